@@ -277,6 +277,10 @@ class Gateway:
         link.admission = replace(before, access=access)
         return resumption
 
+    def check_ended(self, access: Access, link_id: str) -> None:
+        """Raise `TooFarBehind` or `LinkExpired` if a link of this principal has ended for that."""
+        self._links.check_ended(link_id, access)
+
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)

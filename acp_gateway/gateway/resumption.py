@@ -117,14 +117,18 @@ class LinkRegistry:
         link = self._links.get(link_id)
         if link is not None and link.attachment is not None and _is_same_principal(link.admission.access, access):
             return link
+        self.check_ended(link_id, access)
+        raise LinkGone("this link is not known here; begin a new one")
+
+    def check_ended(self, link_id: str, access: Access) -> None:
+        """Raise `TooFarBehind` or `LinkExpired` if a link of this principal has ended for that."""
         ended = self._ended.get(link_id)
         if ended is None or not _is_same_principal(ended.access, access):
-            raise LinkGone("this link is not known here; begin a new one")
+            return
         if ended.reason is TooFarBehind:
             raise TooFarBehind("more came for this link than could be kept; begin a new one")
         if ended.reason is LinkExpired:
             raise LinkExpired("this link was away for too long; begin a new one")
-        raise LinkGone("this link is not known here; begin a new one")
 
 
 def _is_same_principal(one: Access, other: Access) -> bool:

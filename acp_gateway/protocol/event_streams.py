@@ -29,6 +29,15 @@ from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, R
 _OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
 _CREATING: Final = frozenset({methods.NEW, methods.FORK})
 
+MAX_KEPT: Final = 32768
+"""Written events that are kept at most, however small they are."""
+
+EVENT_COST: Final = 256
+"""Bytes of memory of an event besides its text."""
+
+MAX_EMPTY: Final = 64
+"""Streams without any event that are remembered when they have no reader: clients choose their names."""
+
 _COMMENT: Final = b":\n\n"
 
 
@@ -98,7 +107,7 @@ class EventStreams:
 
     Args:
         epoch: distinguishes the ids of its events from those of other clients.
-        kept: maximum bytes of written events, all streams together.
+        kept: maximum bytes of written events, all streams together; a single larger one is kept all the same.
     """
 
     def __init__(self, epoch: str, kept: int) -> None:
@@ -112,6 +121,11 @@ class EventStreams:
         self._elsewhere: set[str] = set()
         # Sessions whose stream the client is expected to open.
         self._expected: set[str] = set()
+        # Streams with events to be written.
+        self._waiting: dict[EventStream, None] = {}
+        # Sessions whose stream had a reader and never an event, the one that was left first at the beginning.
+        self._empty: dict[str, None] = {}
+        self._confirmed = 0
         self._kept: deque[tuple[EventStream, _Event]] = deque()
         self._initialize: RawId | None = None
         self.initialized: bytes | None = None
@@ -122,6 +136,8 @@ class EventStreams:
         """Bytes of all events that were ever written."""
         self.number = 0
         """Messages so far."""
+        self.readers = 0
+        """Number of streams that are read."""
 
     # What the client sends
 
@@ -157,6 +173,7 @@ class EventStreams:
         event = _Event(self.number, stream.count, text.replace(b"\r", b" ").replace(b"\n", b" "))
         stream.events.append(event)
         stream.waiting_bytes += len(event.text)
+        self._waiting[stream] = None
         if stream is self._connection and session is not None:
             self._elsewhere.add(session)
         return stream
@@ -201,6 +218,8 @@ class EventStreams:
         self._connection.count = first + len(merged) - 1
         self._connection.events = deque([*written, *merged])
         self._connection.waiting_bytes += stream.waiting_bytes
+        del self._waiting[stream]
+        self._waiting[self._connection] = None
         self._elsewhere.add(session)
 
     # Readers
@@ -209,20 +228,28 @@ class EventStreams:
         """Return the session that a header names: as it stands, if there is one of that id, else percent-decoded."""
         return session if session is None or session in self._sessions else unquote(session)
 
+    def reader_of(self, session: str | None) -> object | None:
+        """Return the reader of a stream; None without one."""
+        stream = self._connection if session is None else self._sessions.get(session)
+        return None if stream is None else stream.reader
+
     def open(self, session: str | None, last_event_id: str | None, reader: object) -> EventStream:
         """Give a stream a reader, which goes on behind the event of that id, or where the last reader was cut.
 
         Raises `StreamTaken` if it has one and no id proves that the same client is back, and `EventsGone`.
         """
-        stream = self._connection if session is None else self._sessions.get(session)
-        if stream is None:
-            stream = self._sessions[session or ""] = EventStream(session)
+        stream = self._connection if session is None else self._sessions.get(session) or EventStream(session)
         if stream.reader is not None and last_event_id is None:
             raise StreamTaken
         if stream.lost and last_event_id is None:
             raise EventsGone
         if last_event_id is not None:
             self._resume(stream, last_event_id)
+        if session is not None:
+            self._sessions[session] = stream
+            self._expected.discard(session)
+            self._empty.pop(session, None)
+        self.readers += stream.reader is None
         stream.reader, stream.opened, stream.lost = reader, True, False
         stream.ends.clear()
         stream.sent = 0
@@ -242,6 +269,10 @@ class EventStreams:
         if stream.reader is not reader:
             return
         stream.reader = None
+        self.readers -= 1
+        if stream.session is not None and not stream.count:
+            self._empty[stream.session] = None
+            self._forget_empty()
         arrived = next((count for end, count in reversed(stream.ends) if end <= stream.sent - unconfirmed), None)
         if arrived is not None:
             self._rewind(stream, arrived)
@@ -250,12 +281,22 @@ class EventStreams:
             stream.lost = stream.forgotten >= first
             self._rewind(stream, max(first - 1, stream.forgotten))
 
+    def _forget_empty(self) -> None:
+        if len(self._empty) > MAX_EMPTY:
+            session = next(iter(self._empty))
+            del self._empty[session]
+            if not self._sessions[session].count:
+                del self._sessions[session]
+
     def _rewind(self, stream: EventStream, count: int) -> None:
         """Have the events behind the one with this count written again."""
         again = [event for event in islice(stream.events, stream.written) if event.count > count]
+        if not again:
+            return
         size = sum(len(event.text) for event in again)
         stream.written -= len(again)
         stream.waiting_bytes += size
+        self._waiting[stream] = None
         self.written_bytes -= size
         self._kept = deque(entry for entry in self._kept if entry[0] is not stream or entry[1].count <= count)
 
@@ -276,6 +317,8 @@ class EventStreams:
             self.written_bytes += len(event.text)
             self.taken_bytes += len(event.text)
         stream.sent += size
+        if not stream.waiting:
+            self._waiting.pop(stream, None)
         self._forget()
         return b"".join(frames)
 
@@ -284,7 +327,8 @@ class EventStreams:
             yield stream.events[stream.written]
 
     def _forget(self) -> None:
-        while self._kept and self.written_bytes > self._most:
+        # One larger event is kept alone.
+        while (len(self._kept) > 1 and self.written_bytes > self._most) or len(self._kept) > MAX_KEPT:
             stream, event = self._kept.popleft()
             assert stream.events[0] is event  # Both hold the written events of a stream, in order.
             stream.events.popleft()
@@ -296,23 +340,27 @@ class EventStreams:
                 stream.ends.popleft()
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that readers have not been written yet."""
-        return sum(stream.waiting_bytes for stream in self._all() if stream.reader is not None)
+    def kept_bytes(self) -> int:
+        """Memory of the events that are kept."""
+        return self.written_bytes + EVENT_COST * len(self._kept)
 
     @property
-    def readers(self) -> int:
-        """Number of streams that are read."""
-        return sum(stream.reader is not None for stream in self._all())
-
-    def _all(self) -> list[EventStream]:
-        return [self._connection, *self._sessions.values()]
+    def pending_bytes(self) -> int:
+        """Bytes that readers have not been written yet."""
+        return sum(stream.waiting_bytes for stream in self._waiting if stream.reader is not None)
 
     @property
     def confirmed(self) -> int:
-        """Number of messages, from the first one, that are written: their sender need not keep them."""
-        waiting = [stream.events[stream.written].number for stream in self._all() if stream.waiting]
-        return min(waiting, default=self.number + 1) - 1
+        """Number of messages, from the first one, that their sender need not keep.
+
+        They are written; or they wait, but all that waits is little. So a stream that is not read any more does not
+        stop the other ones.
+        """
+        number = self.number
+        if sum(stream.waiting_bytes for stream in self._waiting) > self._most // 8:
+            number = min(stream.events[stream.written].number for stream in self._waiting) - 1
+        self._confirmed = max(self._confirmed, number)
+        return self._confirmed
 
 
 def _next_count(stream: EventStream) -> int:

@@ -4,6 +4,7 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 
 import trio
 
@@ -13,7 +14,9 @@ from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.hello import ResumeRequest
 from acp_gateway.server.pending import Accepted, PendingConnection
-from acp_gateway.transports.http_server import HttpConnection, HttpError, Response
+from acp_gateway.transports.http_head import HttpError
+from acp_gateway.transports.http_server import RETRY, HttpConnection, Response
+from acp_gateway.transports.streams import Flooded
 
 log = logging.getLogger(__name__)
 
@@ -40,14 +43,22 @@ class AcceptedRequest:
         """Serve the request; return whether another one may follow, else the connection is closed."""
         again = False
         try:
-            again = await self.run(self.http)
-        except HttpError as error:
-            await self.http.respond(Response.of_text(error.status, str(error), close=True))
+            again = await self._run()
         except trio.BrokenResourceError as error:
             log.debug("%s: %s", self.client.connection.name, error)
         if not again:
             await self.http.aclose()
         return again
+
+    async def _run(self) -> bool:
+        try:
+            return await self.run(self.http)
+        except HttpError as error:
+            refusal = Response.of_text(error.status, str(error), close=True)
+        except Flooded:
+            text = "too many requests without a message; send this one again later"
+            refusal = Response.of_text(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY, close=True)
+        return await self.http.respond(refusal)
 
 
 class ConnectionAuthorizer:

@@ -224,8 +224,16 @@ class HandshakeLimiter:
                 await self._freed.park()
 
     async def step(self, connection: PendingConnection) -> None:
-        """Wait until the next step of a handshake may be made."""
+        """Wait until the next step of a handshake may be made.
+
+        A connection that has shown a valid token before need not wait for its first steps.
+        """
         connection.steps += 1
+        if connection.answered and connection.steps <= FREE_STEPS:
+            connection.cost += STEP_COST
+            connection.last_received_at = trio.current_time()
+            await trio.lowlevel.checkpoint()
+            return
         if connection.steps > FREE_STEPS:
             self._budget.charge(STEP_COST)
         else:

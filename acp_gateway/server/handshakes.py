@@ -30,7 +30,8 @@ from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.http_routes import HttpRoutes, Upgrade
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.server.streamable_http import Exchange
-from acp_gateway.transports.http_server import HttpConnection, HttpError, Response
+from acp_gateway.transports.http_head import HttpError
+from acp_gateway.transports.http_server import HttpConnection, Response
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import describe
@@ -110,15 +111,21 @@ class Handshakes:
     # HTTP
 
     async def _accept_http(self, client: Client, http: HttpConnection) -> Outcome:
+        connection = client.connection
         while True:
             try:
-                request = await http.receive_request()
+                if http.pipelined:
+                    # No read takes a step for it.
+                    await self._limiter.step(connection)
+                request = await http.receive_request(self._limiter.measured(connection))
+                if request is None:
+                    break
+                answer = self._routes.answer(client, request)
+                if isinstance(answer, Exchange) and answer.prepare is not None:
+                    answer = await self._routes.prepare(client, http, answer)
             except HttpError as error:
                 await http.respond(Response.of_text(error.status, str(error), close=True))
                 break
-            if request is None:
-                break
-            answer = self._routes.answer(client, request)
             if isinstance(answer, Upgrade):
                 settings = self._settings
                 websocket = await upgrade(
@@ -134,7 +141,7 @@ class Handshakes:
                 break
             if isinstance(answer, Exchange):
                 http.headers = answer.headers
-                self._authorizer.accept(client.connection, answer.access, audited=answer.begins)
+                self._authorizer.accept(connection, answer.access, audited=answer.prepare is not None)
                 return AcceptedRequest(client, http, answer.run)
             if not await http.respond(answer):
                 break

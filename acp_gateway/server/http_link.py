@@ -8,7 +8,7 @@ it confirms the messages that were written to an event stream, and what it has n
 import logging
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, TypeAlias
 
@@ -31,6 +31,9 @@ CONFIRM_BYTES: Final = 256 * 1024
 CONFIRM_MESSAGES: Final = 1024
 """After how much that was written the gateway may forget it: seldom enough to cost nothing."""
 
+MAX_INBOX: Final = 64
+"""Messages that wait for the gateway: it takes them no faster than the client's rate allows."""
+
 STREAM_TIMEOUT: Final = 5.0
 """Seconds for which the messages of a new session wait for its stream. The SDKs' clients open it right after the
 response; a client that opens none reads them in the connection's stream."""
@@ -50,6 +53,10 @@ class HttpLink:
         self.streams = EventStreams(secrets.token_hex(4), settings.resume_window)
         self.changed = Signal()
         """Notified when an event is to be written, when there is room for a message, and at the end."""
+        self.taken = Signal()
+        """Notified when events were written, and when the gateway has received messages."""
+        self.turn = trio.StrictFIFOLock()
+        """Keeps the order of messages that wait for room."""
         self.ended = False
         self.left = False
         """True if the client wants nothing more."""
@@ -61,16 +68,15 @@ class HttpLink:
         self.body_bytes = 0
         """Bytes of their bodies."""
         self.inbox: list[bytes] = []
-        """Messages that the gateway has not received yet: it may lose its stream before it does."""
-        self.inbox_bytes = 0
+        """Messages that the gateway has not received yet."""
         self.arrived = Signal()
         self._window = settings.resume_window
         self._gateway = gateway
         self._start = start
         self._stream = HttpStream(self, 0)
-        # Sizes of the messages that the gateway has not settled.
-        self._unsettled: deque[int] = deque()
-        self._unsettled_bytes = 0
+        # Messages that the gateway has not settled: it may lose its stream before it has received them.
+        self._unsettled: deque[bytes] = deque()
+        self.unsettled_bytes = 0
         self._settled = 0
 
     @property
@@ -88,16 +94,23 @@ class HttpLink:
         finally:
             self.ended = True
             self.changed.notify()
+            self.taken.notify()
+
+    @property
+    def away(self) -> bool:
+        """True if the gateway has given up its connection: the next request resumes the link."""
+        return self._stream.closed
 
     def resume(self, access: Access) -> None:
         """Connect the link again if it is away. Raises `AccessError` if it is gone, or not this principal's."""
         if self.ended:
             raise LinkGone("this connection has ended; begin with initialize")
-        if self._stream.closed:
+        if self.away:
             confirmed = self.streams.confirmed
             claim = self._gateway.resume(access, self.id, confirmed)
             self._stream = HttpStream(self, self.streams.number - confirmed)
             self.settle(claim.received)
+            self.inbox = [*self._unsettled]
             self._start(self._serve_resumed, self._stream, claim)
 
     async def _serve_resumed(self, stream: "HttpStream", claim: ResumeClaim) -> None:
@@ -109,45 +122,48 @@ class HttpLink:
     # From the client
 
     @contextmanager
-    def receiving(self) -> Iterator[Callable[[int], None]]:
-        """Count a POST request, and by the function that is yielded the bytes of its body."""
+    def receiving(self) -> Iterator[Callable[[int, int], Awaitable[None]]]:
+        """Count a POST request, and by the function that is yielded the bytes and small pieces of its body."""
         size = 0
 
-        def grown(more: int) -> None:
+        async def received(more: int, pieces: int) -> None:
             nonlocal size
             size += more
             self.body_bytes += more
-            self._stream.last_received_at = trio.current_time()
-            self.charge(size=more, frames=0)
+            await self.pay(more, pieces)
 
         self.posting += 1
         try:
-            yield grown
+            yield received
         finally:
             self.posting -= 1
             self.body_bytes -= size
 
-    def charge(self, size: int = 0, frames: int = 1) -> None:
-        """Charge the client for what is no message; it pays when its next message is received. Raises `Flooded`."""
-        self._stream.meter.size += size
-        self._stream.meter.frames += frames
+    async def pay(self, size: int = 0, frames: int = 0) -> None:
+        """Charge the client for bytes and for what is no message, and wait while it is over its rate.
+
+        Raises `Flooded`.
+        """
+        meter = self._stream.meter
+        meter.size += size
+        meter.frames += frames
+        await meter.pay()
 
     @property
     def has_room(self) -> bool:
-        """True if another message may be posted: the gateway has settled enough of what came before."""
-        return self._unsettled_bytes < self._window
+        """True if another message may be posted: the gateway has received and settled enough of what came before."""
+        return self.unsettled_bytes < self._window and len(self.inbox) < MAX_INBOX
 
     async def wait_for_room(self) -> None:
         """Wait until another message may be posted, or the link has ended."""
         while not (self.has_room or self.ended):
-            await self.changed.wait()
+            await self.taken.wait()
 
     def post(self, message: bytes) -> None:
         """Take a message of the client."""
         self.inbox.append(message)
-        self.inbox_bytes += len(message)
-        self._unsettled.append(len(message))
-        self._unsettled_bytes += len(message)
+        self._unsettled.append(message)
+        self.unsettled_bytes += len(message)
         self.arrived.notify()
 
     def leave(self) -> None:
@@ -160,8 +176,8 @@ class HttpLink:
         new = count - self._settled
         if new > 0:
             self._settled = count
-            self._unsettled_bytes -= sum(self._unsettled.popleft() for _ in range(min(new, len(self._unsettled))))
-            self.changed.notify()
+            self.unsettled_bytes -= sum(len(self._unsettled.popleft()) for _ in range(min(new, len(self._unsettled))))
+            self.taken.notify()
 
     # To the client
 
@@ -184,6 +200,7 @@ class HttpLink:
     def written(self) -> None:
         """Events were written."""
         self._stream.confirm()
+        self.taken.notify()
 
 
 class HttpLinks:
@@ -259,8 +276,8 @@ class HttpStream(MaintainedStream):
         if not (link.inbox or self._acknowledge):
             raise trio.EndOfChannel
         batch = link.inbox
-        self.meter.size += link.inbox_bytes
-        link.inbox, link.inbox_bytes = [], 0
+        link.inbox = []
+        link.taken.notify()
         if self._acknowledge:
             self._acknowledge = False
             self._confirmed, self._confirmed_bytes = link.streams.confirmed, link.streams.taken_bytes
@@ -281,7 +298,7 @@ class HttpStream(MaintainedStream):
     @property
     def unfinished_bytes(self) -> int:
         link = self._link
-        return link.body_bytes + link.inbox_bytes + link.streams.written_bytes
+        return link.body_bytes + link.unsettled_bytes + link.streams.kept_bytes
 
     @property
     def ended_normally(self) -> bool:
@@ -308,7 +325,7 @@ class HttpStream(MaintainedStream):
         while self.pending_bytes > below:
             if self.closed:
                 raise trio.ClosedResourceError
-            await self._link.changed.wait()
+            await self._link.taken.wait()
 
     async def run(self) -> None:
         await trio.sleep_forever()
@@ -317,7 +334,7 @@ class HttpStream(MaintainedStream):
         pass  # The readers' own tasks write.
 
     def tick(self, now: float) -> float:
-        if self._link.streams.readers:
+        if self._link.streams.readers or self._link.posting:
             self.last_received_at = now
             self.confirm(now=True)
         return now + HEARTBEAT
@@ -325,5 +342,6 @@ class HttpStream(MaintainedStream):
     async def aclose(self, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
         self.closed = True
         self._link.changed.notify()
+        self._link.taken.notify()
         self._link.arrived.notify()
         await trio.lowlevel.checkpoint()

@@ -115,6 +115,18 @@ class HttpRoutes:
             return replace(answer, close=True)
         return answer
 
+    async def prepare(self, client: Client, http: HttpConnection, exchange: Exchange) -> Answer:
+        """Receive what an exchange needs before its connection leaves the limits for unauthenticated ones.
+
+        Raises `HttpError`, and what the stream raises.
+        """
+        assert exchange.prepare is not None
+        try:
+            refusal = await exchange.prepare(http)
+        except AccessError as error:
+            refusal = _refused(self._limiter.refuse(client.connection, error))
+        return exchange if refusal is None else replace(refusal, headers={**refusal.headers, **exchange.headers})
+
     def _route(self, client: Client, request: Request) -> Answer:
         connection = client.connection
         address = client_address(connection.address, request.headers, self._settings.trusted_proxies)

@@ -41,7 +41,7 @@ class PendingConnection:
     """The authenticated principal; None before."""
     authenticated: bool = False
     answered: bool = False
-    """True if a request that came over it was answered."""
+    """True if an authenticated request that came over it was answered."""
     evicted: bool = False
     """True if it was closed in favour of others."""
     number: int = 0

@@ -10,13 +10,16 @@ what they send; what is accepted is what all of them send, and nothing that has 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import quote, unquote
 
 import trio
 
+from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -25,7 +28,7 @@ from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, media_types, read_query
 from acp_gateway.server.http_link import HttpLink, HttpLinks
 from acp_gateway.server.pending import PendingConnection
-from acp_gateway.transports.http_server import HttpConnection, Request, Response
+from acp_gateway.transports.http_server import RETRY, HttpConnection, Request, Response
 from acp_gateway.transports.websocket import CONNECTION_ID
 
 SESSION_ID: Final = "Acp-Session-Id"
@@ -46,9 +49,6 @@ COMMENT_INTERVAL: Final = 15.0
 EVENT_CHUNK: Final = 65536
 """Maximum bytes of events that are written together."""
 
-RETRY: Final = {"Retry-After": "1"}
-"""The header of responses to what may be sent again."""
-
 _SESSION_SCOPED: Final = frozenset(
     {
         methods.PROMPT,
@@ -67,15 +67,16 @@ _SESSION_SCOPED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A request that is authenticated and takes its time: served outside of the limits for handshakes.
+    """A request that is authenticated and takes its time: it runs outside of the limits for handshakes.
 
     `run` writes the response and returns whether another request may follow on the connection.
     """
 
     access: Access
     run: Callable[[HttpConnection], Awaitable[bool]]
-    begins: bool = False
-    """True if it opens a link, which is audited."""
+    prepare: Callable[[HttpConnection], Awaitable[Response | None]] | None = None
+    """Receives what it needs before the connection leaves those limits, or returns a refusal. None unless the request
+    opens a link."""
     headers: dict[str, str] = field(default_factory=dict)
     """Further headers of its response."""
 
@@ -106,10 +107,11 @@ class StreamableHttp:
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
-            begin = _Begin(self._links, self._gateway.admit(access, connect_request), connection)
-            return Exchange(access, begin.run, begins=True)
+            begin = _Begin(self._links, partial(self._gateway.admit, access, connect_request), connection)
+            return Exchange(access, begin.run, begin.prepare)
         link = self._links.find(link_id, access)
         if link is None:
+            self._gateway.check_ended(access, link_id)
             text = f"this {CONNECTION_ID} is not known here; begin with initialize"
             return Response.of_text(HTTPStatus.NOT_FOUND, text)
         if request.method == "DELETE":
@@ -119,35 +121,48 @@ class StreamableHttp:
         if request.method == "POST":
             if link.posting >= MAX_POSTS:
                 return Response.of_text(HTTPStatus.TOO_MANY_REQUESTS, "too many POST requests at once", RETRY)
-            return Exchange(access, _Post(link, session).run)
-        if link.streams.readers >= self._max_streams:
-            text = f"max_event_streams ({self._max_streams}) are open already on this connection"
-            return Response.of_text(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY)
-        return Exchange(access, _Reader(link, session, _single(request, LAST_EVENT_ID)).run)
+            return Exchange(access, _Post(link, access, session).run)
+        reader = _Reader(link, session, _single(request, LAST_EVENT_ID), self._max_streams)
+        return Exchange(access, reader.run)
 
 
 class _Begin:
     """An `initialize` that opens a link."""
 
-    def __init__(self, links: HttpLinks, grant: Grant, connection: PendingConnection) -> None:
+    def __init__(self, links: HttpLinks, admit: Callable[[], Grant], connection: PendingConnection) -> None:
         self._links = links
-        self._grant = grant
+        self._admit = admit
         self._id = connection.connection_id
         self._name = connection.name
+        self._prepared: tuple[Message, Grant] | None = None
 
-    async def run(self, http: HttpConnection) -> bool:
+    async def prepare(self, http: HttpConnection) -> Response | None:
+        """Receive the message, and be admitted; return a refusal of what is no `initialize`. Raises `AccessError`."""
         try:
-            body = await http.receive_body(INITIALIZE_SIZE)
-            message = _parse(body)
+            message = _parse(await http.receive_body(INITIALIZE_SIZE))
             if message.method != methods.INITIALIZE or message.kind is not Kind.REQUEST:
                 raise _Refused(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
             if message.id == jsonrpc.NO_ID:
                 raise _Refused(HTTPStatus.BAD_REQUEST, "initialize needs an id other than null")
         except _Refused as refused:
-            return await http.respond(refused.response)
-        link = self._links.begin(self._grant, self._id, self._name)
+            return refused.response
+        self._prepared = message, self._admit()
+        return None
+
+    async def run(self, http: HttpConnection) -> bool:
+        assert self._prepared is not None
+        message, grant = self._prepared
+        link = self._links.begin(grant, self._id, self._name)
         link.streams.note_request(message)
-        link.post(body)
+        link.post(message.text)
+        try:
+            return await self._answer(http, link)
+        except BaseException:
+            # No client knows its id.
+            self._links.end(link)
+            raise
+
+    async def _answer(self, http: HttpConnection, link: HttpLink) -> bool:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_cancel_when_left, http, nursery.cancel_scope)
             while link.streams.initialized is None and not link.ended:
@@ -169,25 +184,30 @@ class _Begin:
 class _Post:
     """A message for an open link."""
 
-    def __init__(self, link: HttpLink, session: str | None) -> None:
+    def __init__(self, link: HttpLink, access: Access, session: str | None) -> None:
         self._link = link
+        self._access = access
         self._session = session
 
     async def run(self, http: HttpConnection) -> bool:
         link = self._link
-        with link.receiving() as grown:
+        with link.receiving() as received:
             try:
-                body = await http.receive_body(link.max_message_size, grown, link.message_timeout)
+                body = await http.receive_body(link.max_message_size, received, link.message_timeout)
                 message = self._read(body)
-                await self._hand_over(message)
+                async with link.turn:
+                    await self._hand_over(message)
             except _Refused as refused:
-                link.charge()
+                await link.pay(frames=1)
                 return await http.respond(refused.response)
         return await http.respond(Response(HTTPStatus.ACCEPTED))
 
     def _read(self, body: bytes) -> Message:
         """Return the message of a body. Raises `_Refused` for one that the link can't take."""
         message = _parse(body)
+        if message.kind is Kind.NOTIFICATION and message.method.startswith(methods.RESERVED_PREFIX):
+            # It would be taken for a message of the link, which is not counted.
+            raise _Refused(HTTPStatus.BAD_REQUEST, f"methods that begin with {methods.RESERVED_PREFIX} are reserved")
         if message.method == methods.INITIALIZE:
             raise _Refused(HTTPStatus.BAD_REQUEST, f"initialize opens a connection: send it without {CONNECTION_ID}")
         if message.kind is Kind.RESPONSE or message.method.startswith("$/"):
@@ -211,6 +231,11 @@ class _Post:
                 await link.wait_for_room()
         if link.ended:
             raise _Refused(HTTPStatus.NOT_FOUND, "this connection has ended; begin with initialize")
+        try:
+            # It may have gone away while the request was received.
+            link.resume(self._access)
+        except AccessError as error:
+            raise _Refused(error.http_status, str(error)) from None
         if not link.has_room:
             text = "the agent has not read earlier messages yet; send this one again later"
             raise _Refused(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY)
@@ -225,14 +250,20 @@ class _Post:
 class _Reader:
     """A client that reads an event stream."""
 
-    def __init__(self, link: HttpLink, session: str | None, last_event_id: str | None) -> None:
+    def __init__(self, link: HttpLink, session: str | None, last_event_id: str | None, max_streams: int) -> None:
         self._link = link
+        self._max_streams = max_streams
         self._session = link.streams.known_name(session)
         self._last_event_id = last_event_id
+        self._scope = trio.CancelScope()
 
     async def run(self, http: HttpConnection) -> bool:
         link = self._link
-        link.charge()
+        await link.pay(frames=1)
+        former = link.streams.reader_of(self._session)
+        if former is None and link.streams.readers >= self._max_streams:
+            text = f"max_event_streams ({self._max_streams}) are open already on this connection"
+            return await http.respond(Response.of_text(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY))
         try:
             stream = link.streams.open(self._session, self._last_event_id, self)
         except StreamTaken:
@@ -241,19 +272,24 @@ class _Reader:
         except EventsGone:
             text = f"what follows this {LAST_EVENT_ID} is not kept; begin again with initialize"
             return await http.respond(Response.of_text(HTTPStatus.CONFLICT, text))
-        # The former reader ends, if there is one.
-        link.changed.notify()
+        if isinstance(former, _Reader):
+            former.give_way()
         try:
             async with trio.open_nursery() as nursery:
+                self._scope = nursery.cancel_scope
                 nursery.start_soon(_cancel_when_left, http, nursery.cancel_scope)
-                await self._write(http, stream)
+                with suppress(trio.BrokenResourceError):
+                    await self._write(http, stream)
                 nursery.cancel_scope.cancel()
-        except trio.BrokenResourceError:
-            pass
         finally:
             link.streams.close(stream, self, http.unconfirmed_bytes)
             link.changed.notify()
+            link.taken.notify()
         return False
+
+    def give_way(self) -> None:
+        """End, because another reader has taken the stream over; at once, even if the client reads nothing."""
+        self._scope.cancel()
 
     async def _write(self, http: HttpConnection, stream: EventStream) -> None:
         headers = {"Content-Type": "text/event-stream", CONNECTION_ID: self._link.id}
@@ -262,7 +298,7 @@ class _Reader:
         )
         # At once, so that a proxy passes the head on.
         await http.send(stream.comment())
-        while stream.reader is self and not self._link.ended:
+        while stream.reader is self and not (self._link.ended or self._link.away):
             events = self._link.streams.take(stream, EVENT_CHUNK)
             if events:
                 await http.send(events)

@@ -1,39 +1,35 @@
 """The server's side of one HTTP/1.1 connection: requests in order, each with one response.
 
-h11 parses and frames. Before it sees a head, the head is checked for what two parsers may read differently (RFC 9112,
-11.2): bare CR or LF, folded lines, more than one `Content-Length`, one beside `Transfer-Encoding`, and a target whose
-host is not that of the `Host` header. Such a request is refused and the connection closed, so that a proxy in front
-and this server never disagree about where a request ends.
+h11 parses and frames. Before it sees a head, `http_head` checks it; what is unsound is refused, and the connection is
+closed.
 
 Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
 """
 
-import re
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from http import HTTPStatus
 from math import inf
 from typing import Final
-from urllib.parse import urlsplit
 
 import h11
 import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.http_head import HEAD_SIZE, NOT_HTTP, HttpError, body_size, check_head, split_target
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import ByteStream, Stalled
 
-HEAD_SIZE: Final = 65536
-"""Maximum bytes of a request's head. No client of this program sends as much as one line may hold."""
+CHUNKS_AT_ONCE: Final = 64
+"""Chunks of a body after which other tasks get their turn: one read may bring ten thousand."""
 
-LINE_SIZE: Final = 8192
-"""Maximum bytes of a line of it, as in most servers."""
-
-MAX_FIELDS: Final = 128
-"""Maximum header fields."""
+FREE_CHUNKS: Final = 16
+CHUNK_SIZE: Final = 1024
+"""Chunks of a body that cost nothing, besides one for each so many bytes: the rest counts as small pieces."""
 
 MANY_PARTS: Final = 256
 """Parts of a body after which the system is asked which of them have arrived."""
@@ -43,30 +39,8 @@ STREAM: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
-_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|\0|\r\n[ \t]")
-"""Line ends that parsers read differently, NUL, and folded lines."""
-
-_METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,20}(?:\Z| )")
-"""The beginning of a request: what else comes is no HTTP, and its end need not be waited for."""
-
-_LENGTH: Final = re.compile(rb"(?i)\n[ \t]*content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
-_ENCODING: Final = re.compile(rb"(?i)\n[ \t]*transfer-encoding[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
-
-_DIGITS: Final = re.compile(rb"[0-9]{1,15}")
-
-NOT_HTTP: Final = (
-    "this is not understood: it must be a request of HTTP/1.1, sound and with one meaning"
-    " (behind nginx: proxy_http_version 1.1)"
-)
-"""Response to bytes that are no request."""
-
-
-class HttpError(Exception):
-    """A request that can't be read. The response has this status; the connection is closed behind it."""
-
-    def __init__(self, status: int, text: str) -> None:
-        self.status = status
-        super().__init__(text)
+RETRY: Final = {"Retry-After": "1"}
+"""Header of a response to what may be sent again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +90,10 @@ class _Part:
     end: int
 
 
+async def _ignore(size: int, pieces: int) -> None:
+    """Charge nothing."""
+
+
 class HttpConnection:
     """Reads requests from a stream and writes their responses.
 
@@ -144,14 +122,24 @@ class HttpConnection:
 
     # Requests
 
-    async def receive_request(self) -> Request | None:
+    @property
+    def pipelined(self) -> bool:
+        """True if bytes of the next request have been read already."""
+        return bool(self._unread)
+
+    async def receive_request(self, measured: AbstractContextManager[None] | None = None) -> Request | None:
         """Wait for the next request and return its head; None if the client has closed the connection instead.
 
-        Raises `HttpError`, and what the stream raises. Cancelled, it may lose bytes: the connection is to be closed.
+        It is parsed within the context `measured`. Raises `HttpError`, and what the stream raises. Cancelled, it may
+        lose bytes: the connection is to be closed.
         """
         head = await self._receive_head()
         if not head:
             return None
+        with measured or nullcontext():
+            return self._read_head(head)
+
+    def _read_head(self, head: bytes) -> Request:
         self._h11.receive_data(head)
         try:
             event = self._h11.next_event()
@@ -162,8 +150,8 @@ class HttpConnection:
         headers = Headers()
         for name, value in event.headers.raw_items():
             headers[name.decode("ascii")] = value.decode("latin-1")
-        self._announced = _body_size(head, event.http_version)
-        path, query = _target(event.target.decode("ascii"), headers)
+        self._announced = body_size(head, event.http_version)
+        path, query = split_target(event.target.decode("ascii"), headers)
         self._request = Request(event.method.decode("ascii"), path, query, headers, event.http_version.decode())
         return self._request
 
@@ -177,7 +165,7 @@ class HttpConnection:
             end = self._unread.find(_END_OF_HEAD, max(0, searched - 3))
             size = len(self._unread) if end < 0 else end + len(_END_OF_HEAD)
             # An unsound head is refused before its end: it may have none.
-            _check_head(bytes(self._unread[:size]), searched)
+            check_head(bytes(self._unread[:size]), searched)
             if skipped + size > HEAD_SIZE:
                 text = f"the head of a request must not be larger than {HEAD_SIZE} bytes"
                 raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
@@ -199,24 +187,24 @@ class HttpConnection:
         return self._announced
 
     async def receive_body(
-        self, limit: int, grown: Callable[[int], None] = lambda _: None, timeout: float = inf
+        self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
     ) -> bytes:
         """Wait for the body of the request, and return it.
 
         Args:
             limit: maximum bytes. What is announced is refused before it is read.
-            grown: called with the size of each part, to count or to refuse it.
+            received: awaited after each read, with the number of its bytes and of small pieces, to charge for them.
             timeout: seconds within which the body must be complete, besides those that `SLOWEST_PEER` takes.
 
-        Raises `HttpError`, and what the stream and `grown` raise. Cancelled, it may lose bytes: the connection is to be
-        closed.
+        Raises `HttpError`, and what the stream and `received` raise. Cancelled, it may lose bytes: the connection is to
+        be closed.
         """
         if self._announced is not None and self._announced > limit:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
         parts: list[bytes] = []
-        size = 0
+        size = fed = counted = small = 0
         began = trio.current_time()
         while True:
             try:
@@ -226,28 +214,37 @@ class HttpConnection:
             if isinstance(event, h11.Data):
                 parts.append(bytes(event.data))
                 size += len(event.data)
-                grown(len(event.data))
                 if size > limit:
                     text = f"the body must not be larger than {limit} bytes"
                     raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-            elif isinstance(event, h11.EndOfMessage):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-            elif event is h11.NEED_DATA:
+                if len(parts) % CHUNKS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            elif event is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
+                raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
+            else:
+                # Chunk sizes and extensions count as well, what belongs to the next request does not.
+                behind, _ = self._h11.trailing_data
+                further = max(len(parts) - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
+                small += further
+                if fed > counted:
+                    await received(fed - len(behind) - counted, further)
+                    counted = fed - len(behind)
+                if isinstance(event, h11.EndOfMessage):
+                    return parts[0] if len(parts) == 1 else b"".join(parts)
                 with trio.move_on_at(began + timeout + size / SLOWEST_PEER) as waiting:
-                    await self._feed()
+                    fed += await self._feed()
                 if waiting.cancelled_caught:
                     text = f"the body is not complete after {timeout:g} s"
                     raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
-            else:
-                raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
 
-    async def _feed(self) -> None:
+    async def _feed(self) -> int:
         data = self.detach()
         if not data:
             data = await self.stream.receive_some()
         if not data:
             raise trio.BrokenResourceError("the client has left in the middle of a request")
         self._h11.receive_data(data)
+        return len(data)
 
     # Responses
 
@@ -279,7 +276,7 @@ class HttpConnection:
         start = self._written + max(0, len(framed) - len(data) - 2)
         self._parts.append(_Part(start, len(data), self._written + len(framed)))
         if len(self._parts) > MANY_PARTS:
-            _ = self.unconfirmed_bytes
+            self._forget_confirmed()
         await self._send(framed)
 
     async def end(self) -> bool:
@@ -288,20 +285,34 @@ class HttpConnection:
         return self._next_request()
 
     async def wait_left(self) -> None:
-        """Return when the client has closed the connection, or has sent anything: it is not to while it is answered."""
-        if not self._unread:
+        """Return when the client has closed the connection, or its writing side.
+
+        A request behind the present one waits until that is answered; up to `HEAD_SIZE` bytes are read ahead.
+        """
+        # What h11 has of it stays ours.
+        behind, _ = self._h11.trailing_data
+        while len(behind) + len(self._unread) < HEAD_SIZE:
             try:
-                await self.stream.receive_some()
+                data = await self.stream.receive_some()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
-                pass
+                return
+            if not data:
+                return
+            self._unread += data
+        await trio.sleep_forever()
 
     @property
     def unconfirmed_bytes(self) -> int:
         """Bytes given to `send` that the client's system has not confirmed."""
+        confirmed = self._forget_confirmed()
+        return sum(part.size - min(max(confirmed - part.start, 0), part.size) for part in self._parts)
+
+    def _forget_confirmed(self) -> int:
+        """Forget the parts that have arrived, and return the number of confirmed bytes of all that was written."""
         confirmed = self._written - self.stream.unconfirmed_bytes
         while self._parts and self._parts[0].end <= confirmed:
             self._parts.popleft()
-        return sum(part.size - min(max(confirmed - part.start, 0), part.size) for part in self._parts)
+        return confirmed
 
     def detach(self) -> bytes:
         """Return the bytes behind the request: the connection speaks another protocol from here on."""
@@ -366,59 +377,3 @@ class HttpConnection:
                     raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
             self._written += sent
             data = data[sent:]
-
-
-def _check_head(head: bytes, searched: int) -> None:
-    """Raise `HttpError` if a head, or its beginning, is too long or can be read in two ways.
-
-    `searched`: bytes of it that were checked before.
-    """
-    begun = head[max(0, head.rfind(b"\n", 0, searched) - 1) :]
-    lines = begun.split(b"\n")
-    if not _METHOD.match(head):
-        raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
-    if max(map(len, lines)) > LINE_SIZE:
-        if b"\n" not in head[: LINE_SIZE + 1]:
-            raise HttpError(HTTPStatus.REQUEST_URI_TOO_LONG, f"a request line must not exceed {LINE_SIZE} bytes")
-        text = f"a header field must not be larger than {LINE_SIZE} bytes"
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
-    # The last byte may be the first half of a line's end.
-    if _AMBIGUOUS.search(begun[:-1] if begun.endswith(b"\r") else begun):
-        raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
-    if head.count(b"\n") > MAX_FIELDS + 2:
-        text = f"a request must not have more than {MAX_FIELDS} header fields"
-        raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
-
-
-def _body_size(head: bytes, version: bytes) -> int | None:
-    """Return the announced size of a body, None if it is chunked. Raises `HttpError` if there are two readings.
-
-    It looks at the head itself, because h11 takes two equal lengths for one.
-    """
-    lengths, encodings = _LENGTH.findall(head), _ENCODING.findall(head)
-    if encodings:
-        if lengths or version != b"1.1" or [encoding.lower() for encoding in encodings] != [b"chunked"]:
-            text = "Transfer-Encoding must be chunked, once, in HTTP/1.1 and without Content-Length"
-            raise HttpError(HTTPStatus.BAD_REQUEST, text)
-        return None
-    if not lengths:
-        return 0
-    if len(lengths) > 1 or not _DIGITS.fullmatch(lengths[0]):
-        raise HttpError(HTTPStatus.BAD_REQUEST, "Content-Length must be one number")
-    return int(lengths[0])
-
-
-def _target(target: str, headers: Headers) -> tuple[str, str]:
-    """Return path and query of a target in origin-form or absolute-form (RFC 9112, 3.2). Raises `HttpError`."""
-    if not target.startswith("/"):
-        try:
-            parts = urlsplit(target)
-        except ValueError:
-            parts = urlsplit("")
-        hosts = headers.get_all("Host")
-        if parts.scheme not in ("http", "https") or not parts.netloc or hosts != [parts.netloc]:
-            text = "the target of a request must be a path, or a URL with the name of the Host header"
-            raise HttpError(HTTPStatus.BAD_REQUEST, text)
-        target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
-    path, _, query = target.partition("?")
-    return path, query

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.event_streams import EventsGone, EventStream, EventStreams, StreamTaken
+from acp_gateway.protocol.event_streams import (
+    EVENT_COST,
+    MAX_EMPTY,
+    MAX_KEPT,
+    EventsGone,
+    EventStream,
+    EventStreams,
+    StreamTaken,
+)
 
 KEPT = 1 << 20
 READER = object()
@@ -301,3 +309,62 @@ def test_every_message_is_read_once_and_in_order_however_streams_are_cut(data: s
             got[message["params"]["sessionId"]].append(message["params"]["number"])
     for session in sent:
         assert got[session] == sent[session]
+
+
+def test_streams_of_names_without_any_event_are_forgotten() -> None:
+    streams = EventStreams("e", KEPT)
+    for number in range(10 * MAX_EMPTY):
+        stream = streams.open(f"random%20{number}", None, READER)
+        streams.close(stream, READER, 0)
+    # The name of a stream that is known is not decoded.
+    known = [number for number in range(10 * MAX_EMPTY) if "%" in str(streams.known_name(f"random%20{number}"))]
+    assert known == [*range(9 * MAX_EMPTY, 10 * MAX_EMPTY)]
+
+
+def test_a_stream_that_is_read_again_is_not_forgotten() -> None:
+    streams = EventStreams("e", KEPT)
+    stream = streams.open("s", None, READER)
+    streams.close(stream, READER, 0)
+    stream = streams.open("s", None, READER)
+    for number in range(2 * MAX_EMPTY):
+        other = streams.open(f"random {number}", None, READER)
+        streams.close(other, READER, 0)
+    streams.put(update("s", 1))
+    assert numbers(drain(streams, stream)) == [1]
+
+
+def test_a_stream_that_is_not_read_any_more_does_not_hold_up_the_confirmation_of_others() -> None:
+    streams = EventStreams("e", KEPT)
+    left = streams.open("left", None, READER)
+    streams.close(left, READER, 0)
+    read_on = streams.open("read", None, READER)
+    streams.put(update("left"))
+    for number in range(100):
+        streams.put(update("read", number))
+        drain(streams, read_on)
+    assert streams.confirmed == streams.number == 101
+    # Little, but not any amount.
+    while streams.confirmed == streams.number:
+        streams.put(update("left"))
+    assert KEPT // 8 < streams.number * len(update("left")) < KEPT // 4
+
+
+def test_confirmed_messages_stay_confirmed_when_more_wait() -> None:
+    streams = EventStreams("e", KEPT)
+    confirmed = 0
+    for _ in range(5000):
+        streams.put(update("s"))
+        assert streams.confirmed >= confirmed
+        confirmed = streams.confirmed
+    assert confirmed < 5000
+
+
+def test_small_events_are_kept_in_a_bounded_number() -> None:
+    streams = EventStreams("e", 1 << 30)
+    stream = streams.open(None, None, READER)
+    for _ in range(MAX_KEPT + 10):
+        streams.put(b'{"jsonrpc":"2.0","method":"x"}')
+    streams.take(stream, KEPT << 10)
+    assert streams.kept_bytes == MAX_KEPT * (EVENT_COST + 30)
+    with pytest.raises(EventsGone):
+        streams.open(None, "e.9", READER)

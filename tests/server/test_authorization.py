@@ -8,7 +8,8 @@ import trio
 from acp_gateway.server.authorization import AcceptedRequest, Client
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.pending import PendingConnection
-from acp_gateway.transports.http_server import HttpConnection, HttpError, Response
+from acp_gateway.transports.http_head import HttpError
+from acp_gateway.transports.http_server import HttpConnection, Response
 from tests.server.echoing import EchoingGateway
 
 

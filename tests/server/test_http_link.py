@@ -1,19 +1,26 @@
 """The link of a client over Streamable HTTP: it outlives its connections, and each message arrives once."""
 
+import json
+import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import h11
 import pytest
 import trio
 import trio.testing
 
+from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.attachment import Attachment
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.http_link import STREAM_TIMEOUT
+from acp_gateway.server.http_link import STREAM_TIMEOUT, HttpLink, HttpStream
+from acp_gateway.transports.http_server import HttpConnection
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
-from tests.server.http_client import NEW, Client, Events, http_client, new_session
+from tests.server.http_client import JSON, NEW, Client, Events, http_client, new_session
+from tests.transports.wires import MIB
 
 
 @pytest.fixture
@@ -123,10 +130,13 @@ async def test_an_event_id_repeats_what_was_sent_and_not_read(gateway: Gateway, 
 async def test_a_session_whose_stream_is_never_opened_is_in_the_connection_stream(
     gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:
+    # Threads look at the session's directory, and the clock does not wait for them.
+    autojump_clock.autojump_threshold = math.inf
     async with http_client(gateway) as ann:
         await ann.initialize()
         async with ann.stream() as events:
             session = await new_session(ann, events)
+            autojump_clock.autojump_threshold = 0.0
             await send_update(agents, session, 1)
             assert await texts(events, 1) == [1]
             assert trio.current_time() >= STREAM_TIMEOUT
@@ -142,3 +152,128 @@ async def test_a_revoked_token_ends_the_streams_and_the_link(gateway: Gateway) -
             with pytest.raises(EOFError):
                 await events.next()
         assert (await ann.post(NEW)).status == 401
+
+
+# Losses
+
+
+def only(gateway: Gateway) -> Attachment:
+    (hub,) = gateway.hubs
+    (attachment,) = hub.attachments.values()
+    return attachment
+
+
+async def test_a_message_that_was_accepted_arrives_once_if_its_connection_is_dropped_before_it_is_counted(
+    gateway: Gateway, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post = HttpLink.post
+
+    def post_and_drop(self: HttpLink, message: bytes) -> None:
+        post(self, message)
+        only(gateway).drop_connection()
+
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        monkeypatch.setattr(HttpLink, "post", post_and_drop)
+        prompt = {"jsonrpc": "2.0", "method": "session/prompt", "params": {"sessionId": session, "prompt": []}}
+        assert (await ann.post({**prompt, "id": 7})).status == 202
+        while not is_away(gateway):
+            await trio.lowlevel.checkpoint()
+        monkeypatch.undo()
+        async with ann.stream(session):
+            await agents[0].got("session/prompt")
+            assert (
+                await ann.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+            ).status
+            await agents[0].got("session/cancel")
+
+
+async def test_streams_end_when_the_gateway_gives_up_the_connection(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        await ann.initialize()
+        async with ann.stream() as events:
+            await go_away(gateway)
+            with pytest.raises(EOFError):
+                await events.next()
+
+
+async def test_a_client_counts_as_heard_while_a_post_is_received(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        await open_session(ann)
+        connection = only(gateway).connection
+        assert connection is not None
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        async with ann.connection() as http:
+            fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": "2"}
+            head = ["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+            await http.stream.send_all("\r\n".join(head).encode())
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            connection.stream.tick(2e9)
+            assert connection.stream.last_received_at == 2e9
+
+
+async def test_a_post_that_outlasts_its_connection_brings_the_client_back(
+    gateway: Gateway, agents: ServingAgents
+) -> None:
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        async with ann.connection() as http:
+            body = json.dumps(
+                {"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}}
+            )
+            fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(body))}
+            head = ["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+            await http.stream.send_all("\r\n".join(head).encode())
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            await go_away(gateway)
+            await http.stream.send_all(body.encode())
+            assert (await http.stream.receive_some()).startswith(b"HTTP/1.1 202 ")
+            await agents[0].got("session/prompt")
+
+
+async def test_a_reader_that_takes_nothing_gives_way_at_once_to_one_with_an_event_id(
+    gateway: Gateway, agents: ServingAgents
+) -> None:
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        async with ann.stream(session) as stalled:
+            await send_update(agents, session, 1)
+            await texts(stalled, 1)
+            last = stalled.last
+            text = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "x" * 16 * MIB}}
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": text})
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            async with ann.stream(session, Last_Event_ID=last) as events:
+                assert (await events.next())["params"]["update"] == text
+                # The other connection was cut in the middle of the event, though its client had read nothing.
+                with pytest.raises((EOFError, h11.RemoteProtocolError, trio.BrokenResourceError)):
+                    await stalled.next()
+
+
+async def test_a_client_that_resets_its_stream_is_no_internal_error(
+    gateway: Gateway, agents: ServingAgents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: HttpConnection, data: bytes) -> None:
+        await trio.lowlevel.checkpoint()
+        raise trio.BrokenResourceError("reset")
+
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        async with ann.stream(session) as events:
+            monkeypatch.setattr(HttpConnection, "send", fail)
+            await send_update(agents, session, 1)
+            with pytest.raises((EOFError, h11.RemoteProtocolError)):
+                await events.next()
+    assert "internal error" not in caplog.text
+
+
+async def test_draining_ends_as_soon_as_the_events_are_written(gateway: Gateway) -> None:
+    link = HttpLink(gateway, cast("Grant", None), "l", "l", print)
+    stream = HttpStream(link, 0)
+    reading = link.streams.open(None, None, object())
+    stream.send_nowait([b'{"jsonrpc":"2.0","method":"x"}'])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.drain)
+        await trio.testing.wait_all_tasks_blocked()
+        link.streams.take(reading, 1)
+        link.written()

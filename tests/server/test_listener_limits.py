@@ -29,7 +29,7 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import certificate_end, client_context, spki_pin
 from acp_gateway.security.token_format import mint
 from acp_gateway.server.listener import Listener, open_listener
-from acp_gateway.transports.http_server import HEAD_SIZE
+from acp_gateway.transports.http_head import HEAD_SIZE
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 from acp_gateway.transports.websocket import Timing, WebSocketStream

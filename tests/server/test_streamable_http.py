@@ -1,16 +1,24 @@
 """ACP over Streamable HTTP: every status code, and conversations over it."""
 
 import json
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.attachment import EXPIRED, Disconnect
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.streamable_http import INITIALIZE_SIZE
+from acp_gateway.server.handshake_limits import HandshakeLimiter
+from acp_gateway.server.pending import PendingConnection
+from acp_gateway.server.streamable_http import INITIALIZE_SIZE, MAX_POSTS
+from acp_gateway.transports.streams import CloseReason
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Client, http_client, new_session
@@ -220,3 +228,136 @@ async def test_a_prompt_is_answered_in_its_sessions_stream(gateway: Gateway, age
                 for _ in range(3):
                     assert (await updates.next())["method"] == "session/update"
                 assert (await updates.next())["result"] == {"stopReason": "cancelled"}
+
+
+# Limits
+
+
+def limited(gateway: Gateway, spawner: Spawner, **limits: Any) -> Gateway:
+    """A gateway like this one with other limits."""
+    config = replace(gateway.config, limits=replace(gateway.config.limits, **limits))
+    return Gateway(config, gateway.tokens, spawner, {})
+
+
+async def test_the_body_of_initialize_must_come_within_handshake_timeout(
+    gateway: Gateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with http_client(gateway) as ann, ann.connection() as http:
+        head = ["POST /acp HTTP/1.1", "Host: localhost", "Content-Type: application/json", "Content-Length: 2", ""]
+        head[-1:] = [f"{name}: {value}" for name, value in ann.fields({}).items()]
+        await http.stream.send_all("\r\n".join([*head, "", "{"]).encode())
+        assert await http.stream.receive_some() == b""
+        assert trio.current_time() >= gateway.config.gateway.handshake_timeout
+        assert len(gateway.connections) == 0
+
+
+async def test_each_pipelined_request_takes_a_step_of_the_handshake_limits(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    step = HandshakeLimiter.step
+
+    async def counted(self: HandshakeLimiter, connection: PendingConnection) -> None:
+        nonlocal steps
+        steps += 1
+        await step(self, connection)
+
+    monkeypatch.setattr(HandshakeLimiter, "step", counted)
+    async with http_client(gateway) as ann, ann.connection() as http:
+        await http.stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n" * 20)
+        data = b""
+        while data.count(b"HTTP/1.1 200 ") < 20:
+            data += await http.stream.receive_some()
+        assert steps >= 20
+
+
+async def test_a_flood_of_requests_without_a_message_is_429_beyond_frames_without_message(
+    gateway: Gateway, spawner: Spawner
+) -> None:
+    async with http_client(limited(gateway, spawner, frames_without_message=5)) as ann:
+        await ann.initialize()
+        async with ann.connection() as http:
+            for _ in range(5):
+                assert (await http.ask("POST", "/acp", b"{}", **ann.fields(JSON))).status == 400
+            reply = await http.ask("POST", "/acp", b"{}", **ann.fields(JSON))
+            assert (reply.status, reply.headers["retry-after"], reply.headers["connection"]) == (429, "1", "close")
+
+
+async def test_small_chunks_are_429_beyond_frames_without_message(gateway: Gateway, spawner: Spawner) -> None:
+    async with http_client(limited(gateway, spawner, frames_without_message=100)) as ann:
+        await ann.initialize()
+        async with ann.connection() as http:
+            fields = {**ann.fields(JSON), "Transfer-Encoding": "chunked", "Host": "localhost"}
+            head = ["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
+            await http.stream.send_all("\r\n".join(head).encode() + b"1\r\n \r\n" * 1000)
+            assert (await http.stream.receive_some()).startswith(b"HTTP/1.1 429 ")
+
+
+async def test_more_than_max_event_streams_is_429(gateway: Gateway, spawner: Spawner) -> None:
+    async with http_client(limited(gateway, spawner, max_event_streams=2)) as ann:
+        await ann.initialize()
+        async with ann.stream(), ann.stream("s"), ann.stream("t") as third, ann.stream("s") as second:
+            assert (third.reply.status, third.reply.headers["retry-after"]) == (429, "1")
+            assert second.reply.status == 409
+
+
+async def test_more_than_max_posts_at_once_are_429(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann, AsyncExitStack() as stack:
+        await ann.initialize()
+        fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": "2"}
+        head = "\r\n".join(["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""])
+        posting = [await stack.enter_async_context(ann.connection()) for _ in range(MAX_POSTS)]
+        for http in posting:
+            await http.stream.send_all(head.encode())
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert (await ann.post(b"{}")).status == 429
+
+
+async def test_a_client_that_was_away_for_too_long_is_410(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        await ann.initialize()
+        (hub,) = gateway.hubs
+        (attachment,) = hub.attachments.values()
+        attachment.close(Disconnect(CloseReason.POLICY, "away", EXPIRED))
+        while hub.attachments:
+            await trio.lowlevel.checkpoint()
+        for method in ("POST", "GET", "DELETE"):
+            assert (await ann.ask(method, NEW, **JSON, **EVENTS)).status == 410
+        bob = Client(ann.listener, gateway.tokens.create("other", "bob", None)[1], ann.link)
+        assert (await bob.post(NEW)).status == 404
+
+
+async def test_a_notification_of_the_links_own_is_400(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        await ann.initialize()
+        for method in ("_acp-gateway/ack", "_acp-gateway/goodbye"):
+            assert (await ann.post({"jsonrpc": "2.0", "method": method, "params": {"received": 9}})).status == 400
+        assert (await ann.post(NEW)).status == 202
+
+
+async def test_a_client_that_leaves_during_initialize_leaves_no_connection(
+    gateway: Gateway, agents: ServingAgents
+) -> None:
+    gate = trio.Event()
+    run = agents.run
+
+    async def slowly(*args: Any, **options: Any) -> None:
+        await gate.wait()
+        await run(*args, **options)
+
+    agents.run = slowly  # type: ignore[method-assign]
+    async with http_client(gateway) as ann:
+        async with ann.connection() as http:
+            fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(json.dumps(INITIALIZE)))}
+            head = "\r\n".join(["POST /acp HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""])
+            await http.stream.send_all((head + json.dumps(INITIALIZE)).encode())
+            while not len(gateway.connections):
+                await trio.lowlevel.checkpoint()
+        while len(gateway.connections):
+            await trio.lowlevel.checkpoint()
+
+
+async def test_an_upgrade_to_http_2_is_ignored(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        reply = await ann.ask("POST", INITIALIZE, Connection="Upgrade, HTTP2-Settings", Upgrade="h2c", **JSON)
+        assert reply.status == 200

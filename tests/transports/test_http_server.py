@@ -1,11 +1,20 @@
 """The server's side of HTTP: requests that are read, refused because they have two readings, and answered in order."""
 
+import math
+
 import pytest
 import trio
 import trio.testing
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.http_server import HEAD_SIZE, MAX_FIELDS, HttpConnection, HttpError, Response
+from acp_gateway.transports.http_head import HEAD_SIZE, MAX_FIELDS, HttpError
+from acp_gateway.transports.http_server import (
+    CHUNK_SIZE,
+    CHUNKS_AT_ONCE,
+    FREE_CHUNKS,
+    HttpConnection,
+    Response,
+)
 from acp_gateway.transports.streams import Stalled
 from tests.transports.wires import MIB, memory_wire
 
@@ -221,3 +230,89 @@ async def test_a_client_that_takes_nothing_is_given_up(autojump_clock: trio.test
 async def test_a_client_that_leaves_in_the_middle_of_a_body_is_an_error() -> None:
     with pytest.raises(trio.BrokenResourceError):
         await serve(post("Content-Length: 3", body=b"{}"))
+
+
+async def test_wait_left_keeps_the_request_behind_the_present_one() -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(post("Content-Length: 2", body=b"{}" + GET[:10])))
+    await http.receive_request()
+    await http.receive_body(10)
+    with trio.move_on_after(math.inf) as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(http.wait_left)
+            await trio.testing.wait_all_tasks_blocked()
+            client.send_nowait(memoryview(GET[10:] + GET))
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert await http.respond(Response.of_text(200, "ok"))
+    for _ in range(2):
+        request = await http.receive_request()
+        assert request is not None
+        assert request.path == "/a"
+        await http.respond(Response.of_text(200, "ok"))
+
+
+async def test_wait_left_returns_when_the_client_has_closed_its_side_and_reads_ahead_within_bounds() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(GET))
+    await http.receive_request()
+    client.send_nowait(memoryview(b"x" * (3 * HEAD_SIZE)))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(http.wait_left)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(server.inbox) >= HEAD_SIZE
+        nursery.cancel_scope.cancel()
+    other, server = memory_wire()
+    other.send_nowait(memoryview(GET))
+    http = HttpConnection(server)
+    await http.receive_request()
+    await other.send_eof()
+    await http.wait_left()
+
+
+def chunked(*chunks: bytes) -> bytes:
+    return b"".join(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in (*chunks, b""))
+
+
+async def test_small_chunks_are_counted_and_let_other_tasks_have_their_turn() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    body = chunked(*[b"x"] * 1000)
+    client.send_nowait(memoryview(post("Transfer-Encoding: chunked", body=body + GET)))
+    await http.receive_request()
+    counted: list[tuple[int, int]] = []
+    turns = 0
+
+    async def count(size: int, pieces: int) -> None:
+        counted.append((size, pieces))
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(take_turns)
+        assert await http.receive_body(MIB, count) == b"x" * 1000
+        nursery.cancel_scope.cancel()
+    assert counted == [(len(body), 1000 - FREE_CHUNKS)]
+    assert turns >= 1000 // CHUNKS_AT_ONCE // 2
+
+
+async def test_large_chunks_cost_no_pieces_and_extensions_cost_their_bytes() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    body = chunked(*[b"x" * CHUNK_SIZE] * 100).replace(b"400\r\n", b"400;" + b"y" * 1000 + b"\r\n")
+    client.send_nowait(memoryview(post("Transfer-Encoding: chunked", body=body)))
+    await http.receive_request()
+    counted: list[tuple[int, int]] = []
+
+    async def count(size: int, pieces: int) -> None:
+        counted.append((size, pieces))
+
+    await http.receive_body(MIB, count)
+    assert sum(size for size, _ in counted) == len(body)
+    assert sum(pieces for _, pieces in counted) == 0

@@ -7,7 +7,8 @@ import trio
 import trio.testing
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.http_server import HEAD_SIZE, Request
+from acp_gateway.transports.http_head import HEAD_SIZE
+from acp_gateway.transports.http_server import Request
 from acp_gateway.transports.streams import Stalled
 from acp_gateway.transports.websocket import WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
