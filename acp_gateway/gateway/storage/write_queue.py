@@ -39,16 +39,15 @@ class Change:
     erases: bool = False
     """Erase it."""
     renews: bool = False
-    """Replace it with the history in memory at the time of the write, which includes what is added until then."""
+    """Replace it with the history in memory at the time of the write."""
     whole: StoredJournal | None = None
     """Replace it with this one."""
     anew: bool = False
-    """The new history is another one than that on disk, of which nothing stays."""
+    """The new history has nothing in common with the one on disk."""
     runs: list[StoredRun] = field(default_factory=list)
     """Append these."""
     size: int = OVERHEAD
-    """Bytes that it counts for. Erasing counts for none: there are no more of these changes than sessions, and giving
-    them up frees nothing."""
+    """Bytes that it counts for; zero for erasing, because there is one such change for each session at most."""
     new: int = 0
     """Bytes of `runs`."""
 
@@ -94,7 +93,7 @@ class Change:
         return Change(self.forgets, self.erases, whole=journal, anew=self.anew or anew, size=size)
 
     def followed_by(self, later: "Change") -> "Change":
-        """Both, as one."""
+        """Return this change and a later one as one change."""
         if later.begins:
             later.erases |= self.erases
             later.anew |= self.anew
@@ -170,7 +169,7 @@ class WriteBatch:
         return change
 
     def followed_by(self, later: "WriteBatch") -> "WriteBatch":
-        """Both, as one."""
+        """Return this batch and a later one as one batch."""
         changes = dict(self.changes)
         for key, change in later.changes.items():
             changes[key] = changes[key].followed_by(change) if key in changes else change
