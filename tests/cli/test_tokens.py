@@ -96,7 +96,7 @@ def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: P
 
 
 def test_a_token_of_the_role_metrics_is_made_for_all_of_the_gateway(config: Path, tmp_path: Path) -> None:
-    options = ["token", "create", "--config", config, "--label", "prometheus", "--role", "metrics"]
+    options = ["token", "create", "--config", str(config), "--label", "prometheus", "--role", "metrics"]
     created = run(*options)
     assert created.stdout.startswith("acpgwm_")
     assert [token.role for token in TokenStore(tmp_path / "state").tokens()] == ["metrics"]
