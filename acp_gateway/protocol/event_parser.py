@@ -1,0 +1,108 @@
+"""Parses `text/event-stream`, the format of the event streams of Streamable HTTP, as the HTML standard defines it.
+
+Lines end with LF, CR or CRLF, and an event with an empty line. Several `data` fields of an event are joined by LF.
+Comments, unlisted fields and events of a type other than `message` are ignored. The size of an event is bounded.
+"""
+
+import re
+from typing import Final
+
+_BOM: Final = b"\xef\xbb\xbf"
+
+_FIELD: Final = 64
+"""Bytes of a line beside the data of an event: the name of its field, an id."""
+
+_SENDABLE: Final = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
+"""An id that a header can hold. Any other one counts as none."""
+
+_RETRY_MAX: Final = 30.0
+"""Maximum seconds of a `retry` field."""
+
+
+class EventParser:
+    """Parses one event stream, which may come in pieces of any size.
+
+    Args:
+        max_size: maximum bytes of the data of an event.
+        last_event_id: the id behind which the stream goes on; "" for none.
+    """
+
+    def __init__(self, max_size: int, last_event_id: str = "") -> None:
+        self.last_event_id = last_event_id
+        """The id of the last complete event, or of one before it; "" if none had one."""
+        self.retry: float | None = None
+        """Seconds after which the server wants the stream to be opened again; None if it has not said so."""
+        self.too_large = False
+        """True once an event is larger than allowed. What follows is not parsed."""
+        self._max_size = max_size
+        # Pieces of the line that has begun, and its size.
+        self._pieces: list[bytes] = []
+        self._line_size = 0
+        self._at_start = True
+        self._after_cr = False
+        # The event that has begun.
+        self._data: list[bytes] = []
+        self._data_size = 0
+        self._type = b""
+        self._id = last_event_id
+
+    @property
+    def in_event(self) -> bool:
+        """True if a line or an event has begun that is not complete."""
+        return bool(self._pieces or self._data)
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Parse the next bytes; return the data of each event that they complete."""
+        if self._after_cr and data:
+            self._after_cr = False
+            data = data.removeprefix(b"\n")
+        if not data or self.too_large:
+            return []
+        if b"\r" in data:
+            self._after_cr = data.endswith(b"\r")
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        events: list[bytes] = []
+        *lines, rest = data.split(b"\n")
+        for line in lines:
+            if self._pieces:
+                line = b"".join((*self._pieces, line))
+                self._pieces.clear()
+                self._line_size = 0
+            self._process(line, events)
+            if self._data_size > self._max_size or len(line) > self._max_size + _FIELD:
+                self.too_large = True
+                return events
+        if rest:
+            self._pieces.append(rest)
+            self._line_size += len(rest)
+            self.too_large = self._line_size > self._max_size + _FIELD
+        return events
+
+    def _process(self, line: bytes, events: list[bytes]) -> None:
+        """Process a complete line."""
+        if self._at_start:
+            self._at_start = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            self._end_event(events)
+            return
+        name, _, value = line.partition(b":")
+        value = value.removeprefix(b" ")
+        match name:
+            case b"data":
+                self._data_size += len(value) + bool(self._data)
+                self._data.append(value)
+            case b"id" if b"\0" not in value:
+                self._id = value.decode() if _SENDABLE.fullmatch(value) else ""
+            case b"event":
+                self._type = value
+            case b"retry" if value.isdigit() and len(value) <= 9:
+                self.retry = min(int(value) / 1000, _RETRY_MAX)
+
+    def _end_event(self, events: list[bytes]) -> None:
+        self.last_event_id = self._id
+        if self._data and self._type in (b"", b"message") and self._data_size <= self._max_size:
+            events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+        self._data.clear()
+        self._data_size = 0
+        self._type = b""
