@@ -126,7 +126,8 @@ def connect(
     """Connect an editor to a remote agent: pass everything to the gateway at TARGET and back. Editors run this.
 
     TARGET is a name from ~/.config/acp-gateway/hosts.toml, or HOST[:PORT] (TLS, port 7443), or a URL: wss://, ws://,
-    tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command and speak ACP over stdin and stdout.
+    https://, http://, tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command and speak ACP
+    over stdin and stdout.
     """
     with imports_to_keep():
         import logging

@@ -6,6 +6,7 @@ only with `--insecure-plaintext`.
 """
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,8 @@ from acp_gateway.transports.websocket_client import UpgradeRefused, connect_webs
 if TYPE_CHECKING:
     from acp_gateway.client.ssh import SshBytes
 
+log = logging.getLogger(__name__)
+
 _REFUSALS: Final[Sequence[type[AccessError]]] = (
     Unauthorized,
     Forbidden,
@@ -72,7 +75,7 @@ _NOT_FOUND: Final = 404
 OTHER_PATH: Final = "there is nothing here; the endpoint is /acp"
 """Text of a gateway's 404 response."""
 
-_SECURE: Final = {"ws": "wss", "tcp": "tcp+tls"}
+_SECURE: Final = {"ws": "wss", "http": "https", "tcp": "tcp+tls"}
 """The TLS scheme for each plaintext scheme."""
 
 _ID: Final = re.compile(r"[\x21-\x7e]{1,64}")
@@ -203,9 +206,6 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
         _raise_refusal_of_certificate(destination, error)
         raise
     try:
-        if destination.pin is not None and address.tls:
-            assert isinstance(stream, SocketBytes)
-            check_pin(stream.peer_certificate, destination.pin)
         if address.websocket:
             return await _upgrade(stream, destination, timing, resume)
         return await _say_hello(stream, destination, resume)
@@ -228,6 +228,7 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
 
 
 async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
+    """Open a connection, and verify the server if it shows a certificate."""
     address = destination.address
     if address.scheme == "ssh":
         # Imported here to keep start-up fast for the other transports.
@@ -239,7 +240,14 @@ async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     context = None
     if address.tls:
         context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
-    return await connect_tcp(address.host, address.port, context)
+    stream = await connect_tcp(address.host, address.port, context)
+    if destination.pin is not None and address.tls:
+        try:
+            check_pin(stream.peer_certificate, destination.pin)
+        except BaseException:
+            await stream.aclose()
+            raise
+    return stream
 
 
 async def _read_error(stream: ByteStream) -> trio.BrokenResourceError | None:
@@ -269,33 +277,59 @@ def _raise_refusal_of_certificate(destination: Destination, error: BaseException
 
 async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
-    query = {name: "1" if value is True else value for name, value in destination.connect_params.items()}
+    params = {name: "1" if value is True else value for name, value in destination.connect_params.items()}
+    query = urlencode(params, quote_via=quote, safe="")
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
-    if resume is not None:
-        headers |= resume.headers
     try:
         websocket = await connect_websocket(
             stream,
-            WebSocketURI(
-                address.tls, address.host, address.port, address.path, urlencode(query, quote_via=quote, safe="")
-            ),
-            headers,
+            WebSocketURI(address.tls, address.host, address.port, address.path, query),
+            headers | (resume.headers if resume is not None else {}),
             max_message_size=destination.max_message_size,
             size_setting="--max-message-size",
             timing=timing,
         )
     except UpgradeRefused as error:
-        if error.refusal is None:
+        if error.refusal is not None:
+            raise _refusal(destination, error.status, error.text, error.refusal) from error
+        if resume is None or not _may_speak_http(address, error):
             raise _foreign_answer(address, error) from error
-        raise _refusal(destination, error.status, error.text, error.refusal) from error
+        await stream.aclose()
+        log.info("%s does not open a WebSocket (HTTP %d): using Streamable HTTP", address, error.status)
+        return Dialed(_speak_http(destination, query, headers), None, None)
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
     answer = {name.lower(): value for name, value in websocket.headers.items()}
     count = answer.get(RESUME.lower())
     received = int(count) if count is not None and _COUNT.fullmatch(count) else count
     return _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
+
+
+def _may_speak_http(address: Address, error: UpgradeRefused) -> bool:
+    """Return whether the response to an upgrade may be that of a server of Streamable HTTP."""
+    return address.may_lack_websocket and error.status not in _BUSY and printable(error.text) != OTHER_PATH
+
+
+def _speak_http(destination: Destination, query: str, headers: Mapping[str, str]) -> MaintainedStream:
+    # Imported here to keep start-up fast for WebSockets.
+    from acp_gateway.client.http_pool import Endpoint
+    from acp_gateway.client.http_stream import HttpClientStream
+
+    address = destination.address
+    if destination.session is not None or destination.observe:
+        raise ProtocolError(f"{address} is not an acp-gateway: --attach and --observe are not for other servers")
+
+    async def connect() -> ByteStream:
+        return await _connect(destination)
+
+    return HttpClientStream(
+        Endpoint.at(address, query, headers),
+        connect,
+        max_message_size=destination.max_message_size,
+        size_setting="--max-message-size",
+    )
 
 
 def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:

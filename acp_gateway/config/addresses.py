@@ -2,7 +2,7 @@
 
 import ipaddress
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from acp_gateway.errors import UsageError
@@ -10,17 +10,20 @@ from acp_gateway.errors import UsageError
 DEFAULT_PORT = 7443
 """Default port of TCP and of `host` without a scheme: it resembles 443 and needs no root."""
 
-Scheme = Literal["wss", "ws", "tcp", "tcp+tls", "unix", "ssh"]
+Scheme = Literal["wss", "ws", "https", "http", "tcp", "tcp+tls", "unix", "ssh"]
 
 _DEFAULT_PORTS = {"wss": 443, "ws": 80, "tcp": DEFAULT_PORT, "tcp+tls": DEFAULT_PORT, "unix": 0}
 _HTTP_SCHEMES: dict[str, Scheme] = {"https": "wss", "http": "ws"}
-"""Other names of schemes of listeners, which speak HTTP until a client asks for a WebSocket."""
+"""Listeners: other names of the same, since they speak HTTP until a client asks for a WebSocket. Targets: servers that
+may have no WebSocket."""
 
 _WEBSOCKET_PATH = "/acp"
 
 _EXAMPLES = {
     "wss": "wss://host.example:7443",
     "ws": "ws://127.0.0.1:7080",
+    "https": "https://host.example/acp",
+    "http": "http://127.0.0.1:3000/acp",
     "tcp": "tcp://127.0.0.1:7443",
     "tcp+tls": "tcp+tls://host.example:7443",
     "unix": "unix:///run/acp-gateway/socket",
@@ -56,12 +59,17 @@ class Address:
     @property
     def tls(self) -> bool:
         """True if the bytes are encrypted and the server shows a certificate."""
-        return self.scheme in ("wss", "tcp+tls")
+        return self.scheme in ("wss", "https", "tcp+tls")
 
     @property
     def websocket(self) -> bool:
-        """True if messages travel in WebSocket frames; else they are lines."""
-        return self.scheme in ("wss", "ws")
+        """True if messages travel in WebSocket frames, but see `may_lack_websocket`; else they are lines."""
+        return self.scheme in ("wss", "ws", "https", "http")
+
+    @property
+    def may_lack_websocket(self) -> bool:
+        """True if Streamable HTTP is to be used with a server that opens no WebSocket."""
+        return self.scheme in _HTTP_SCHEMES
 
     @property
     def loopback(self) -> bool:
@@ -128,7 +136,7 @@ def _parse_url(text: str, known: list[str]) -> Address:
 
 
 def parse_target(text: str) -> Address:
-    """Parse an address to connect to: a URL, or `host[:port]`, which means `wss`.
+    """Parse an address to connect to: a URL, which may be `https` or `http`, or `host[:port]`, which means `wss`.
 
     IPv6 is written `[::1]:7443`, or bare without a port. A URL may also be `ssh://[user@]host[:port][/path/to/socket]`.
     Raises `UsageError`.
@@ -136,7 +144,10 @@ def parse_target(text: str) -> Address:
     if text[:6].lower() == "ssh://":
         return _parse_ssh(text)
     if "://" in text:
-        address = _parse_url(text, [*_DEFAULT_PORTS, "ssh"])
+        address = _parse_url(text, [*_DEFAULT_PORTS, *_HTTP_SCHEMES, "ssh"])
+        given = text.partition("://")[0].lower()
+        if given in _HTTP_SCHEMES:
+            address = replace(address, scheme=cast("Scheme", given))
     elif _is_ipv6(text):
         address = Address("wss", str(ipaddress.IPv6Address(text)), DEFAULT_PORT, _WEBSOCKET_PATH)
     elif "@" in text or "?" in text or "#" in text:

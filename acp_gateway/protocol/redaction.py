@@ -1,16 +1,16 @@
-r"""Redacts messages for logs and recordings: the same message without secrets, as one line of ASCII.
+r"""A message without the secrets in it, for logs and recordings: the same message otherwise, as one line of ASCII.
 
-These values count as secrets: those of members with names such as `password`, `apiKey` or `access_token`; those in
-`env` and `headers`, whose names stay; the parameters that log an agent in; and the parts of any string that look like
-tokens or keys. `true`, `false` and `null` do not count. A password in a sentence, or a token that is split between two
-messages, is not recognized.
+What counts as a secret: every value of a member that is called like one (`password`, `apiKey`, `access_token`), the
+values of `env` and `headers` whose names stay, what is sent to log an agent in, and in any string what looks like a
+token or a key. `true`, `false` and `null` are none. That is as much as can be known from outside: a password in the
+middle of a sentence stays where it is, and so does a token that an agent says in two messages.
 
-A message is read token by token, with a stack and without recursion. It is not parsed as a whole: numbers keep their
-spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open
-containers are closed: the result is JSON, and never longer than the limit.
+A message is walked through token by token, with a stack and no recursion. It is never parsed as a whole: numbers keep
+their spelling and repeated members stay. What does not fit is left out at the place where it would have been, with a
+note of how much that was, and what is still open is closed: the result is JSON, and never longer than asked for.
 
-The event loop does nothing else meanwhile, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
-`MAX_SIZE` bytes. The part beyond these bounds is left out in the same way.
+Nothing else happens while a message is looked through, so the work on one is bounded: `MAX_STEPS`, each about a
+microsecond, and `MAX_SIZE` bytes. What is beyond that was not looked at, and is left out as what does not fit is.
 """
 
 import enum
@@ -35,26 +35,27 @@ from acp_gateway.protocol.secret_patterns import (
 )
 
 MIN_LIMIT: Final = 128
-"""Minimum of the limit of a result, in bytes: room for a note."""
+"""Bytes that a result may always have: room for a note."""
 
-# Maximum bytes of a note in a result, with the name before it and the comma.
+# Bytes of a note in a result, at most, with the name before it and the comma.
 _NOTE: Final = 64
 MAX_SIZE: Final = 256 * 1024
-"""Maximum bytes of a message that is read: conversation, code and tool results are smaller."""
+"""Bytes of a message that is looked through at all: conversation, code and tool results are smaller."""
 
 MAX_STEPS: Final = 10_000
-"""Maximum steps for one message, of about a microsecond each: some thousand members, or 20 KB of text with many words
-for secrets."""
+"""Steps that one message may cost, of about a microsecond each: some thousand members, or 20 KB of text in which the
+words for secrets are frequent."""
 
 MIN_STEPS: Final = 4096
-"""Minimum of the steps for one message, as many as one long string takes; a larger limit has a step for each byte."""
+"""Steps that each message may cost, however short its result has to be: as many as one long string takes. A longer
+result has one for each of its bytes."""
 
 _TOKEN_STEPS: Final = 2
 _BRACKET_STEPS: Final = 5
 _ESCAPE_STEPS: Final = 3
-# Characters that one pattern searches in a step, in the worst case.
+# Characters that one pattern looks at within a step, in the worst case.
 _PATTERN_CHARACTERS: Final = 8
-# Maximum length of the names whose meaning is cached, and their number.
+# Longer names are not remembered, and so many of the others are.
 _MAX_KNOWN_NAME: Final = 64
 _KNOWN_NAMES: Final = 4096
 
@@ -62,24 +63,24 @@ _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "envi
 _TOKEN: Final = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"|[{}\[\],]|[^\s{}\[\]:,"]++')
 
 
-# The method as editors and agents write it.
+# Where the method stands in what editors and agents write, and how methods are called.
 _METHOD: Final = re.compile(rb'"method"[ \t]*:[ \t]*"([a-z_$]{1,32}(?:/[a-z_]{1,32}){0,2})"')
 _BEGINNING: Final = 1024
 
 
 class _Within(enum.Enum):
-    """Kind of a container, which determines the treatment of its values."""
+    """Kind of a container, which decides what its values are."""
 
     MESSAGE = enum.auto()
-    """Any other object or array."""
+    """An object or array like any other."""
     VALUES = enum.auto()
     """`env` or `headers`: an object of secret values, or an array of entries."""
     ENTRY = enum.auto()
-    """An entry of such an array: its name stays."""
+    """One of those entries: its name may stay."""
     LOGIN = enum.auto()
-    """The params of a method that logs an agent in: the id of the authentication method stays."""
+    """The params of what logs an agent in: which way is used may stay."""
     SECRET = enum.auto()
-    """A secret as a whole."""
+    """Nothing of it stays."""
 
 
 class _Meaning(enum.Enum):
@@ -88,9 +89,9 @@ class _Meaning(enum.Enum):
     PLAIN = enum.auto()
     SECRET = enum.auto()
     COUNT_OR_SECRET = enum.auto()
-    """A number is a count of a model's tokens; a string is a secret."""
+    """A number is how many tokens of a model's were used."""
     VALUES = enum.auto()
-    """A list of names with values that may be secrets."""
+    """A list of names, each with a value that may be a secret."""
     PARAMS = enum.auto()
     LABEL = enum.auto()
     """The name of an entry in such a list."""
@@ -99,18 +100,18 @@ class _Meaning(enum.Enum):
 
 @dataclass(slots=True)
 class _Container:
-    """An open container."""
+    """A container that is open."""
 
     kind: _Within
     closing: str
-    # True for the message itself.
+    # Whether it is the message itself.
     top: bool = False
-    # For an object: True if a value comes next, and the meaning of its name.
+    # Of an object: whether a value comes next, and what its name says of it.
     named: bool = False
     meaning: _Meaning = _Meaning.PLAIN
-    # For an array: True if the last element announces a secret, such as `--token`.
+    # Of an array: whether the last element says that the next one is a secret.
     option: bool = False
-    # True until the first member or element.
+    # Whether there is nothing in it yet.
     empty: bool = True
 
 
@@ -119,12 +120,12 @@ class _Full(Exception):
 
 
 def redact(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes:
-    """Return the message without secrets, as one line of JSON in ASCII; a note of its size if it is not JSON.
+    """One line of JSON, in ASCII, that is the message without secrets, or a note of its size where it is no JSON.
 
     Args:
-        message: any text that a peer has sent.
-        limit: maximum bytes of the result, at least `MIN_LIMIT`.
-        largest: maximum bytes of a message that is read.
+        message: what a peer sent, whatever it is.
+        limit: bytes of the result at most, at least `MIN_LIMIT`.
+        largest: bytes of a message that is looked through at all.
     """
     redacted = redact_json(message, limit, largest)
     return _encode(describe(message, largest)).encode() if redacted is None else redacted
@@ -134,13 +135,13 @@ def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     """Return the description of a message for which `redact_json` returns None."""
     if len(message) <= largest:
         return f"{len(message)} bytes that are no JSON"
-    # Only such a name is certainly not a secret.
+    # Anything else than such a name is not looked through for secrets either.
     method = _METHOD.search(message, 0, _BEGINNING)
     return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"
 
 
 def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | None:
-    """Redact as `redact` does; return None for a message that is not JSON, too deep, or larger than `largest`."""
+    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `largest`."""
     if len(message) > largest:
         return None
     try:
@@ -151,25 +152,25 @@ def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | 
 
 
 class _Walk:
-    """The reading of one message, token by token."""
+    """One message, token by token."""
 
     def __init__(self, text: str, limit: int, *, logs_in: bool) -> None:
         self._text = text
         self._limit = limit
-        # Maximum of one string, so that later members still fit after a long one.
+        # Of one string, so that what comes behind a long one still fits.
         self._longest_string = limit // 2
         self._logs_in = logs_in
         self._open: list[_Container] = []
         self._pieces: list[str] = []
         self._size = 0
-        # With a low limit, most of a long message would be left out anyway.
+        # What a short result leaves out is not worth looking at.
         self._steps = min(MAX_STEPS, max(limit, MIN_STEPS))
-        # With an escaped letter, any pattern may match.
+        # A letter may hide behind an escape, then each of them may be there.
         self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 
     def result(self) -> str:
-        """Return the redacted message. Raises `ValueError` for a string with an invalid escape."""
-        # Number of open containers within a secret one, which is included.
+        """The message, redacted. Raises `ValueError` for a string with a wrong escape."""
+        # How many containers are open inside of a secret one, that one included.
         hidden = 0
         for match in _TOKEN.finditer(self._text):
             token = match[0]
@@ -194,7 +195,7 @@ class _Walk:
         return "".join(self._pieces)
 
     def _begin(self, bracket: str) -> int:
-        """Open a container; return 1 if it is a secret as a whole, else 0."""
+        """Open a container; returns 1 where it is a secret as a whole."""
         self._steps -= _BRACKET_STEPS
         kind = self._kind_of_value(is_object=bracket == "{")
         if kind is _Within.SECRET:
@@ -290,7 +291,7 @@ class _Walk:
         self._add_value(piece)
 
     def _beginning(self, string: str) -> tuple[str, bool]:
-        """Return a string without secrets, cut to the limits, and whether it was cut."""
+        """As much of a string without secrets as may be shown, and there are steps for; and whether that is a part."""
         looked_at = self._limit + MAX_SECRET_LENGTH
         begins = string[:looked_at]
         shapes = self._shapes_of(begins)
@@ -320,7 +321,7 @@ class _Walk:
         self._size += len(piece)
 
     def _cut(self, at: int) -> None:
-        """Add a note of the missing bytes, and close the open containers."""
+        """Note how much is missing, and close what is open."""
         note = _encode(f"{HIDDEN} {len(self._text[at:].encode())} bytes left out")
         if self._open:
             within = self._open[-1]
@@ -338,7 +339,7 @@ def _encode(text: str) -> str:
 
 
 def _beginning(text: str, room: int) -> str:
-    """Return the beginning of a text that takes at most `room` bytes in JSON."""
+    """As much of the text as takes `room` bytes in JSON."""
     kept = text[:room]
     while kept and (size := len(_encode(kept))) > room:
         kept = kept[: len(kept) * room // size]

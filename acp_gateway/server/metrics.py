@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "acp_gateway_"
 
-TRANSPORTS: Final = ("websocket", "http", "lines")
-
 CACHE_TIME: Final = 1.0
 """Seconds for which a text is used again: further requests within it cost no more."""
 
@@ -82,15 +80,15 @@ class _GatewayCollector:
 
     def _states(self) -> "Iterator[Metric]":
         hubs = self._gateway.hubs
-        connections = Counter({(state, transport): 0 for state in ("connected", "away") for transport in TRANSPORTS})
+        connections: Counter[tuple[str, ...]] = Counter()
         sessions: Counter[tuple[str, ...]] = Counter()
         decisions: Counter[tuple[str, ...]] = Counter({(name,): 0 for name in self._gateway.config.agents})
         outboxes = journals = 0
         for hub in hubs:
             for attachment in hub.attachments.values():
                 state = "connected" if attachment.away_since is None else "away"
-                if attachment.connection is not None:
-                    connections[state, attachment.connection.stream.transport] += 1
+                transport = "" if attachment.connection is None else attachment.connection.stream.transport
+                connections[state, transport] += 1
                 outboxes += attachment.outbox.unconfirmed_bytes
             for session in hub.multiplexer.sessions:
                 sessions[hub.name, session.state.name.lower()] += 1

@@ -107,10 +107,7 @@ class StreamableHttp:
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
-            admit = partial(self._gateway.admit, access, connect_request)
-            # Now for a refusal without its body, and again when that is there.
-            admit()
-            begin = _Begin(self._links, admit, connection)
+            begin = _Begin(self._links, partial(self._gateway.admit, access, connect_request), connection)
             return Exchange(access, begin.run, begin.prepare)
         link = self._links.find(link_id, access)
         if link is None:

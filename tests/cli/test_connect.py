@@ -67,7 +67,7 @@ def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "arguments", [["http://nope"], ["box", "--pin", "junk"], ["box", "--map", "junk"]], ids=["url", "pin", "map"]
+    "arguments", [["ftp://nope"], ["box", "--pin", "junk"], ["box", "--map", "junk"]], ids=["url", "pin", "map"]
 )
 def test_no_settings_are_printed_for_what_could_not_work(arguments: list[str]) -> None:
     refused = run("connect", *arguments, "--print-config", "zed")

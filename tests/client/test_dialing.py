@@ -846,3 +846,63 @@ def test_nothing_of_ssh_is_imported_for_another_transport() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+# Servers that open no WebSocket
+
+
+def http_target(port: int, scheme: str = "http", **wanted: Any) -> Destination:
+    return Destination(parse_target(f"{scheme}://127.0.0.1:{port}"), None, TOKEN, None, None, 1024, **wanted)
+
+
+def refusing(status: int, text: str = "no", fields: str = "") -> Callable[[trio.SocketStream], Awaitable[None]]:
+    """A server that answers this to an upgrade."""
+    return answering(f"HTTP/1.1 {status} No\r\n{fields}Content-Length: {len(text)}\r\n\r\n{text}".encode())
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 405, 406, 426, 501])
+async def test_streamable_http_is_used_with_an_http_target_that_opens_no_websocket(
+    status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with serving(refusing(status)) as port:
+        dialed = await dial_link(http_target(port), Timing(), Resume())
+        assert type(dialed.stream).__name__ == "HttpClientStream"
+        assert (dialed.connection_id, dialed.received) == (None, None)
+        await dialed.stream.aclose()
+    assert f"(HTTP {status}): using Streamable HTTP" in caplog.text
+
+
+async def test_streamable_http_is_never_used_with_a_ws_target() -> None:
+    async with serving(refusing(404)) as port:
+        with pytest.raises(ProtocolError, match="HTTP 404"):
+            await dial_link(http_target(port, "ws"), Timing(), Resume())
+
+
+@pytest.mark.parametrize("status", [429, 502, 503])
+async def test_a_server_that_is_down_for_now_is_not_taken_for_one_of_streamable_http(status: int) -> None:
+    async with serving(refusing(status)) as port:
+        with pytest.raises(Unreachable):
+            await dial_link(http_target(port), Timing(), Resume())
+
+
+async def test_a_gateways_own_refusal_is_that_of_an_http_target_too() -> None:
+    async with serving(refusing(401, fields="Acp-Gateway: unauthorized\r\n")) as port:
+        with pytest.raises(Unauthorized):
+            await dial_link(http_target(port), Timing(), Resume())
+    async with serving(refusing(404, NOTHING_HERE)) as port:
+        with pytest.raises(ProtocolError, match="there is an acp-gateway"):
+            await dial_link(http_target(port), Timing(), Resume())
+
+
+@pytest.mark.parametrize("wanted", [{"session": "s"}, {"observe": True}])
+async def test_attach_and_observe_are_not_for_streamable_http(wanted: dict[str, Any]) -> None:
+    async with serving(refusing(404)) as port:
+        with pytest.raises(ProtocolError, match="--attach and --observe are not for other servers"):
+            await dial_link(http_target(port, **wanted), Timing(), Resume())
+
+
+async def test_a_control_connection_is_not_opened_over_streamable_http() -> None:
+    async with serving(refusing(404)) as port:
+        with pytest.raises(ProtocolError, match="HTTP 404"):
+            await dial(http_target(port, control=True), Timing())

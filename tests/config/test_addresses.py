@@ -41,6 +41,8 @@ def test_a_url_names_an_address(text: str, address: Address) -> None:
         ("[2001:DB8::1]", Address("wss", "2001:db8::1", DEFAULT_PORT, "/acp")),
         ("::1", Address("wss", "::1", DEFAULT_PORT, "/acp")),
         ("wss://box.example", Address("wss", "box.example", 443, "/acp")),
+        ("https://box.example/v1/acp", Address("https", "box.example", 443, "/v1/acp")),
+        ("HTTP://127.0.0.1:3000", Address("http", "127.0.0.1", 3000, "/acp")),
         ("unix:///run/acp/socket", Address("unix", "", 0, "/run/acp/socket")),
         ("ssh://box", Address("ssh", "box", 0, "")),
         ("SSH://Ann@My_Box-1.example:2222/", Address("ssh", "My_Box-1.example", 2222, "", "Ann")),
@@ -104,7 +106,7 @@ def test_what_is_wrong_with_a_url_is_said_with_a_valid_example(text: str, messag
         ("box:0", "for listening only"),
         ("wss://box:0", "for listening only"),
         ("fe80::1::2", "stands in brackets"),
-        ("shh://box", 'unknown scheme "shh"; known are wss, ws, tcp, tcp+tls, unix, ssh'),
+        ("shh://box", 'unknown scheme "shh"; known are wss, ws, tcp, tcp+tls, unix, https, http, ssh'),
         ("ssh://", "names no valid host"),
         ("ssh://ann@", "names no valid host"),
         ("ssh://-oProxyCommand=x", "names no valid host"),
@@ -233,3 +235,25 @@ def test_an_error_about_an_address_is_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_target(text)
     assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "tls", "websocket", "may_lack_websocket"),
+    [
+        ("wss://box", True, True, False),
+        ("https://box", True, True, True),
+        ("http://box", False, True, True),
+        ("ws://box", False, True, False),
+        ("tcp+tls://box", True, False, False),
+    ],
+)
+def test_only_targets_of_http_and_https_may_lack_a_websocket(
+    text: str, tls: bool, websocket: bool, may_lack_websocket: bool
+) -> None:
+    address = parse_target(text)
+    assert (address.tls, address.websocket, address.may_lack_websocket) == (tls, websocket, may_lack_websocket)
+
+
+def test_a_target_of_https_can_not_have_port_0() -> None:
+    with pytest.raises(UsageError, match="has port 0"):
+        parse_target("https://box:0")

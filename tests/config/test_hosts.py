@@ -87,7 +87,7 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
         ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a table, found a string"),
         ("[hosts.box]", ":1: hosts.box.url: this option is required"),
         ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL or host[:port], found a whole number"),
-        ("[hosts.box]\nurl = 'http://box'", ":2: hosts.box.url: the address 'http://box' has the unknown scheme"),
+        ("[hosts.box]\nurl = 'ftp://box'", ":2: hosts.box.url: the address 'ftp://box' has the unknown scheme"),
         ("[hosts.box]\nurl = 'box'\ntoken_id = 'x'", ":3: hosts.box.token_id: expected the id of a token, 8 hex"),
         ("[hosts.box]\nurl = 'box'\ncommand = ''", ":3: hosts.box.command: expected a string that is not empty"),
         ("[hosts.box]\nurl = 'box'\nssh_options = 'x'", ":3: hosts.box.ssh_options: expected an array of strings"),

@@ -104,11 +104,7 @@ class Restarting(RuleBasedStateMachine):
     def copied(self, journal: Journal) -> Journal:
         copy = Journal(self.limit, journal.epoch)
         copy.restore(
-            journal.states_set_aside(),
-            journal.runs(),
-            journal.position,
-            truncated=journal.truncated,
-            former=journal.former,
+            journal.aside(), journal.runs(), journal.position, truncated=journal.truncated, former=journal.former
         )
         return copy
 

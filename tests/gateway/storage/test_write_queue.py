@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Change, WriteBatch, WriteQueue
 
 LIMIT = 100_000
@@ -28,10 +28,8 @@ class Histories:
 
     def snapshot(self, key: int) -> tuple[StoredJournal, int]:
         journal = self.journals[key]
-        runs = [StoredRun(*run) for run in journal.runs()]
-        return StoredJournal(
-            journal.epoch, journal.position, journal.truncated, journal.states_set_aside(), runs
-        ), journal.size
+        runs = [Run(*run) for run in journal.runs()]
+        return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs), journal.size
 
 
 def session(key: int, **changes: str) -> StoredSession:
@@ -86,7 +84,7 @@ def test_what_is_queued_is_taken_once(backlog: WriteQueue) -> None:
     assert backlog.waits(1)
     batch = take(backlog)
     assert (batch.sessions, batch.uses) == ({1: session(1, title="changed")}, {"0a": TokenUse(1.0)})
-    assert batch.changes[1].runs == [StoredRun([b"one"], {0: "plan"}, ends_turn=True)]
+    assert batch.changes[1].runs == [Run([b"one"], {0: "plan"}, ends_turn=True)]
     assert not backlog
     assert not backlog.waits(1)
     assert not take(backlog)
@@ -101,14 +99,14 @@ def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog:
     backlog.extend(1, [b"one"])
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert take(backlog).changes[1].runs == [StoredRun([b"one", b"two"])]
+    assert take(backlog).changes[1].runs == [Run([b"one", b"two"])]
 
 
 def test_of_a_history_that_is_not_kept_nothing_is_queued(backlog: WriteQueue) -> None:
     backlog.extend(4, [b"one"])
     backlog.end_turn(4)
     backlog.replace(4, empty(), 0)
-    backlog.finish_journal(4)
+    backlog.settle(4)
     backlog.forget_journal(4)
     backlog.forget(4)
     assert not backlog
@@ -167,11 +165,11 @@ def test_a_session_that_was_not_written_again_since_the_file_was_lost_leaves_not
     backlog: WriteQueue,
 ) -> None:
     in_memory(backlog, 1, 2, 3)
-    backlog.requeue_all({})
+    backlog.begin_anew({})
     for key in (1, 2, 3):
         backlog.forget(key)
     assert not backlog
-    assert not backlog.lacks_histories
+    assert not backlog.begins_anew
 
 
 def test_the_epoch_of_a_history_is_its_sessions(backlog: WriteQueue) -> None:
@@ -187,7 +185,7 @@ def test_after_the_end_nothing_is_taken(backlog: WriteQueue) -> None:
     backlog.put_session(session(1, title="changed"))
     backlog.extend(1, [b"one"])
     backlog.replace(2, empty(), 0)
-    backlog.finish_journal(1)
+    backlog.settle(1)
     backlog.forget(3)
     batch = take(backlog)
     assert (batch.sessions, set(batch.changes)) == ({}, {1})
@@ -214,13 +212,13 @@ def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backl
     tell(backlog, histories, 1, b"later")
     change = take(backlog).changes[1]
     assert change.whole is not None
-    assert change.whole.runs == [StoredRun([b"later"])]
+    assert change.whole.runs == [Run([b"later"])]
     assert change.runs == []
 
 
 def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: WriteQueue) -> None:
     backlog.extend(1, [LARGE])
-    assert take(backlog).changes[1].runs == [StoredRun([LARGE])]
+    assert take(backlog).changes[1].runs == [Run([LARGE])]
 
 
 def test_a_history_that_is_renewed_goes_on_from_what_is_on_disk(backlog: WriteQueue) -> None:
@@ -271,7 +269,7 @@ def test_what_leaves_memory_is_taken_from_there_before(backlog: WriteQueue) -> N
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE, b"last words")
     had, _ = histories.snapshot(1)
-    backlog.finish_journal(1)
+    backlog.settle(1)
     histories.journals.clear()
     assert take(backlog).changes[1].whole == had
 
@@ -279,7 +277,7 @@ def test_what_leaves_memory_is_taken_from_there_before(backlog: WriteQueue) -> N
 def test_where_the_file_is_lost_all_that_is_known_is_queued(backlog: WriteQueue) -> None:
     in_memory(backlog, 1)
     backlog.replace(2, empty(), 0)
-    backlog.requeue_all({"0a": TokenUse(1.0)})
+    backlog.begin_anew({"0a": TokenUse(1.0)})
     assert [backlog.keeps(key) for key in (1, 2, 3)] == [True, True, False]
     batch = take(backlog)
     assert batch.sessions == {key: session(key) for key in (1, 2, 3)}
@@ -293,16 +291,16 @@ def test_a_lost_file_is_made_up_for_once_each_history_is_written_again_or_erased
     for key in (1, 2, 3):
         tell(narrow, histories, key, b"x" * (LIMIT // 4))
     take(narrow)
-    narrow.requeue_all({})
+    narrow.begin_anew({})
     with narrow.taken():
-        narrow.finish_journal(2)
+        narrow.settle(2)
         del histories.journals[2]
         narrow.forget(3)
     assert not narrow._queue.renewed
-    assert narrow.lacks_histories
+    assert narrow.begins_anew
     tell(narrow, histories, 1, b"more")
     assert set(take(narrow).changes) == {1, 2}
-    assert not narrow.lacks_histories
+    assert not narrow.begins_anew
 
 
 # The bound.
@@ -367,7 +365,7 @@ def test_what_leaves_memory_is_not_to_be_taken_from_there_again(narrow: WriteQue
     histories = in_memory(narrow, 1, 2)
     tell(narrow, histories, 1, *[b"x" * (LIMIT * 3 // 5)] * 3)
     tell(narrow, histories, 2, b"y" * (LIMIT // 2))
-    narrow.finish_journal(1)
+    narrow.settle(1)
     del histories.journals[1]
     assert narrow._queue.renewed
     assert take(narrow).whole == {1, 2}
@@ -420,7 +418,7 @@ def added(*messages: bytes, state: str | None = None, ends_turn: bool = False) -
 
 def journal(*messages: bytes) -> StoredJournal:
     """A history that nothing is missing of."""
-    return StoredJournal("e1", len(messages), False, [], [StoredRun(list(messages))])
+    return StoredJournal("e1", len(messages), False, [], [Run(list(messages))])
 
 
 # What is to be done to one history.
@@ -431,7 +429,7 @@ def test_messages_of_one_turn_are_together() -> None:
     change.extend([b"three"], "plan")
     change.end_turn()
     change.extend([b"four"], None)
-    assert change.runs == [StoredRun([b"one", b"two", b"three"], {2: "plan"}, ends_turn=True), StoredRun([b"four"])]
+    assert change.runs == [Run([b"one", b"two", b"three"], {2: "plan"}, ends_turn=True), Run([b"four"])]
 
 
 def test_a_message_counts_for_more_than_its_bytes() -> None:
@@ -446,7 +444,7 @@ def test_a_turn_that_ends_before_there_is_anything_is_that_of_what_is_on_disk() 
     change = Change()
     change.end_turn()
     change.extend([b"one"], None)
-    assert change.runs == [StoredRun(ends_turn=True), StoredRun([b"one"])]
+    assert change.runs == [Run(ends_turn=True), Run([b"one"])]
 
 
 def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
@@ -459,7 +457,7 @@ def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
 def test_a_history_that_takes_the_place_of_what_was_to_be_done_is_followed_by_what_comes() -> None:
     change = added(b"old").replaced(journal(b"one"), 3, anew=True)
     change.extend([b"two"], None)
-    assert (change.whole, change.runs) == (journal(b"one"), [StoredRun([b"two"])])
+    assert (change.whole, change.runs) == (journal(b"one"), [Run([b"two"])])
 
 
 def test_another_history_stays_another_one_whatever_is_written_of_it() -> None:
@@ -480,18 +478,11 @@ def test_what_is_erased_is_so_whatever_comes_instead() -> None:
 @pytest.mark.parametrize(
     ("ends_turn", "runs"),
     [
-        (False, [StoredRun([b"one", b"two"], {1: "plan"}, ends_turn=True), StoredRun([b"three"])]),
-        (
-            True,
-            [
-                StoredRun([b"one"], ends_turn=True),
-                StoredRun([b"two"], {0: "plan"}, ends_turn=True),
-                StoredRun([b"three"]),
-            ],
-        ),
+        (False, [Run([b"one", b"two"], {1: "plan"}, ends_turn=True), Run([b"three"])]),
+        (True, [Run([b"one"], ends_turn=True), Run([b"two"], {0: "plan"}, ends_turn=True), Run([b"three"])]),
     ],
 )
-def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[StoredRun]) -> None:
+def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[Run]) -> None:
     failed = added(b"one", ends_turn=ends_turn)
     meanwhile = added(b"two", state="plan", ends_turn=True)
     meanwhile.extend([b"three"], None)
@@ -542,8 +533,8 @@ def test_of_two_batches_the_later_counts_where_they_speak_of_the_same() -> None:
     both = first.followed_by(later)
     assert (both.sessions, both.uses) == ({7: SESSION}, {"0a": TokenUse(2.0)})
     assert {key: change.runs for key, change in both.changes.items()} == {
-        7: [StoredRun([b"one", b"two"])],
-        8: [StoredRun([b"eight"])],
-        9: [StoredRun([b"nine"])],
+        7: [Run([b"one", b"two"])],
+        8: [Run([b"eight"])],
+        9: [Run([b"nine"])],
     }
     assert both.size == sum(change.size for change in both.changes.values())

@@ -1,0 +1,414 @@
+"""The shim's side of Streamable HTTP, against a server in memory and a clock that jumps."""
+
+import json
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.client.http_stream import DELETE_TIMEOUT, INBOX, QUIET
+from acp_gateway.transports.http_server import Response
+from acp_gateway.transports.streams import MessageTooLarge
+from tests.client.foreign_server import (
+    CUT,
+    END,
+    Received,
+    foreign_server,
+    initialized,
+    message,
+    running,
+)
+
+
+def said(text: bytes) -> Any:
+    return json.loads(text)
+
+
+async def test_initialize_opens_a_connection_whose_id_and_cookies_each_later_request_shows(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.send(message("session/prompt", 1, sessionId="s"))
+        await server.seen("session/prompt")
+    first, second, post, _ = server.requests
+    assert (first.method, second.method) == ("POST", "GET")
+    assert "acp-connection-id" not in first.headers
+    assert "cookie" not in first.headers
+    assert second.headers["accept"] == "text/event-stream"
+    for one in (second, post):
+        assert one.headers["acp-connection-id"] == "c1"
+        assert one.headers["cookie"] == "node=7"
+        assert one.headers["authorization"] == "Bearer secret"
+    assert post.headers["acp-session-id"] == "s"
+
+
+async def test_a_response_names_the_session_of_its_request(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.event({"id": 5, "method": "session/request_permission", "params": {"sessionId": "s"}})
+        await stream.receive()
+        await stream.send(b'{"jsonrpc":"2.0","id":5,"result":{}}')
+        await server.seen("response")
+    assert server.posts[-1].headers["acp-session-id"] == "s"
+
+
+async def test_the_stream_of_a_session_is_opened_after_session_new(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.send(message("session/new", 1))
+        server.event({"id": 1, "result": {"sessionId": "s"}})
+        assert said(await stream.receive())["id"] == 1
+        server.event({"method": "session/update", "params": {"sessionId": "s"}}, "s")
+        assert said(await stream.receive())["method"] == "session/update"
+    assert [get.headers.get("acp-session-id") for get in server.gets] == [None, "s"]
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+async def test_the_stream_of_a_session_is_opened_before_load_and_resume(
+    method: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.send(message(method, 1, sessionId="s"))
+        await server.seen(method)
+        assert [one.method for one in server.requests] == ["POST", "GET", "GET", "POST"]
+
+
+async def test_the_response_to_session_load_waits_for_the_history_in_the_sessions_stream(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.send(message("session/load", 1, sessionId="s"))
+        await server.seen("session/load")
+        server.event({"id": 1, "result": {}})
+        for number in range(3):
+            await trio.sleep(QUIET * 0.9)
+            server.event({"method": "session/update", "params": {"sessionId": "s", "n": number}}, "s")
+        got = [said(await stream.receive()) for _ in range(4)]
+    assert [one.get("id") for one in got] == [None, None, None, 1]
+
+
+async def test_session_load_works_where_sessions_have_no_streams_of_their_own(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.unknown_sessions = True
+        await stream.send(message("session/load", 1, sessionId="s"))
+        await server.seen("session/load")
+        server.event({"method": "session/update", "params": {"sessionId": "s"}})
+        server.event({"id": 1, "result": {}})
+        assert [said(await stream.receive()).get("id") for _ in range(2)] == [None, 1]
+
+
+async def test_the_stream_of_a_session_is_closed_after_session_close(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.send(message("session/resume", 1, sessionId="s"))
+        await server.opened(2)
+        server.event({"id": 1, "result": {}}, "s")
+        await stream.send(message("session/close", 2, sessionId="s"))
+        await server.seen("session/resume", "session/close")
+        server.event({"id": 2, "result": {}}, "s")
+        assert [said(await stream.receive())["id"] for _ in range(2)] == [1, 2]
+        await stream.send(message("session/resume", 3, sessionId="s"))
+        await server.opened(3)
+
+
+# Order
+
+
+async def test_posts_come_in_order_one_after_the_other(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.held["first"] = trio.Event()
+        stream.send_nowait([message("first", 1), message("second", 2), message("third", 3)])
+        await server.seen("first")
+        await trio.testing.wait_all_tasks_blocked()
+        await server.seen("first")
+        server.held["first"].set()
+        await server.seen("first", "second", "third")
+
+
+async def test_a_response_does_not_wait_for_a_slow_post(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.held["session/prompt"] = trio.Event()
+        stream.send_nowait([message("session/prompt", 1, sessionId="s")])
+        await server.seen("session/prompt")
+        stream.send_nowait([b'{"id":7,"result":{}}'])
+        await server.seen("session/prompt", "response")
+
+
+async def test_a_cancel_follows_its_prompt_and_does_not_wait_for_a_slow_answer_to_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.held["session/prompt"] = trio.Event()
+        began = trio.current_time()
+        stream.send_nowait([message("session/prompt", 1, sessionId="s"), message("session/cancel", sessionId="s")])
+        await server.seen("session/prompt", "session/cancel")
+        assert 1 <= trio.current_time() - began < 2
+
+
+async def test_requests_share_connections_that_were_used_just_now(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        for number in range(10):
+            await stream.send(message("ask", number))
+            await server.seen(*["ask"] * (number + 1))
+            await trio.testing.wait_all_tasks_blocked()
+        assert server.connections == 2
+        await trio.sleep(60)
+        await stream.send(message("ask", 11))
+        await server.seen(*["ask"] * 11)
+        assert server.connections == 3
+
+
+async def test_drain_waits_until_a_post_is_written(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.held["first"] = trio.Event()
+        stream.send_nowait([message("first", 1), message("second", 2)])
+        with trio.move_on_after(5) as waiting:
+            await stream.drain()
+        assert waiting.cancelled_caught
+        assert stream.pending_bytes == len(message("second", 2))
+        server.held["first"].set()
+        await stream.drain()
+        assert stream.pending_bytes == 0
+
+
+# Refusals
+
+
+async def test_a_request_that_is_refused_is_answered_with_an_error(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response.of_text(400, "not like this"))
+        await stream.send(message("ask", 9))
+        response = said(await stream.receive())
+    assert response["id"] == 9
+    assert "HTTP 400 (not like this)" in response["error"]["message"]
+
+
+async def test_an_error_of_json_rpc_in_a_refusal_is_passed_on(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        refusal = b'{"jsonrpc":"2.0","id":9,"error":{"code":-32600,"message":"no"}}'
+        server.answers.append(Response(500, refusal))
+        await stream.send(message("ask", 9))
+        assert await stream.receive() == refusal
+
+
+async def test_a_response_in_the_body_of_200_is_passed_on(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(200, b'{"id":9,"result":1}\n'))
+        await stream.send(message("ask", 9))
+        assert await stream.receive() == b'{"id":9,"result":1}'
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_a_post_is_repeated_after_429_and_503_as_retry_after_says(
+    status: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(status, headers={"Retry-After": "7"}))
+        began = trio.current_time()
+        await stream.send(message("ask", 9))
+        await server.seen("ask", "ask")
+        assert trio.current_time() - began == pytest.approx(7)
+
+
+async def test_a_session_that_a_server_does_not_know_yet_is_named_in_the_params_alone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(404))
+        await stream.send(message("session/prompt", 9, sessionId="s"))
+        await server.seen("session/prompt", "session/prompt")
+    assert ["acp-session-id" in one.headers for one in server.posts] == [False, True, False]
+
+
+async def test_404_without_a_session_ends_the_stream(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers += [Response(404), Response(404)]
+        await stream.send(message("session/prompt", 9, sessionId="s"))
+        with pytest.raises(trio.BrokenResourceError, match="HTTP 404"):
+            await stream.receive()
+
+
+async def test_404_for_the_session_alone_is_an_error_of_the_request(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers += [Response.of_text(404, "no such session"), Response(400)]
+        await stream.send(message("session/prompt", 9, sessionId="s"))
+        assert "HTTP 404 (no such session)" in said(await stream.receive())["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            Response.of_text(401, "who are you?"),
+            r"^server.example: .* is HTTP 401 \(who are you\?\); is its token right\?",
+        ),
+        (Response(200, b'{"id":0,"result":{}}'), "names no connection"),
+        (Response(200, b"hello", {"Acp-Connection-Id": "c"}), "names no connection"),
+    ],
+)
+async def test_an_unusable_answer_to_initialize_ends_the_stream(
+    answer: Response, words: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with foreign_server() as server, running(server) as stream:
+        server.answers.append(answer)
+        await stream.send(message("initialize", 0))
+        with pytest.raises(trio.BrokenResourceError, match=words):
+            await stream.receive()
+
+
+async def test_an_error_for_initialize_is_passed_on_and_initialize_may_come_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, running(server) as stream:
+        server.answers.append(Response(500, b'{"id":0,"error":{"code":1,"message":"no"}}'))
+        await stream.send(message("initialize", 0))
+        assert said(await stream.receive())["error"]["message"] == "no"
+        await stream.send(message("ask", 1))
+        assert "initialize comes first" in said(await stream.receive())["error"]["message"]
+        await stream.send(message("initialize", 2))
+        assert "result" in said(await stream.receive())
+
+
+# Streams that end
+
+
+async def test_a_stream_that_ends_is_opened_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.event({"n": 1})
+        server.send(END)
+        server.event({"n": 2})
+        assert [said(await stream.receive())["n"] for _ in range(2)] == [1, 2]
+    assert len(server.gets) == 2
+    assert "last-event-id" not in server.gets[1].headers
+
+
+async def test_a_stream_with_ids_that_is_cut_goes_on_behind_last_event_id(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.send(b'id: e.1\ndata: {"n":1}\n\nid: e.2\ndata: {"n"')
+        server.send(CUT)
+        server.send(b'id: e.2\ndata: {"n":2}\n\n')
+        assert [said(await stream.receive())["n"] for _ in range(2)] == [1, 2]
+    assert server.gets[1].headers["last-event-id"] == "e.1"
+
+
+async def test_last_event_id_that_is_refused_ends_the_stream(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers_to = lambda one: one.method == "GET"
+        server.answers.append(Response(409))
+        server.send(b'id: e.1\ndata: {"n":1}\n\n')
+        server.send(CUT)
+        await stream.receive()
+        with pytest.raises(trio.BrokenResourceError, match="HTTP 409"):
+            await stream.receive()
+
+
+@pytest.mark.parametrize("end", [CUT, END])
+async def test_a_stream_without_ids_that_is_cut_within_an_event_ends_it_all(
+    end: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.event({"n": 1})
+        server.send(b'data: {"n":')
+        server.send(end)
+        await stream.receive()
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive()
+        await server.ended()
+
+
+async def test_a_conflict_is_waited_out_where_the_server_has_not_noticed_a_loss(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers_to = lambda one: one.method == "GET"
+        server.answers += [Response(409), Response(409)]
+        server.send(END)
+        server.event({"n": 2})
+        assert said(await stream.receive())["n"] == 2
+
+
+async def test_a_stream_that_can_not_be_opened_again_ends_it_all(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.send(b'id: 1\ndata: {"n":1}\n\n')
+        server.send(CUT)
+        await stream.receive()
+        server.down = True
+        with pytest.raises(trio.BrokenResourceError, match="could not be opened again"):
+            await stream.receive()
+        with pytest.raises(trio.BrokenResourceError):
+            stream.send_nowait([message("ask", 1)])
+
+
+async def test_the_end_does_not_wait_for_a_server_that_is_silent(autojump_clock: trio.testing.MockClock) -> None:
+    def is_delete(one: Received) -> bool:
+        return one.method == "DELETE"
+
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers_to = is_delete
+        server.answers.append(Response(202, delay=100))
+        server.send(CUT)
+        began = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            await stream.receive()
+        assert trio.current_time() - began == pytest.approx(DELETE_TIMEOUT)
+
+
+async def test_a_message_above_the_limit_ends_it_all(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server, 1000) as stream:
+        server.event({"n": 1})
+        server.send(b"data: " + bytes(3000))
+        await stream.receive()
+        with pytest.raises(MessageTooLarge, match="the limit"):
+            await stream.receive()
+
+
+async def test_events_that_are_no_messages_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.send(b": hello\r\n\r\ndata: ping\n\nevent: ping\ndata: {}\n\ndata:{\rdata:}\r\r")
+        assert await stream.receive() == b"{\n}"
+
+
+async def test_no_stream_is_read_while_nothing_is_taken(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server, INBOX) as stream:
+        for _ in range(30):
+            server.event({"text": "x" * (INBOX // 10)})
+        await trio.testing.wait_all_tasks_blocked()
+        sizes: list[int] = []
+        while sum(sizes) < 30:
+            sizes.append(len(await stream.receive_batch()))
+            await trio.testing.wait_all_tasks_blocked()
+    assert max(sizes) < 15
+
+
+# The end
+
+
+async def test_aclose_sends_what_waits_and_ends_the_connection(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        stream.send_nowait([message("first", 1), message("second")])
+        await stream.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await stream.receive()
+        with pytest.raises(trio.ClosedResourceError):
+            stream.send_nowait([b"{}"])
+    assert [one.name for one in server.posts] == ["initialize", "first", "second"]
+    assert server.requests[-1].method == "DELETE"
+    assert server.requests[-1].headers["acp-connection-id"] == "c1"
+
+
+async def test_aclose_is_bounded_in_time(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.held["first"] = trio.Event()
+        stream.send_nowait([message("first", 1), message("second")])
+        await server.seen("first")
+        began = trio.current_time()
+        await stream.aclose()
+        assert trio.current_time() - began <= 5
+
+
+async def test_abort_closes_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        await stream.abort()
+    assert all(one.method != "DELETE" for one in server.requests)
