@@ -6,10 +6,10 @@ A client has one stream for its connection and one for each session that it open
   there; any other response into the stream of its request's session;
 - other messages that name a session go into its stream, all the rest into the connection's.
 
-A session's stream that the client never opens has no reader. After `session/new` it is waited for; otherwise, and when
-that takes too long, the session's messages go into the connection's stream. From then on all of them do, even if the
-client opens the session's stream: clients read their streams concurrently, so that a message in another stream would
-overtake those before it.
+A session's stream has no reader if the client never opens it, or does not notice that it was cut. After `session/new`
+and after a cut it is waited for; otherwise, and when that takes too long, the session's messages go into the
+connection's stream. From then on all of them do, even if the client opens the session's stream: clients read their
+streams concurrently, so that a message in another stream would overtake those before it.
 
 Each event has the id `<epoch>.<count>` in its stream. Written events are kept, in a bounded number of bytes, because a
 write tells nothing about their arrival: `Last-Event-ID` says where a client goes on, and without it the count of bytes
@@ -37,6 +37,9 @@ EVENT_COST: Final = 256
 
 MAX_EMPTY: Final = 64
 """Streams without any event that are remembered when they have no reader: clients choose their names."""
+
+MAX_ELSEWHERE: Final = 1024
+"""Sessions that are remembered to be in the connection's stream. Others may change over to their own."""
 
 _COMMENT: Final = b":\n\n"
 
@@ -117,8 +120,8 @@ class EventStreams:
         self._sessions: dict[str, EventStream] = {}
         # Open requests of the client.
         self._requests: dict[IdKey, _Request] = {}
-        # Sessions whose messages are in the connection's stream.
-        self._elsewhere: set[str] = set()
+        # Sessions whose messages are in the connection's stream, the first one at the beginning.
+        self._elsewhere: dict[str, None] = {}
         # Sessions whose stream the client is expected to open.
         self._expected: set[str] = set()
         # Streams with events to be written.
@@ -127,6 +130,8 @@ class EventStreams:
         self._empty: dict[str, None] = {}
         self._confirmed = 0
         self._kept: deque[tuple[EventStream, _Event]] = deque()
+        # The client has shown an event id.
+        self._resumes = False
         self._initialize: RawId | None = None
         self.initialized: bytes | None = None
         """The response to `initialize`, which is in no stream."""
@@ -175,7 +180,7 @@ class EventStreams:
         stream.waiting_bytes += len(event.text)
         self._waiting[stream] = None
         if stream is self._connection and session is not None:
-            self._elsewhere.add(session)
+            self._note_elsewhere(session)
         return stream
 
     def _session_of(self, message: Message) -> str | None:
@@ -189,7 +194,7 @@ class EventStreams:
             if created is not None:
                 self._expected.add(created)
                 # The client opens the stream when it reads this response, behind what came before it.
-                self._elsewhere.discard(created)
+                self._elsewhere.pop(created, None)
         return None if request.method in _OPENING else request.session
 
     def _stream_of(self, session: str) -> EventStream:
@@ -200,27 +205,54 @@ class EventStreams:
             return self._connection
         return stream
 
-    def unopened(self) -> list[str]:
-        """Return the sessions with messages that wait for the client to open their streams."""
-        return [name for name, stream in self._sessions.items() if stream.events and not stream.opened]
+    def _note_elsewhere(self, session: str) -> None:
+        self._elsewhere[session] = None
+        if len(self._elsewhere) > MAX_ELSEWHERE:
+            del self._elsewhere[next(iter(self._elsewhere))]
 
-    def give_up_waiting(self, session: str) -> None:
-        """Move a session's messages into the connection's stream: the client does not open the session's."""
-        self._expected.discard(session)
-        stream = self._sessions.pop(session)
+    def unread(self) -> list[EventStream]:
+        """Return the streams of sessions in which messages wait for a reader."""
+        return [stream for stream in self._waiting if stream.session is not None and stream.reader is None]
+
+    def may_move(self, stream: EventStream) -> bool:
+        """Return whether messages may go into the connection's stream that waited long enough for their own.
+
+        After a reader was cut they do only if the connection's stream is read: else the client is away as a whole. A
+        client that has shown an event id comes back and shows the next one.
+        """
+        if not stream.waiting or stream.reader is not None:
+            return False
+        return not stream.opened or (self._connection.reader is not None and not stream.lost and not self._resumes)
+
+    def give_up_waiting(self, stream: EventStream) -> None:
+        """Move what waits in a session's stream into the connection's: the client does not open the session's."""
+        assert stream.session is not None
+        self._expected.discard(stream.session)
+        self._note_elsewhere(stream.session)
+        moved = [*islice(stream.events, stream.written, None)]
+        # Events before the moved ones can't be repeated any more: they would arrive behind them.
+        stream.count -= len(moved)
+        stream.forgotten = stream.count
+        self.written_bytes -= sum(len(event.text) for event in islice(stream.events, stream.written))
+        self._kept = deque(entry for entry in self._kept if entry[0] is not stream)
+        stream.events.clear()
+        stream.written = 0
         # By number, between what waits there: a later response must not overtake them.
         waiting = [*self._connection.events]
         written, behind = waiting[: self._connection.written], waiting[self._connection.written :]
-        merged = sorted([*behind, *stream.events], key=lambda event: event.number)
+        merged = sorted([*behind, *moved], key=lambda event: event.number)
         first = _next_count(self._connection)
         for count, event in enumerate(merged, first):
             event.count = count
         self._connection.count = first + len(merged) - 1
         self._connection.events = deque([*written, *merged])
         self._connection.waiting_bytes += stream.waiting_bytes
-        del self._waiting[stream]
         self._waiting[self._connection] = None
-        self._elsewhere.add(session)
+        stream.waiting_bytes = 0
+        del self._waiting[stream]
+        if not stream.count:
+            del self._sessions[stream.session]
+            self._empty.pop(stream.session, None)
 
     # Readers
 
@@ -245,6 +277,7 @@ class EventStreams:
             raise EventsGone
         if last_event_id is not None:
             self._resume(stream, last_event_id)
+            self._resumes = True
         if session is not None:
             self._sessions[session] = stream
             self._expected.discard(session)

@@ -35,8 +35,9 @@ MAX_INBOX: Final = 64
 """Messages that wait for the gateway: it takes them no faster than the client's rate allows."""
 
 STREAM_TIMEOUT: Final = 5.0
-"""Seconds for which the messages of a new session wait for its stream. The SDKs' clients open it right after the
-response; a client that opens none reads them in the connection's stream."""
+"""Seconds for which the messages of a session wait for a reader of its stream, where there will be or was one. The
+SDKs' clients open it right after the response to `session/new`, and the Python SDK's does not open it again after a
+cut; a client that opens none reads them in the connection's stream."""
 
 Starter: TypeAlias = Callable[..., None]
 """Starts a task, as `trio.Nursery.start_soon`."""
@@ -78,6 +79,8 @@ class HttpLink:
         self._unsettled: deque[bytes] = deque()
         self.unsettled_bytes = 0
         self._settled = 0
+        # Session streams whose reader is waited for.
+        self._watched: set[EventStream] = set()
 
     @property
     def access(self) -> Access:
@@ -185,16 +188,27 @@ class HttpLink:
         """Sort a message into its stream, and wake its reader."""
         stream = self.streams.put(message)
         self.changed.notify()
-        if stream is not None and not stream.opened and stream.session is not None and len(stream.events) == 1:
+        if stream is not None and stream.reader is None:
+            self._watch(stream)
+
+    def readers_changed(self) -> None:
+        """A stream was opened, or its reader has left."""
+        self.changed.notify()
+        for stream in self.streams.unread():
+            self._watch(stream)
+
+    def _watch(self, stream: EventStream) -> None:
+        if stream.session is not None and stream not in self._watched and not self.ended:
+            self._watched.add(stream)
             self._start(self._wait_for_reader, stream)
 
     async def _wait_for_reader(self, stream: EventStream) -> None:
-        with trio.move_on_after(STREAM_TIMEOUT):
-            while not (stream.opened or self.ended):
+        with trio.move_on_after(STREAM_TIMEOUT) as waiting:
+            while not (stream.reader is not None or self.ended):
                 await self.changed.wait()
-            return
-        if stream.session in self.streams.unopened():
-            self.streams.give_up_waiting(stream.session)
+        self._watched.discard(stream)
+        if waiting.cancelled_caught and self.streams.may_move(stream):
+            self.streams.give_up_waiting(stream)
             self.changed.notify()
 
     def written(self) -> None:

@@ -274,6 +274,7 @@ class _Reader:
             return await http.respond(Response.of_text(HTTPStatus.CONFLICT, text))
         if isinstance(former, _Reader):
             former.give_way()
+        link.readers_changed()
         try:
             async with trio.open_nursery() as nursery:
                 self._scope = nursery.cancel_scope
@@ -283,7 +284,7 @@ class _Reader:
                 nursery.cancel_scope.cancel()
         finally:
             link.streams.close(stream, self, http.unconfirmed_bytes)
-            link.changed.notify()
+            link.readers_changed()
             link.taken.notify()
         return False
 

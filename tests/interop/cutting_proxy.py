@@ -30,13 +30,16 @@ class CuttingProxy:
         await trio.serve_listeners(self._serve, [listener])
 
     def cut(self, stream: str = "") -> None:
-        """Reset the connection of a session's stream; without a name that of the connection's stream or WebSocket."""
+        """Reset the connection of a session's stream; without a name that of the connection's stream or WebSocket.
+
+        The side of the gateway is closed in due form, which confirms all that was relayed: it can go on behind that.
+        """
         found = [client for client, (name, _) in self._streams.items() if name == stream]
         assert found, self._streams
         for client in found:
             _, gateway = self._streams.pop(client)
             reset(client)
-            reset(gateway)
+            gateway.socket.close()
 
     async def _serve(self, client: trio.SocketStream) -> None:
         async with (

@@ -139,3 +139,16 @@ async def test_a_client_that_ends_with_a_stream_is_told_and_loads_the_rest_over_
         await open_gate(gate)
         await client.until(lambda: "four" in client.said(session))
         assert client.said(session) == ["one", "two", "three", "four"]
+
+
+async def test_the_python_client_sees_the_rest_of_a_turn_after_the_loss_of_the_sessions_stream(
+    gateway: RunningGateway, proxy: CuttingProxy, gate: Path
+) -> None:
+    async with sdk_client("python-http", proxy.port, gateway.token) as client:
+        session, turn = await begin_gated_turn(client, gate)
+        proxy.cut(session)
+        await open_gate(gate)
+        assert (await client.answer(turn))["result"]["stopReason"] == "end_turn"
+        assert not client.ended
+        assert await client.prompt(session, "five") == "end_turn"
+        assert client.said(session) == ["one", "two", "three", "four", "five"]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import (
     EVENT_COST,
+    MAX_ELSEWHERE,
     MAX_EMPTY,
     MAX_KEPT,
     EventsGone,
@@ -108,10 +109,10 @@ def test_messages_of_a_new_session_wait_for_its_stream(streams: EventStreams) ->
     streams.note_request(request(1, "session/new", cwd="/"))
     streams.put(encode(id=1, result={"sessionId": "s"}))
     streams.put(update("s", 1))
-    assert streams.unopened() == ["s"]
+    assert [stream.session for stream in streams.unread()] == ["s"]
     assert [message.get("id") for _, message in read(streams)] == [1]
     assert numbers(read(streams, "s")) == [1]
-    assert streams.unopened() == []
+    assert streams.unread() == []
 
 
 def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and_keep_their_order(
@@ -124,11 +125,87 @@ def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and
     streams.put(update("s", 1))
     streams.put(update("other", 2))
     streams.put(update("s", 3))
-    streams.give_up_waiting("s")
+    (waiting,) = streams.unread()
+    assert streams.may_move(waiting)
+    streams.give_up_waiting(waiting)
     found = drain(streams, connection)
     assert numbers(found) == [1, 2, 3]
     assert [id_ for id_, _ in found] == ["e.2", "e.3", "e.4"]
     assert streams.confirmed == streams.number
+
+
+def cut_after(streams: EventStreams, *, written: int, arrived: int) -> EventStream:
+    """Write events to the stream of a session, of which the client's system confirms some, and cut it."""
+    session = streams.open("s", None, READER)
+    for number in range(written):
+        streams.put(update("s", number))
+    frames = [len(streams.take(session, 1)) for _ in range(written)]
+    streams.close(session, READER, sum(frames[arrived:]))
+    return session
+
+
+def test_messages_that_wait_after_a_cut_move_into_the_connection_stream_behind_what_arrived(
+    streams: EventStreams,
+) -> None:
+    session = cut_after(streams, written=3, arrived=2)
+    connection = streams.open(None, None, READER)
+    streams.put(update("s", 3))
+    assert streams.unread() == [session]
+    assert streams.may_move(session)
+    streams.give_up_waiting(session)
+    assert numbers(drain(streams, connection)) == [2, 3]
+    streams.put(update("s", 4))
+    assert numbers(drain(streams, connection)) == [4]
+    assert (streams.confirmed, streams.pending_bytes, streams.unread()) == (streams.number, 0, [])
+
+
+def test_a_stream_whose_messages_have_moved_resumes_only_behind_all_that_was_written_to_it(
+    streams: EventStreams,
+) -> None:
+    session = cut_after(streams, written=3, arrived=2)
+    streams.give_up_waiting(session)
+    kept = streams.written_bytes
+    with pytest.raises(EventsGone):
+        streams.open("s", "e.1", READER)
+    assert (drain(streams, streams.open("s", "e.2", READER)), kept) == ([], 0)
+
+
+def test_messages_do_not_move_after_a_cut_while_the_connection_stream_is_not_read(streams: EventStreams) -> None:
+    session = cut_after(streams, written=2, arrived=1)
+    assert not streams.may_move(session)
+    streams.open(None, None, READER)
+    assert streams.may_move(session)
+
+
+def test_messages_do_not_move_from_a_stream_that_is_read_again(streams: EventStreams) -> None:
+    session = cut_after(streams, written=2, arrived=1)
+    streams.open(None, None, READER)
+    assert streams.reader_of("s") is None
+    streams.open("s", None, READER)
+    assert not streams.may_move(session)
+    assert streams.reader_of(None) is READER
+
+
+def test_sessions_in_the_connection_stream_are_remembered_in_a_bounded_number(streams: EventStreams) -> None:
+    for number in range(MAX_ELSEWHERE + 1):
+        streams.put(update(f"s{number}"))
+    for name, waiting in {"s0": 1, "s1": 0}.items():
+        streams.open(name, None, READER)
+        streams.put(update(name))
+        assert len(read(streams, name, "e.0")) == waiting
+
+
+def test_messages_do_not_move_after_a_cut_if_the_client_shows_event_ids(streams: EventStreams) -> None:
+    session = cut_after(streams, written=2, arrived=1)
+    streams.open(None, "e.0", READER)
+    assert not streams.may_move(session)
+
+
+def test_messages_do_not_move_into_the_connection_stream_where_they_would_hide_a_gap() -> None:
+    streams = EventStreams("e", 300)
+    session = cut_after(streams, written=20, arrived=0)
+    streams.open(None, None, READER)
+    assert not streams.may_move(session)
 
 
 def test_a_session_that_began_in_the_connection_stream_stays_there_so_that_no_message_overtakes_another(
@@ -247,7 +324,7 @@ def test_no_stream_is_expected_after_a_session_new_without_a_session_id(streams:
     streams.put(encode(id=1, result={}))
     streams.put(update("s", 1))
     assert len(read(streams)) == 2
-    assert streams.unopened() == []
+    assert streams.unread() == []
 
 
 def test_line_ends_between_members_do_not_end_an_event(streams: EventStreams) -> None:
@@ -319,6 +396,23 @@ def test_streams_of_names_without_any_event_are_forgotten() -> None:
     # The name of a stream that is known is not decoded.
     known = [number for number in range(10 * MAX_EMPTY) if "%" in str(streams.known_name(f"random%20{number}"))]
     assert known == [*range(9 * MAX_EMPTY, 10 * MAX_EMPTY)]
+
+
+def test_a_stream_whose_messages_have_moved_is_forgotten_if_it_never_had_an_event(streams: EventStreams) -> None:
+    left = streams.open("s%20s", None, READER)
+    streams.close(left, READER, 0)
+    streams.put(update("s%20s"))
+    streams.give_up_waiting(left)
+    assert streams.known_name("s%20s") == "s s"
+
+
+def test_a_stream_that_is_left_and_gets_an_event_is_not_forgotten(streams: EventStreams) -> None:
+    left = streams.open("s", None, READER)
+    streams.close(left, READER, 0)
+    streams.put(update("s", 1))
+    for number in range(2 * MAX_EMPTY):
+        streams.close(streams.open(f"random {number}", None, READER), READER, 0)
+    assert numbers(read(streams, "s")) == [1]
 
 
 def test_a_stream_that_is_read_again_is_not_forgotten() -> None:

@@ -142,6 +142,36 @@ async def test_a_session_whose_stream_is_never_opened_is_in_the_connection_strea
             assert trio.current_time() >= STREAM_TIMEOUT
 
 
+async def test_a_session_whose_stream_was_cut_goes_on_in_the_connection_stream_when_it_is_not_opened_again(
+    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        async with ann.stream() as events:
+            async with ann.stream(session) as updates:
+                await send_update(agents, session, 1)
+                assert await texts(updates, 1) == [1]
+            await send_update(agents, session, 2)
+            assert await texts(events, 1) == [2]
+            assert trio.current_time() >= STREAM_TIMEOUT
+            await send_update(agents, session, 3)
+            assert await texts(events, 1) == [3]
+
+
+async def test_a_session_whose_stream_was_cut_waits_for_a_client_that_is_away_as_a_whole(
+    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        async with ann.stream(session) as updates:
+            await send_update(agents, session, 1)
+            assert await texts(updates, 1) == [1]
+        await send_update(agents, session, 2)
+        await trio.sleep(2 * STREAM_TIMEOUT)
+        async with ann.stream(), ann.stream(session) as updates:
+            assert await texts(updates, 1) == [2]
+
+
 async def test_a_revoked_token_ends_the_streams_and_the_link(gateway: Gateway) -> None:
     async with http_client(gateway) as ann:
         await ann.initialize()
