@@ -23,7 +23,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions import Client, SessionScope
 from acp_gateway.gateway.storage.database import Database
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
@@ -109,7 +109,7 @@ def steps_of_update(directory: Path) -> list[Step]:
     def through_database() -> None:
         with database.transaction():
             for _ in range(TOGETHER):
-                database.histories.append(1, [Run(list(lines))])
+                database.histories.append(1, [StoredRun(list(lines))])
 
     return [
         ("written to a pipe and read from it", through_pipe),

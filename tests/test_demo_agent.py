@@ -53,8 +53,8 @@ class Client:
     async def until_answered(self, request_id: object = 1) -> list[Message]:
         return await self.until(lambda message: "method" not in message and message["id"] == request_id)
 
-    def choose(self, question: Message, option: str) -> None:
-        self.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
+    def choose(self, agent_request: Message, option: str) -> None:
+        self.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
 
 
 def asks_permission(message: Message) -> bool:
@@ -203,8 +203,8 @@ def test_every_message_of_a_turn_fits_the_schema(tmp_path: Path) -> None:
 def test_whatever_is_not_an_allowance_fails_the_tool_call(tmp_path: Path, response: Message) -> None:
     async def conversation(client: Client) -> None:
         client.prompt(client.open_session(str(tmp_path)))
-        question = await client.until_asked()
-        client.send(id=question["id"], **response)
+        agent_request = await client.until_asked()
+        client.send(id=agent_request["id"], **response)
         after = await client.until_answered()
 
         assert [step["status"] for step in updates(after, "tool_call_update")] == ["failed"]
@@ -231,14 +231,14 @@ def test_cancelling_the_session_ends_the_prompt_while_the_permission_is_open(tmp
     async def conversation(client: Client) -> None:
         session_id = client.open_session(str(tmp_path))
         client.prompt(session_id)
-        question = await client.until_asked()
+        agent_request = await client.until_asked()
         client.send(method="session/cancel", params={"sessionId": session_id})
         after = await client.until_answered()
 
         assert after[-1]["result"] == {"stopReason": "cancelled"}
         assert [step["status"] for step in updates(after, "tool_call_update")] == ["failed"]
         withdrawn = [message["params"] for message in after if message.get("method") == "$/cancel_request"]
-        assert withdrawn == [{"requestId": question["id"]}]
+        assert withdrawn == [{"requestId": agent_request["id"]}]
 
     converse(conversation)
 
@@ -247,9 +247,9 @@ def test_an_answer_that_comes_after_the_cancel_changes_nothing(tmp_path: Path) -
     async def conversation(client: Client) -> None:
         session_id = client.open_session(str(tmp_path))
         client.prompt(session_id)
-        question = await client.until_asked()
+        agent_request = await client.until_asked()
         client.send(method="session/cancel", params={"sessionId": session_id})
-        client.choose(question, "allow")
+        client.choose(agent_request, "allow")
         after = await client.until_answered()
 
         assert after[-1]["result"] == {"stopReason": "cancelled"}
@@ -284,10 +284,10 @@ def test_cancelling_before_the_first_word_still_answers_the_prompt(tmp_path: Pat
 def test_cancelling_the_request_ends_the_prompt_of_exactly_that_id(tmp_path: Path) -> None:
     async def conversation(client: Client) -> None:
         client.prompt(client.open_session(str(tmp_path)), request_id=1)
-        question = await client.until_asked()
+        agent_request = await client.until_asked()
         for other in ("1", 1.0, True, 2, None):
             client.send(method="$/cancel_request", params={"requestId": other})
-        client.choose(question, "allow")
+        client.choose(agent_request, "allow")
         assert (await client.until_answered())[-1]["result"] == {"stopReason": "end_turn"}
 
         client.prompt(client.open_session(str(tmp_path)), request_id="1")
@@ -318,11 +318,11 @@ def test_a_second_prompt_in_a_running_turn_is_refused_and_the_first_goes_on(tmp_
     async def conversation(client: Client) -> None:
         session_id = client.open_session(str(tmp_path))
         client.prompt(session_id, request_id=1)
-        question = await client.until_asked()
+        agent_request = await client.until_asked()
         client.prompt(session_id, request_id=2)
         assert (await client.until_answered(2))[-1]["error"]["code"] == -32600
 
-        client.choose(question, "allow")
+        client.choose(agent_request, "allow")
         assert (await client.until_answered(1))[-1]["result"] == {"stopReason": "end_turn"}
 
     converse(conversation)
@@ -334,9 +334,9 @@ def test_a_session_takes_one_prompt_after_another(tmp_path: Path) -> None:
         calls = set()
         for request_id in (1, 2):
             client.prompt(session_id, request_id=request_id)
-            question = await client.until_asked()
-            calls.add(question["params"]["toolCall"]["toolCallId"])
-            client.choose(question, "allow")
+            agent_request = await client.until_asked()
+            calls.add(agent_request["params"]["toolCall"]["toolCallId"])
+            client.choose(agent_request, "allow")
             assert (await client.until_answered(request_id))[-1]["result"] == {"stopReason": "end_turn"}
         assert len(calls) == 2
 

@@ -68,7 +68,7 @@ class Listing:
     """Current problems of the gateway, one line each, escaped for terminals."""
 
 
-async def ask(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
+async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
     """Connect, send one request to the gateway, and return its result: any JSON value.
 
     Args:
@@ -121,7 +121,7 @@ async def list_sessions(destination: Destination, *, time_limit: float) -> Listi
 
     `time_limit` and errors are those of `ask`.
     """
-    result = await ask(destination, SESSIONS, {}, time_limit=time_limit)
+    result = await request(destination, SESSIONS, {}, time_limit=time_limit)
     if not _is_listing(result):
         raise ProtocolError(
             f"{destination.address}: the gateway's response is not understood; does `acp-gateway --version` print the "

@@ -83,7 +83,7 @@ class EditorState:
             return False
         raw_id, method, _ = envelope
         if method is None:
-            if raw_id is None or self.pending.answer(raw_id):
+            if raw_id is None or self.pending.take_response(raw_id):
                 return True
             outcome.log_messages.append("dropped the editor's response to a request that was cancelled")
             return False

@@ -59,7 +59,7 @@ MAX_CANDIDATES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Listener:
+class ListenerPin:
     """A TLS listener of a gateway."""
 
     address: Address
@@ -71,7 +71,7 @@ class Listener:
 class Offer:
     """A token for a machine, and the ways to connect with it."""
 
-    listeners: tuple[Listener, ...]
+    listeners: tuple[ListenerPin, ...]
     relayed: bool
     """True if the gateway can be reached over ssh, because it listens at a unix socket."""
     command: str | None
@@ -112,13 +112,13 @@ def label_of(label: str) -> str:
     return label + _PAIRED
 
 
-def find_listeners(config: "Config") -> tuple[Listener, ...]:
+def find_listeners(config: "Config") -> tuple[ListenerPin, ...]:
     """Return the TLS listeners with a fixed port, and the pins of their certificates.
 
     Raises `ConfigError` for a certificate that can't be read, and if the gateway has no listener that can be offered.
     """
     found = [
-        Listener(section.address, _pin_of(section.cert))
+        ListenerPin(section.address, _pin_of(section.cert))
         for section in config.listen
         if section.cert is not None and section.address.tls and section.address.port and "acp" in section.services
     ]
@@ -223,7 +223,7 @@ def parse_offer(said: bytes) -> Offer:
     try:
         value = json.loads(said)
         offer = Offer(
-            tuple(Listener(parse_address(one["url"]), parse_pin(one["pin"])) for one in value["listeners"]),
+            tuple(ListenerPin(parse_address(one["url"]), parse_pin(one["pin"])) for one in value["listeners"]),
             bool(value["relayed"]),
             value["command"],
             value["token"],

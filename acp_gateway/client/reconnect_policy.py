@@ -71,7 +71,7 @@ class ReconnectSettings(NamedTuple):
     """Returns seconds of a clock that advances while the machine sleeps."""
 
 
-class Loss(NamedTuple):
+class LinkLoss(NamedTuple):
     """The end of a connection."""
 
     why: str
@@ -92,7 +92,7 @@ def backoff(failures: int, longest: float, jitter: float) -> float:
     return interval / 2 + interval / 2 * jitter
 
 
-def final_error(loss: Loss, *, resumable: bool, waiting: bool) -> GatewayError | None:
+def final_error(loss: LinkLoss, *, resumable: bool, waiting: bool) -> GatewayError | None:
     """Return the error that ends the uplink after a loss before the first success; None if the link is to be resumed.
 
     A gateway that closes the connection while no request waits for an answer does so on purpose.

@@ -167,7 +167,7 @@ class RecoveryState:
         elif method is None:
             return self._is_answered(raw_id, message, outcome, failed=failed)
         elif may_be_id(raw_id):
-            self._editor.pending.ask(raw_id, text_at(message, "params", "sessionId"))
+            self._editor.pending.add(raw_id, text_at(message, "params", "sessionId"))
         return True
 
     def _is_answered(self, raw_id: bytes, message: bytes, outcome: Outcome, *, failed: bool) -> bool:
@@ -284,7 +284,7 @@ class RecoveryState:
         """End a recovery early; the editor keeps its position in sessions of which nothing has passed."""
         for session_id, reopening in self._reopening.items():
             if not reopening.continues:
-                self._editor.positions.put(session_id, reopening.seen)
+                self._editor.positions.put(session_id, reopening.position)
         self._reopening.clear()
 
     def _initialized(self, response: bytes, outcome: Outcome, *, failed: bool) -> None:

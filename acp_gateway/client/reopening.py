@@ -27,7 +27,7 @@ class SessionRestore:
     """A session that is being restored."""
 
     session_id: str
-    seen: Position | None
+    position: Position | None
     """The editor's position in it."""
     prompts: list[bytes] = field(default_factory=list)
     """Ids of open prompts that may have reached the agent."""
@@ -40,7 +40,7 @@ class SessionRestore:
     marked: bool = False
     """True after a mark with a position in this session."""
     continues: bool = False
-    """True after a mark that continues the epoch of `seen`."""
+    """True after a mark that continues the epoch of `position`."""
     discarded: int = 0
     """Number of updates that did not pass."""
 
@@ -62,15 +62,15 @@ class SessionRestore:
 
     def _own_meta(self, connection_id: str) -> bytes:
         members: dict[str, Any] = {"connection": connection_id}
-        if self.seen is not None:
-            members["epoch"], members["position"] = self.seen
+        if self.position is not None:
+            members["epoch"], members["position"] = self.position
         text = with_member(encode(members), "questions", b"[%b]" % b",".join(self.agent_requests))
         return with_member(text, "prompts", b"[%b]" % b",".join(self.prompts))
 
     def mark(self, epoch: str) -> None:
         """Record a mark with a position in this session."""
         self.marked = True
-        self.continues |= self.seen is not None and self.seen[0] == epoch
+        self.continues |= self.position is not None and self.position[0] == epoch
 
     def discard(self) -> bool:
         """Return whether to drop an update of the session, and count it if so."""
@@ -108,7 +108,7 @@ class PendingRequests:
         """Return whether a response with this id is valid: an expected one, or one that may not have been sent."""
         return raw_id in self._open or raw_id in self._answered
 
-    def ask(self, raw_id: bytes, session_id: str | None) -> None:
+    def add(self, raw_id: bytes, session_id: str | None) -> None:
         """Record a request, in a session or outside of all."""
         self._open[raw_id] = session_id
         self._withdrawn.discard(raw_id)
@@ -118,7 +118,7 @@ class PendingRequests:
         """Remove a request that the gateway itself has cancelled."""
         self._open.pop(raw_id, None)
 
-    def answer(self, raw_id: bytes) -> bool:
+    def take_response(self, raw_id: bytes) -> bool:
         """Record a response. Return False for the first response to a withdrawn request, which is to be dropped."""
         if raw_id in self._withdrawn:
             self._withdrawn.remove(raw_id)

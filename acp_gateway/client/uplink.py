@@ -25,7 +25,7 @@ from acp_gateway.client.reconnect_policy import (
     BACKOFF_MIN,
     REFUSALS,
     TOO_BIG,
-    Loss,
+    LinkLoss,
     ReconnectSettings,
     backoff,
     final_error,
@@ -118,7 +118,7 @@ class Uplink:
         self._suspended: trio.Event | None = None
         # Cancels the current attempt; reports the loss of the current connection, None while there is none.
         self._attempt = trio.CancelScope()
-        self._lose: Callable[[Loss], None] | None = None
+        self._lose: Callable[[LinkLoss], None] | None = None
         # Address of the last attempt.
         self._address = ""
         # Until the first success: the start of the attempts, their timeout, its scope, and `use_short_timeout`.
@@ -156,7 +156,7 @@ class Uplink:
         self._connection_id = None
         self.link = self._new_link()
         if self._lose is not None:
-            self._lose(Loss(why))
+            self._lose(LinkLoss(why))
 
     def resume_attempts(self) -> None:
         """Connect again after `suspend`."""
@@ -291,13 +291,13 @@ class Uplink:
 
     # Connected
 
-    async def _serve(self, link: Link, stream: MaintainedStream) -> Loss:
+    async def _serve(self, link: Link, stream: MaintainedStream) -> LinkLoss:
         """Use a connection until it is lost, and close it. Cancelling sends a goodbye first."""
-        loss: Loss | None = None
+        loss: LinkLoss | None = None
         try:
             async with trio.open_nursery() as nursery:
 
-                def lose(reported: Loss) -> None:
+                def lose(reported: LinkLoss) -> None:
                     nonlocal loss
                     loss = loss or reported
                     if not loss.too_large:
@@ -322,28 +322,28 @@ class Uplink:
         assert loss is not None
         return loss
 
-    async def _receive(self, link: Link, stream: MessageStream) -> Loss:
+    async def _receive(self, link: Link, stream: MessageStream) -> LinkLoss:
         while True:
             try:
                 batch = await link.receive_batch()
             except trio.EndOfChannel:
                 return loss_by_close(stream)
             except MessageTooLarge as error:
-                return Loss(str(error), too_large=True)
+                return LinkLoss(str(error), too_large=True)
             except LOST as error:
-                return Loss(str(error))
+                return LinkLoss(str(error))
             self._handler.receive(batch)
             if not link.resumable:
                 await self._handler.drain()
 
-    async def _notice_silence(self, link: Link, lose: Callable[[Loss], None]) -> None:
+    async def _notice_silence(self, link: Link, lose: Callable[[LinkLoss], None]) -> None:
         await link.keep_alive(self._settings.keepalive)
-        lose(Loss(f"nothing was received from the gateway for {self._settings.keepalive:g} s"))
+        lose(LinkLoss(f"nothing was received from the gateway for {self._settings.keepalive:g} s"))
 
     def _message_counts(self) -> tuple[int, int]:
         return self.link.received, self.link.outbox.confirmed
 
-    def _handle_loss(self, loss: Loss) -> None:
+    def _handle_loss(self, loss: LinkLoss) -> None:
         """Resume, start over or rest after a lost connection. Raises the `GatewayError` if the loss is final."""
         now = trio.current_time()
         self._lost_at = now
@@ -397,7 +397,7 @@ class Uplink:
             return
         self._failures = 0
         if self._lose is not None:
-            self._lose(Loss("the machine slept"))
+            self._lose(LinkLoss("the machine slept"))
         self._attempt.cancel()
         self._wanted.set()
 
@@ -407,11 +407,11 @@ def _ends_turn(message: bytes) -> bool:
     return envelope.raw_id is None and envelope.method == SESSION_CANCEL
 
 
-def loss_by_close(stream: MessageStream) -> Loss:
+def loss_by_close(stream: MessageStream) -> LinkLoss:
     """Return the loss for a connection that the gateway closed, with its close code and text."""
     code = stream.close_code if isinstance(stream, WebSocketStream) else None
     said = printable(stream.close_text) if isinstance(stream, WebSocketStream) else ""
-    return Loss(f"the gateway closed the connection{': ' if said else ''}{said}", code, closed=True)
+    return LinkLoss(f"the gateway closed the connection{': ' if said else ''}{said}", code, closed=True)
 
 
 async def say_goodbye(link: Link, stream: MessageStream) -> None:

@@ -250,7 +250,7 @@ class AgentState:
         if sender in session.attached:
             self.out.client(sender, chunk)
             self.send_position(session, [sender])
-        if echo.over:
+        if echo.is_complete:
             session.echo = None
 
     def end_echo(self, session: Session) -> None:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from acp_gateway.core.sessions import Session
 
 
-Loss = Literal["removed", "cut"]
+JournalLoss = Literal["removed", "cut"]
 """A part of a journal that an archive has lost: all of it, or its beginning."""
 
 
@@ -36,13 +36,13 @@ class Archive(Protocol):
     def replace(self, session: "Session") -> None:
         """Store another journal of a session."""
 
-    def settle(self, session: "Session") -> None:
+    def finish_journal(self, session: "Session") -> None:
         """Finish storing a journal that is about to be cleared; the stored part stays."""
 
     def holds(self, session: "Session") -> bool:
         """Return True if the journal of a session that is not live can be read."""
 
-    def loss(self, session: "Session") -> Loss | None:
+    def loss(self, session: "Session") -> JournalLoss | None:
         """Return "removed" if a session's journal was kept and is no longer, "cut" if its beginning is missing."""
 
 
@@ -55,13 +55,13 @@ class NoArchive:
     def extend(self, session: "Session", messages: Sequence[bytes]) -> None: ...
     def end_turn(self, session: "Session") -> None: ...
     def replace(self, session: "Session") -> None: ...
-    def settle(self, session: "Session") -> None: ...
+    def finish_journal(self, session: "Session") -> None: ...
 
     def holds(self, session: "Session") -> bool:
         """Return False."""
         return False
 
-    def loss(self, session: "Session") -> Loss | None:
+    def loss(self, session: "Session") -> JournalLoss | None:
         """Return None."""
         return None
 

@@ -47,7 +47,9 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_scope(client, session_id) or self._opening.to_open(client, session_id, request)
+        session = self._agent.session_in_scope(client, session_id) or self._opening.session_to_open(
+            client, session_id, request
+        )
         if session is not None:
             self._end(session, request)
 
@@ -68,9 +70,9 @@ class SessionClosing:
             deleted = request.message.method == methods.DELETE
             self._agent.notify(session, "deleted" if deleted else "closed")
             self._turns.cancel_queued(session)
-            self._opening.leave(session, forgotten=deleted)
+            self._opening.remove_session(session, forgotten=deleted)
         elif session.state is SessionState.DELETING:
-            self._opening.leave(session, forgotten=first)
+            self._opening.remove_session(session, forgotten=first)
         else:
             session.move_to(SessionState.OPEN)
         self._agent.respond(request, response)

@@ -48,7 +48,7 @@ class Echo:
         self._blocks: list[_Essence] = []
 
     @property
-    def over(self) -> bool:
+    def is_complete(self) -> bool:
         """True if the echo is complete."""
         return self._text is not None and self._at == len(self._text) and not self._blocks
 

@@ -167,7 +167,7 @@ class Journal:
             start += count
         return runs if self._running else runs[:-1]
 
-    def aside(self) -> list[tuple[bytes, str]]:
+    def states_set_aside(self) -> list[tuple[bytes, str]]:
         """Return the messages set aside, with their kinds, in the order of cutting."""
         return [(message, kind) for kind, message in self._aside.items()]
 
@@ -180,7 +180,7 @@ class Journal:
         truncated: bool,
         former: Iterable[tuple[str, int]] = (),
     ) -> None:
-        """Fill this empty journal with another one's `aside`, `runs` and `former`."""
+        """Fill this empty journal with another one's `states_set_aside`, `runs` and `former`."""
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))

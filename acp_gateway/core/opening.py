@@ -81,7 +81,7 @@ class SessionOpening:
         rejoin = Rejoin.of(request)
         if rejoin is not None and self._waits_for_owner(client, message.session, request):
             return
-        session = self.to_open(client, message.session, request)
+        session = self.session_to_open(client, message.session, request)
         if (
             session is None
             or not self._passes(request, preconditions.room(self._agent, request))
@@ -135,7 +135,7 @@ class SessionOpening:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._agent.session_in_scope(client, session_id)
-        past = None if session is not None else self.to_open(client, session_id, request)
+        past = None if session is not None else self.session_to_open(client, session_id, request)
         if session is None and past is None:
             return
         if self._passes(request, preconditions.room(self._agent, request)) and self._may_open(client, request, past):
@@ -206,7 +206,7 @@ class SessionOpening:
             self._agent.attach(session, client, hosts=session.host is None)
             self._agent.agent_requests.forward_open(session, client)
         else:
-            session = self.to_open(client, session_id, request)
+            session = self.session_to_open(client, session_id, request)
             if session is None or not self._passes(request, preconditions.room(self._agent, request)):
                 return
             if request.directory_check is None:
@@ -295,7 +295,7 @@ class SessionOpening:
             self._agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
         return waits
 
-    def to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
+    def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
@@ -361,9 +361,9 @@ class SessionOpening:
         """Handle the response to opening a session that was not live."""
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
-            self._agent.unopened.refused(session, response)
+            self._agent.unopened.remember_reason(session, response)
             held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-            self.leave(session, forgotten=first)
+            self.remove_session(session, forgotten=first)
             if isinstance(request, Request):
                 self._agent.respond(request, response)
             elif held:
@@ -405,7 +405,7 @@ class SessionOpening:
                 self._agent.agent_requests.forward_open(session, client)
         self._set_open(session)
 
-    def leave(self, session: Session, *, forgotten: bool) -> None:
+    def remove_session(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
         self._agent.agent_requests.session_ended(session)
         self._agent.remove_session(session)
@@ -424,10 +424,10 @@ class SessionOpening:
         recorded, session.recorded = session.recorded, None
         assert recorded is not None
         if response.error:
-            self._agent.unopened.refused(session, response)
+            self._agent.unopened.remember_reason(session, response)
             self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
             held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-            self.leave(session, forgotten=False)
+            self.remove_session(session, forgotten=False)
             for waiting in held:
                 why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
                 reason = self._agent.unopened.reason(waiting.client, session.id)

@@ -50,8 +50,8 @@ class Registry:
         """Register a session of an earlier gateway process; it is not live."""
         session.archive = self._archive
         session.restored = True
-        self._enlist(session)
-        self._put_by(session)
+        self._index(session)
+        self._add_past(session)
 
     def add(self, session: Session, agent_handle: AgentHandle) -> None:
         """Register a session that is live from now on."""
@@ -62,15 +62,15 @@ class Registry:
         for other in list(self._sessions.get(key, ())):
             if not other.live and other.owner == session.owner:
                 self._forget(other)
-        self._take_out(session)
-        self._enlist(session)
+        self._remove_past(session)
+        self._index(session)
         self._archive.keep(session)
 
     def end(self, session: Session) -> None:
         """Unregister a session as live; its owner stays known."""
         self._leave(session)
         self._archive.keep(session)
-        self._put_by(session)
+        self._add_past(session)
         while self._past_count > MAX_REMEMBERED:
             # Evict from the owner with the most entries, so that no owner can push out another's.
             most = max(self._past, key=lambda owner: len(self._past[owner]))
@@ -148,12 +148,12 @@ class Registry:
             if not self._live[session.owner]:
                 del self._live[session.owner]
 
-    def _put_by(self, session: Session) -> None:
-        self._take_out(session)
+    def _add_past(self, session: Session) -> None:
+        self._remove_past(session)
         self._past.setdefault(session.owner, {})[session] = None
         self._past_count += 1
 
-    def _take_out(self, session: Session) -> None:
+    def _remove_past(self, session: Session) -> None:
         sessions = self._past.get(session.owner, {})
         if session in sessions:
             del sessions[session]
@@ -161,7 +161,7 @@ class Registry:
         if not sessions:
             self._past.pop(session.owner, None)
 
-    def _enlist(self, session: Session) -> None:
+    def _index(self, session: Session) -> None:
         same = self._sessions.setdefault((session.agent, session.id), [])
         if session not in same:
             same.append(session)
@@ -169,7 +169,7 @@ class Registry:
 
     def _forget(self, session: Session) -> None:
         self._archive.remove(session)
-        self._take_out(session)
+        self._remove_past(session)
         key = session.agent, session.id
         same = self._sessions.get(key, [])
         if session in same:

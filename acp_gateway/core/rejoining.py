@@ -94,7 +94,7 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
     if begin < journal.start:
         begin = journal.start
         marked.append(gap(session.id, PART_MISSING))
-        marked += [update for update, _ in journal.aside()]
+        marked += [update for update, _ in journal.states_set_aside()]
         marked.append(mark(begin))
     tail = journal.since(begin)
     assert tail is not None

@@ -282,7 +282,7 @@ class Routing:
     def _forward_to_host(self, session: Session, agent_request: AgentRequest) -> None:
         """Ask the host of the session, or the client that runs the terminal in question."""
         host = session.host
-        if self._agent.terminals.names_one(agent_request.message):
+        if self._agent.terminals.names_terminal(agent_request.message):
             terminal = self._agent.terminals.named(agent_request.message)
             host = None
             if terminal is not None and terminal.client in session.attached:

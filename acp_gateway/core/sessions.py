@@ -348,7 +348,7 @@ class Session:
 
     def forget_content(self) -> None:
         """Keep only the entry for lists and the directory for re-opening; drop the history."""
-        self.archive.settle(self)
+        self.archive.finish_journal(self)
         self.journal.clear()
         self.journal_loaded = False
         self.recorded = self.replay_to = self.host = None

@@ -42,7 +42,7 @@ class Terminals:
     def __len__(self) -> int:
         return len(self._terminals)
 
-    def names_one(self, request: Message) -> bool:
+    def names_terminal(self, request: Message) -> bool:
         """Return True if a request of the agent names a terminal, known or not."""
         return lookup.text_param(request, "terminalId") is not None
 

@@ -22,7 +22,7 @@ class Unopened:
         # By owner and id: two identities may have sessions of the same id.
         self._reasons: dict[tuple[str, str], tuple[Session, str]] = {}
 
-    def refused(self, session: Session, response: Message) -> str:
+    def remember_reason(self, session: Session, response: Message) -> str:
         """Remember and return the reason in the agent's error."""
         reason = reason_of(response.text)
         self.forget(session)

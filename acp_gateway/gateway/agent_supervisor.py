@@ -55,7 +55,7 @@ class AgentOwner(Protocol):
     attachments: dict[Client, Attachment]
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """True once the hub accepts no clients any more."""
 
     def deliver(self) -> None:
@@ -235,7 +235,7 @@ class AgentSupervisor:
 
     async def run(self, agents: trio.Nursery) -> None:
         """Start the agent in the nursery each time it is needed, and relay its output."""
-        while not self._owner.over:
+        while not self._owner.ended:
             while not self._owner.multiplexer.wants_agent:
                 await self.changed.park()
             if not await self._back_off():

@@ -190,28 +190,28 @@ class Gateway:
         Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, `Forbidden` if the token
         does not allow the agent, and `Busy` if there are too many connections.
         """
-        admission = self._admissions.authorize(access, connect_request)
+        grant = self._admissions.authorize(access, connect_request)
         self.connections.make_room(access)
-        return admission
+        return grant
 
     # Serving
 
-    async def serve(self, stream: MaintainedStream, admission: Grant, name: str, link_id: str | None = None) -> None:
+    async def serve(self, stream: MaintainedStream, grant: Grant, name: str, link_id: str | None = None) -> None:
         """Serve an admitted connection until it ends, then close the stream.
 
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self._bound(stream, admission.role)
-        if admission.connect_request.control:
-            await self._serve_control(stream, admission)
+        self._bound(stream, grant.role)
+        if grant.connect_request.control:
+            await self._serve_control(stream, grant)
             return
-        hub = self._find_hub(admission)
+        hub = self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, admission.scope, admission.role, link=link_id)
-        attached = ResumableLink(admission, hub, client, link_id) if link_id else AttachedClient(admission, hub, client)
+        client = Client(name, grant.scope, grant.role, link=link_id)
+        attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(attached)
         disconnect = None
         try:
@@ -229,12 +229,12 @@ class Gateway:
 
     def _begin(self, attached: AttachedClient) -> Tape:
         """Record the start of a connection, and return its recording."""
-        name, admission = attached.client.name, attached.admission
-        about = {"connection": name, "agent": admission.agent, "identity": admission.access.identity}
-        self._throttle.record("attached", **about, credential=admission.access.credential, role=admission.role.value)
+        name, grant = attached.client.name, attached.grant
+        about = {"connection": name, "agent": grant.agent, "identity": grant.access.identity}
+        self._throttle.record("attached", **about, credential=grant.access.credential, role=grant.role.value)
         tape = NO_TAPE if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
-        log.info("%s: attached to agent %s as %s%s", name, admission.agent, admission.access.identity, observes)
+        log.info("%s: attached to agent %s as %s%s", name, grant.agent, grant.access.identity, observes)
         if isinstance(attached, ResumableLink):
             self._links.add(attached)
         return tape
@@ -266,7 +266,7 @@ class Gateway:
 
     def _claim(self, access: Access, link_id: str, received: int) -> ResumeClaim:
         link = self._links.find(link_id, access)
-        before, now = link.admission, self._admissions.authorize(access, link.admission.connect_request)
+        before, now = link.grant, self._admissions.authorize(access, link.grant.connect_request)
         if (before.agent, before.role, before.scope) != (now.agent, now.role, now.scope):
             attachment = link.attachment
             if attachment is not None:
@@ -274,7 +274,7 @@ class Gateway:
             raise LinkGone("the token allows something else now; begin a new link")
         resumption = claim(link, received)
         # It may be another token by now, of the same id.
-        link.admission = replace(before, access=access)
+        link.grant = replace(before, access=access)
         return resumption
 
     def check_ended(self, access: Access, link_id: str) -> None:
@@ -287,19 +287,19 @@ class Gateway:
         self._bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
 
-    async def _serve_control(self, stream: MaintainedStream, admission: Grant) -> None:
+    async def _serve_control(self, stream: MaintainedStream, grant: Grant) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
-        access = admission.access
+        access = grant.access
         connection = _ControlConnection(access)
-        wanted = admission.connect_request.agent
+        wanted = grant.connect_request.agent
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
         context = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
         try:
             with connection.scope, self.connections.watched(connection):
                 limiter = self.connections.rate_limiter(
-                    access.identity, guest=admission.scope.guest, observer=access.role == "observer"
+                    access.identity, guest=grant.scope.guest, observer=access.role == "observer"
                 )
-                connection.disconnect = await serve_control_channel(stream, admission.scope, context, limiter.charge)
+                connection.disconnect = await serve_control_channel(stream, grant.scope, context, limiter.charge)
         except Exception:
             connection.disconnect = BUG
             raise
@@ -307,13 +307,13 @@ class Gateway:
             with trio.CancelScope(shield=True):
                 await stream.aclose(connection.disconnect.code, connection.disconnect.text)
 
-    def _find_hub(self, admission: Grant) -> Hub | None:
+    def _find_hub(self, grant: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
-        scope, agent = admission.scope, admission.agent
+        scope, agent = grant.scope, grant.agent
         if scope.only is not None:
-            session = self._admissions.find_session(admission.access, scope, agent)
+            session = self._admissions.find_session(grant.access, scope, agent)
             hub = None if session is None or session.agent_handle is None else self._hubs.get(session.agent_handle)
-            if hub is not None and not hub.over:
+            if hub is not None and not hub.ended:
                 return hub
             if scope.guest:
                 return None
@@ -322,7 +322,7 @@ class Gateway:
             return self._start_hub(agent, section)
         key = agent, scope.identity if section.scope == "identity" else None
         shared = self._shared.get(key)
-        if shared is None or shared.over:
+        if shared is None or shared.ended:
             shared = self._shared[key] = self._start_hub(agent, section)
         return shared
 

@@ -140,16 +140,16 @@ class Hub:
         self._last_activity = trio.current_time()
         # The number of log messages of the multiplexer so far.
         self._logged = 0
-        self._over = trio.Event()
+        self._ended = trio.Event()
 
     @property
-    def over(self) -> bool:
+    def ended(self) -> bool:
         """True once the hub accepts no clients any more."""
-        return self._over.is_set()
+        return self._ended.is_set()
 
     def end(self) -> None:
         """End `run`, which closes the remaining connections."""
-        self._over.set()
+        self._ended.set()
 
     # Clients
 
@@ -367,7 +367,7 @@ class Hub:
                         tasks.start_soon(self._timers.run)
                         tasks.start_soon(self.supervisor.watch_startup)
                         tasks.start_soon(self.supervisor.run, agents)
-                        await self._over.wait()
+                        await self._ended.wait()
                         tasks.cancel_scope.cancel()
                     disconnect = Disconnect(
                         CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped"
@@ -384,7 +384,7 @@ class Hub:
 
     def _close_all(self, disconnect: Disconnect) -> None:
         """Close the connections and stop the agent, which first gets the clients' last messages."""
-        self._over.set()
+        self._ended.set()
         for attachment in self.attachments.values():
             attachment.close(disconnect)
         try:

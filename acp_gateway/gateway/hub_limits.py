@@ -11,11 +11,11 @@ class Limits:
     """Limits of a hub, from the configuration."""
 
     write_high_water: int
-    """Pending bytes of a peer above which its stream gets no more, or the clients that send it more are not read."""
+    """Pending bytes above which a client's stream gets no more, and above which clients are not read for the agent."""
     outbox_limit: int
-    """Bytes that may wait for one client."""
+    """Maximum bytes that wait for one connected client."""
     stall_timeout: float
-    """Seconds in which the agent has to read something while clients are not read because of it."""
+    """Seconds without a read of the agent, while clients are not read for it, after which it is stopped."""
     idle_timeout: float
     """Seconds without messages or open requests after which the agent is stopped."""
     max_restarts: int
@@ -23,19 +23,19 @@ class Limits:
     initialize_timeout: float
     """See `Startup`."""
     permission_timeout: float
-    """See the core; here it bounds the time between two checks."""
+    """Seconds before an unanswered decision counts as cancelled; the time between two checks is at most as long."""
     window: int
-    """Bytes in flight on a resumable link, which are not acknowledged."""
+    """Maximum bytes on a resumable link that are sent and not acknowledged."""
     link_timeout: float
     """Seconds of silence after which the connection of a resumable link counts as lost."""
     away_limit: int
-    """Bytes that may wait for one client that is away."""
+    """Maximum bytes that wait for one client that is away."""
     away_grace: float
-    """Seconds that a client may be away."""
+    """Seconds that the link of a disconnected client is kept."""
     away_grace_idle: float
     """The same for the client of an agent of its own that is idle."""
     receive_window: int = WINDOW
-    """Bytes that may be received over a resumable link before they are passed on: the window that clients assume."""
+    """Maximum bytes received over a resumable link and not passed on: the window that clients assume."""
 
 
 def limits_of(settings: GatewaySection, agent: AgentSection) -> Limits:
@@ -49,7 +49,7 @@ def limits_of(settings: GatewaySection, agent: AgentSection) -> Limits:
         initialize_timeout=agent.initialize_timeout,
         permission_timeout=agent.permission_timeout,
         window=settings.resume_window,
-        # A client that has nothing to say is heard every so often, and no more.
+        # An idle client sends only heartbeats.
         link_timeout=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
         away_limit=settings.away_limit,
         away_grace=settings.away_grace,

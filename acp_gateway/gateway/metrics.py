@@ -7,11 +7,13 @@ connections, are not counted here but read when the metrics are.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, get_args
 
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.traffic import Traffic
-from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.errors import LinkExpired, LinkGone, TooFarBehind
+from acp_gateway.gateway.agent_supervisor import End
+from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.transports.streams import CloseReason
 
 STOP_REASONS: Final = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled")
@@ -25,6 +27,20 @@ WAIT_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0
 
 LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds: an idle event loop is late by less than the first."""
+
+
+_NOT_RESUMED: Final = (LinkGone, LinkExpired, TooFarBehind)
+
+_COMMON_ENDS: Final = (
+    "left",
+    "gateway_stopping",
+    "agent_gone",
+    TOO_SLOW,
+    EXPIRED,
+    "unauthorized",
+    "evicted",
+    "internal",
+)
 
 
 class Histogram:
@@ -59,17 +75,18 @@ class Metrics:
     def __init__(self, agents: Iterable[str]) -> None:
         names = list(agents)
         self.traffic = Traffic()
-        self.turns: Counter[tuple[str, str]] = Counter()
+        # At zero from the start: else the first event of a kind would not show as an increase.
+        self.turns = Counter({(name, reason): 0 for name in names for reason in (*STOP_REASONS, "none", "other")})
         """Ended turns, by agent and stop reason."""
         self.turn_seconds = {name: Histogram(TURN_BOUNDS) for name in names}
         self.decision_wait = {name: Histogram(WAIT_BOUNDS) for name in names}
         """Seconds from a request for a decision to the decision, by agent."""
-        self.agent_starts: Counter[str] = Counter(dict.fromkeys(names, 0))
-        self.agent_exits: Counter[tuple[str, str]] = Counter()
+        self.agent_starts = Counter(dict.fromkeys(names, 0))
+        self.agent_exits = Counter({(name, how): 0 for name in names for how in get_args(End)})
         """By agent, and by how it ended."""
-        self.detached: Counter[str] = Counter()
+        self.detached = Counter(dict.fromkeys(_COMMON_ENDS, 0))
         """By reason."""
-        self.resumes: Counter[str] = Counter()
+        self.resumes = Counter(dict.fromkeys(("resumed", *(error.reason for error in _NOT_RESUMED)), 0))
         """Attempts to resume a link, by result."""
         self.event_loop_lag = Histogram(LAG_BOUNDS)
         """Seconds that the event loop was late, once a second."""

@@ -25,14 +25,14 @@ _REASONS: Final[dict[str | None, type[AccessError]]] = {TOO_SLOW: TooFarBehind, 
 class AttachedClient:
     """A client attached to a hub."""
 
-    admission: Grant
+    grant: Grant
     hub: Hub
     client: Client
 
     @property
     def access(self) -> Access:
         """Principal of the credential that was presented last."""
-        return self.admission.access
+        return self.grant.access
 
     @property
     def attachment(self) -> Attachment | None:
@@ -105,7 +105,7 @@ class LinkRegistry:
         """Unregister a link that has ended for good, and remember the reason."""
         del self._links[link.id]
         reason = _REASONS.get(disconnect.reason if disconnect else None, LinkGone)
-        self._ended[link.id] = _Ended(link.admission.access, reason)
+        self._ended[link.id] = _Ended(link.grant.access, reason)
         while len(self._ended) > MAX_REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
@@ -115,7 +115,7 @@ class LinkRegistry:
         Raises `TooFarBehind`, `LinkExpired`, or `LinkGone` if there is none, or one of another principal.
         """
         link = self._links.get(link_id)
-        if link is not None and link.attachment is not None and _is_same_principal(link.admission.access, access):
+        if link is not None and link.attachment is not None and _is_same_principal(link.grant.access, access):
             return link
         self.check_ended(link_id, access)
         raise LinkGone("this link is not known here; begin a new one")

@@ -1,10 +1,10 @@
-"""Workspaces: the directories in which sessions may work, and the errors for directories outside of them.
+"""Workspaces: the directories in which sessions may be opened, and the errors for other directories.
 
-A session's directory has to exist and to lie, after symbolic links were followed, in a workspace. Whether something
-exists elsewhere is not revealed: outside of the workspaces the answer is the same for what is there and what is
-not. All this looks at the disk, which may take its time: it belongs into a thread.
+A session's directory must exist and be in a workspace after symbolic links are resolved. Outside of the workspaces the
+error is the same for directories that exist and those that do not. These functions read the disk, so they are called in
+a thread.
 
-It is a fence for sessions and no sandbox for agents: what an agent reads and writes is a matter of its user's rights.
+Workspaces limit sessions and are no sandbox: an agent may read and write all files that its user may.
 """
 
 import os
@@ -21,26 +21,26 @@ from acp_gateway.protocol.path_maps import suggest_map
 from acp_gateway.protocol.reasons import in_one_line
 
 PATH_SIZE: Final = 4096
-"""Characters of a path at most, as on Linux; a longer one only fills the error that would quote it."""
+"""Maximum characters of a path, as on Linux."""
 
 QUOTED_SIZE: Final = 300
-"""Characters of a path that an error quotes; its data has all of it."""
+"""Maximum characters of a path in an error's message; its data has the whole path."""
 
 SHOWN: Final = 10
-"""Workspaces that are named to a client which may use none of where it wants to be."""
+"""Maximum number of workspaces that an error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """A folder in which sessions may work."""
+    """A directory in which sessions may be opened."""
 
     name: str | None
-    """None for the one that there is where the configuration has none."""
+    """None for the default workspace, if the configuration has none."""
     root: str
 
 
 def workspaces_of(sections: Mapping[str, WorkspaceSection], agent_cwd: Path | None) -> tuple[Workspace, ...]:
-    """The workspaces of an agent: those of the configuration, else its own directory, else the user's home."""
+    """Return the workspaces of an agent: those of the configuration, else its own directory, else the user's home."""
     if sections:
         return tuple(Workspace(name, str(section.root)) for name, section in sections.items())
     if agent_cwd is not None:
@@ -49,7 +49,7 @@ def workspaces_of(sections: Mapping[str, WorkspaceSection], agent_cwd: Path | No
         home = str(Path.home())
     except RuntimeError:
         return ()
-    # A service's user may have the root for a home, which would be everything.
+    # The home of a service's user may be the root directory, which contains everything.
     return () if home == "/" else (Workspace(None, home),)
 
 
@@ -64,9 +64,9 @@ def directory_check(
 
     Args:
         directories: `cwd` first, as the client spells them.
-        workspaces: all there are.
+        workspaces: all workspaces.
         allowed: the names of those that the client may use; None for all.
-        required: whether there has to be a directory where not all workspaces are allowed.
+        required: True if a client that may not use all workspaces has to name a directory.
     """
     usable = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
     fallback = Location(usable[0].root, usable[0].name) if usable else None
@@ -85,14 +85,14 @@ def directory_check(
 
 
 def containing(path: str, workspaces: Sequence[Workspace]) -> str | None:
-    """The name of the workspace that a path is in, going by its text: the disk is not asked."""
+    """Return the name of the workspace that contains a path, without reading the disk."""
     path = os.path.normpath(path)
     holding = [workspace for workspace in workspaces if _is_below(path, os.path.normpath(workspace.root))]
     return max(holding, key=lambda workspace: len(workspace.root)).name if holding else None
 
 
 def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | None, Problem | None]:
-    """The workspace that a directory is in, or what is wrong with it."""
+    """Return the workspace that contains a directory, or the problem of the directory."""
     if len(directory) > PATH_SIZE:
         return None, _problem(f"a path has at most {PATH_SIZE} characters", ())
     if not _is_absolute_somewhere(directory):
@@ -100,7 +100,7 @@ def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | No
             f"the directory of a session must be an absolute path, not '{_shown(directory)}'", (), directory
         )
     if ".." in directory.split("/"):
-        # Behind a link, agents that shorten the text of a path get elsewhere than the disk does.
+        # After a symbolic link, `..` leads elsewhere for agents that normalize the path as text.
         return None, _problem(
             f"the directory of a session must be a path without .., not '{_shown(directory)}'", (), directory
         )
@@ -115,13 +115,13 @@ def _look(directory: str, real: Mapping[Workspace, str]) -> tuple[Workspace | No
 
 
 def _workspace_at(directory: str, real: Mapping[Workspace, str]) -> Workspace | None:
-    """The innermost workspace that a directory is in, after links were followed."""
+    """Return the innermost workspace that contains a directory, after symbolic links are resolved."""
     if not directory.startswith("/"):
         return None
     try:
         path = os.path.realpath(directory)
     except (OSError, ValueError, RecursionError):
-        return None  # Too many links behind one another, or no path at all.
+        return None  # Too many links, or not a path.
     holding = [workspace for workspace, root in real.items() if _is_below(path, root)]
     return max(holding, key=lambda workspace: len(real[workspace])) if holding else None
 
@@ -160,7 +160,7 @@ def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
 
 
 def _suggest(directory: str, real: Mapping[Workspace, str]) -> str:
-    """The path map that would probably make a client's directory work."""
+    """Return the path map that is likely missing for a client's directory."""
     roots = [workspace.root for workspace in real]
     name = _last_name(directory)
     same = next((root for root in roots if _last_name(root) == name), None)
@@ -200,17 +200,17 @@ def _problem(
 
 
 def _shown(directory: str) -> str:
-    """A path that a client has named, as errors quote it."""
+    """Return a client's path as errors quote it."""
     return in_one_line(directory, QUOTED_SIZE)
 
 
 def _quoted_map(text: str) -> str:
-    """A path map for the command line; only a word for one that can't be shown as it is."""
+    """Return a path map for the command line; a placeholder if it has characters that can't be shown."""
     return _quoted(text) if in_one_line(text, 2 * QUOTED_SIZE) == text else "LOCAL=REMOTE"
 
 
 def _quoted(text: str) -> str:
-    """For the shell of the editor's machine; Windows knows double quotes only."""
+    """Quote a word for the shell of the editor's machine; Windows has double quotes only."""
     return shlex.quote(text) if text.startswith("/") else f'"{text}"' if " " in text else text
 
 

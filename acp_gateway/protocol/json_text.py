@@ -1,10 +1,9 @@
-"""A message read and edited as text, with the standard library alone: for the side of the editor.
+"""Reads and edits messages as text, with the standard library alone: for the shim.
 
-What is wanted is found by its position and replaced by its position, see `spans`; all else stays verbatim. What is not
-there, is of another kind or stands in a text that is no JSON is simply not found: the gateway says what is wrong with
-a message. Ids are the very text that they were spelled with.
+Values are found and replaced by position, see `spans`; the rest stays verbatim. A value that is missing, of another
+type, or in a text that is not JSON is not found: the gateway reports the errors of a message. Ids keep their spelling.
 
-The gateway has `jsonrpc` for this, which is faster and stricter, and needs a library that editors' machines don't have.
+The gateway uses `jsonrpc`, which is faster and stricter, but slower to import.
 """
 
 import json
@@ -22,12 +21,12 @@ INTERNAL_ERROR: Final = -32603
 _ID_SIZE: Final = 1024
 _MEMBERS: Final = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 
-# Digits that a whole number may have here: more than any id or code that means something, and quickly converted.
+# Maximum digits of a whole number: more than any meaningful id or code, and quickly converted.
 _MAX_NUMBER_LENGTH: Final = 18
 
 
 class Envelope(NamedTuple):
-    """The top of a message: its id, method and kind."""
+    """The top level of a message: its id, its method, and whether it is an error."""
 
     raw_id: bytes | None
     method: str | None
@@ -36,13 +35,13 @@ class Envelope(NamedTuple):
 
 
 NOTHING: Final = Envelope(None, None, False)
-"""The envelope of what is no message."""
+"""The envelope of a text that is not a message."""
 
 
 def read_envelope(message: bytes) -> Envelope | None:
-    """Return a message's envelope; None where it is no object, or broken.
+    """Return a message's envelope; None if it is not an object, or malformed, or its method is not a string.
 
-    A method that is no string breaks it. Of a member that is repeated the last counts.
+    The last of repeated members counts.
     """
     raw_id = method = None
     failed = False
@@ -61,15 +60,14 @@ def read_envelope(message: bytes) -> Envelope | None:
 
 
 def may_be_id(raw_id: bytes) -> bool:
-    """Return True if a response can come under this id: an object, an array or a boolean is answered under null."""
+    """Return True if a response can have this id: for an object, an array or a boolean it is null."""
     return raw_id[0] not in b"{[tf"
 
 
 def has_valid_id(message: bytes, raw_id: bytes) -> bool:
-    """Return True if the gateway answers a request under its id, False if it refuses the message under null.
+    """Return True if the gateway answers a request under its id, False if it refuses the message under the id null.
 
-    It does so with text that is not JSON, ids that parsers could read differently, and members that some take for one
-    of a message's.
+    It refuses invalid JSON, repeated or long ids, and members whose names lenient parsers take for those of a message.
     """
     if not may_be_id(raw_id) or len(raw_id) > _ID_SIZE:
         return False
@@ -119,7 +117,7 @@ def text_at(text: bytes, *path: str) -> str | None:
 
 
 def object_at(text: bytes, *path: str) -> bytes:
-    """Return the text of the object at a member path, of an empty one where there is none."""
+    """Return the text of the object at a member path; that of an empty one if there is none."""
     raw = raw_at(text, *path)
     return raw if raw is not None and raw[:1] == b"{" else b"{}"
 
@@ -133,7 +131,7 @@ def elements_at(text: bytes, *path: str) -> set[bytes]:
 
 
 def whole_number(raw: bytes | None) -> int | None:
-    """Return the number that a text is, None for other values and for numbers that are absurdly long."""
+    """Return a text as a whole number; None for other values and for very long numbers."""
     if raw is None or len(raw) > _MAX_NUMBER_LENGTH or not raw.removeprefix(b"-").isdigit():
         return None
     return int(raw)
@@ -164,7 +162,7 @@ def with_own_meta(params: bytes, value: bytes) -> bytes:
 
 
 def error(to: bytes, code: int, message: str, reason: str | None = None, **more: str) -> bytes:
-    """Return an error for a request; `reason` is a word for programs, its `data.reason`, beside `more` of its data."""
+    """Return an error response; `reason` is its `data.reason`, a word for programs, and `more` is further data."""
     body: dict[str, Any] = {"code": code, "message": message}
     if reason is not None:
         body["data"] = {"reason": reason, **more}

@@ -1,14 +1,14 @@
-"""A JSON-RPC message: the envelope, read once, over bytes that stay verbatim.
+"""Parses JSON-RPC messages: the envelope is read once, and the bytes stay verbatim.
 
-`parse` looks at the top of a message and never builds the rest of it. Ids keep the text they were spelled with, because
-`1`, `"1"`, `1.0` and `1e0` are four ids that a Python dict would take for fewer; so does everything that is passed on.
+`parse` reads the top level of a message and builds no objects for the rest. Ids keep their spelling: `1`, `"1"`, `1.0`
+and `1e0` are four ids, but fewer keys of a Python dict.
 
-msgspec checks the whole text as strictly as RFC 8259 asks, with two exceptions that are handled here. It doesn't look
-at the UTF-8 inside of what it skips, and it rejects the escape of a lone surrogate (`"\\ud83d"`), which agents
-written in JavaScript do send when a chunk of their output cuts an emoji in two. `spans` knows how to read on then.
+msgspec checks the whole text as strictly as RFC 8259 requires, with two exceptions that are handled here. It does not
+check the UTF-8 of skipped values, and it rejects the escape of a lone surrogate (`"\\ud83d"`), which agents written in
+JavaScript send if a chunk of their output ends within an emoji. Such texts are read with `spans`.
 
-The sender decides how much a message holds, and the event loop does nothing else while it is read. So nothing here is
-built from an unlimited number of parts.
+The sender determines the number of parts of a message, and the event loop does nothing else while it is read. So no
+object here has an unlimited number of parts.
 """
 
 import enum
@@ -25,15 +25,15 @@ from acp_gateway.protocol.spans import TooMany
 _T = TypeVar("_T")
 
 RawId = NewType("RawId", bytes)
-"""An id as the JSON text that a peer spelled it with: `b'7'`, `b'"7"'`, `b'null'`."""
+"""An id as JSON text, in the peer's spelling: `b'7'`, `b'"7"'`, `b'null'`."""
 
 IdKey: TypeAlias = bytes | str
-"""Key under which two ids of one peer are the same, see `id_key`."""
+"""Key that is equal for equal ids of one peer, see `id_key`."""
 
 NO_ID: Final = RawId(b"null")
 
 ID_SIZE: Final = 1024
-"""Bytes of an id at most; a UUID has 38, and each is remembered until its answer comes."""
+"""Maximum bytes of an id. A UUID has 38; each id is remembered until its response."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600
@@ -46,7 +46,7 @@ REQUEST_CANCELLED: Final = -32800
 
 
 class Kind(enum.Enum):
-    """The three shapes of a message."""
+    """Kinds of messages."""
 
     REQUEST = enum.auto()
     NOTIFICATION = enum.auto()
@@ -57,24 +57,24 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """A valid message."""
 
     text: bytes
-    """All of it, verbatim."""
+    """The whole message, verbatim."""
     kind: Kind
     id: RawId
     """`NO_ID` for a notification."""
     method: str
     """Empty for a response."""
     error: bool = False
-    """True for a response that is an error."""
+    """True for an error response."""
     session: str | None = None
-    """`params.sessionId`, where it is a string."""
+    """`params.sessionId`, if it is a string."""
     update: str | None = None
-    """`params.update.sessionUpdate`, where it is a string: the kind of a `session/update`."""
+    """`params.update.sessionUpdate`, if it is a string: the kind of a `session/update`."""
     params: Mapping[str, bytes | msgspec.Raw] | None = None
-    """The members of `params` as they are, once they were read, see `lookup.params_of`; mostly views of its text."""
+    """The members of `params` as JSON texts, if they were read, see `lookup.params_of`; mostly views of `text`."""
 
 
 class InvalidMessage(ValueError):
-    """A text that is no message: the code and the words that its sender is answered with, under the id null."""
+    """A text that is not a message; code and message are those of the error response, which has the id null."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -90,8 +90,8 @@ class Params(msgspec.Struct, gc=False):
     update: Update | None = None
 
 
-# The collector need not know what holds nothing but texts; it would look through thousands of these. Another member
-# than these is rare, and each of them is looked at: see `_look_again`.
+# Without `gc` because the garbage collector would traverse thousands of these, which refer to texts only. Messages with
+# other members are rare; `_look_again` checks those members.
 class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     jsonrpc: Literal["2.0"] | None = None
     id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -102,24 +102,23 @@ class Envelope(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 
 decode_envelope = msgspec.json.Decoder(Envelope).decode
-"""The envelope of a text in JSON that is no deeper than `is_shallow` says. Raises `DecodeError` or `RecursionError`;
-`parse` knows what that means."""
+"""Decode the envelope of a text that `is_shallow`. Raises `DecodeError` or `RecursionError`, as `parse` handles."""
 _check = msgspec.json.Decoder(msgspec.Raw).decode
 _ENVELOPE = frozenset(("jsonrpc", "id", "method", "params", "result", "error"))
 _ID_START = frozenset(b'"-0123456789n')
 _ID_NAME = re.compile(rb'"id"[ \t\n\r]*:[ \t\n\r]*')
-# The name of an id before which there is no other member, or only one that is a plain string.
+# The name of an id that is the first member, or the second after a plain string.
 _ID_FIRST = re.compile(
     rb'[ \t\n\r]*\{[ \t\n\r]*(?:"[^"\\]*"[ \t\n\r]*:[ \t\n\r]*"[^"\\]*"[ \t\n\r]*,[ \t\n\r]*)?' + _ID_NAME.pattern
 )
 _match_number = re.compile(rb"[0-9]{1,18}(?![0-9.eE])").match
-# What every escape of one of the letters of "id" begins with.
+# The beginning of every escape of a letter of "id".
 _HIDDEN_NAME = rb"\u006"
-# Brackets up to which a text is as shallow as any, and how much deeper than anything else the depth of others is tried:
-# Python's own calls count as levels, and what was read once must be readable wherever it is looked into later.
+# Maximum brackets of a text that is certainly shallow; and the stack levels by which others are decoded deeper than
+# anywhere else: Python's calls count as levels, and a text that was read once must be readable later as well.
 _FEW_BRACKETS = 200
 _RESERVE = 150
-# Characters of a number that was minted here, at most, in whatever spelling.
+# Maximum characters of a number that was minted here, in any spelling.
 _MAX_NUMBER_LENGTH = 30
 
 
@@ -136,7 +135,7 @@ def parse(text: bytes) -> Message:
     except (msgspec.DecodeError, RecursionError):
         return classify(text, _look_again(text))
     if len(text) > spans.MEMBERS and text.count(b":") > spans.MEMBERS:
-        # All of them that are at the top belong there, and may be there any number of times.
+        # The members at the top level are known ones, but each may be repeated any number of times.
         _count_members(text)
     return classify(text, envelope)
 
@@ -169,8 +168,10 @@ def check_utf8(text: bytes) -> None:
 
 
 def _look_again(text: bytes) -> Envelope:
-    """Read the envelope of a text that msgspec refuses: it may be no JSON, no object, have other members, or hold lone
-    surrogates."""
+    """Read the envelope of a text that msgspec refuses.
+
+    It may be invalid, not an object, or have other members or lone surrogates.
+    """
     plain = spans.structure(text)
     try:
         if is_shallow(plain):
@@ -212,7 +213,7 @@ def _look_again(text: bytes) -> Envelope:
 
 
 def _spans_in(text: bytes, plain: bytes, start: int | None) -> dict[str, tuple[int, int]]:
-    """Return where the values of the object at `start` are, by name; nothing where there is no object.
+    """Return the spans of the values of the object at `start`, by name; none if there is no object.
 
     `plain` is the text's `structure`. Raises `TooMany`.
     """
@@ -256,7 +257,7 @@ def classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw]
         raise InvalidMessage(INVALID_REQUEST, "neither a request nor a notification nor a response")
     if params is not msgspec.UNSET:
         raise InvalidMessage(INVALID_REQUEST, "a response has no params")
-    # Peers with JSON-RPC 1.0 in their bones send `"error": null` beside a result.
+    # Some peers send `"error": null` beside a result, as JSON-RPC 1.0 required.
     failed = error is not msgspec.UNSET and bytes(error) != b"null"
     if failed and result is not msgspec.UNSET and bytes(result) != b"null":
         raise InvalidMessage(INVALID_REQUEST, "a response has a result or an error, and not both")
@@ -264,7 +265,7 @@ def classify(text: bytes, envelope: Envelope, members: Mapping[str, msgspec.Raw]
 
 
 def read_unreadable_id(text: bytes) -> RawId | None:
-    """Return the id of a response that is no valid message, so that its request can fail; None where it can't be told.
+    """Return the id of a response that is not a valid message, so that its request can fail; None if it is unknown.
 
     Programs in Python and JavaScript write `Infinity` and `NaN`, which no other parser reads.
     """
@@ -281,9 +282,9 @@ def read_unreadable_id(text: bytes) -> RawId | None:
 
 
 def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
-    """Return the message's text under another id; nothing else of it changes.
+    """Return the message's text with another id, otherwise unchanged.
 
-    `unique` says that no member is repeated, so that no second id is looked for.
+    `unique` is true if no member is repeated: then there is no second id.
     """
     text = message.text
     start = _id_at_once(text, unique=unique)
@@ -296,10 +297,10 @@ def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
 
 
 def _id_at_once(text: bytes, *, unique: bool) -> int | None:
-    """Return where the id of a message begins, None where only a walk finds it.
+    """Return the start of the id of a message; None if only a walk can find it.
 
-    Where it is the first member, or the second, nothing before it can contain it. Where its name is there once, and
-    none can be hidden behind an escape, that is the place: inside of a string its quotes would be escaped.
+    If it is the first or second member, no value before it can contain it. If its name occurs once, and not in escaped
+    form, it is a member's name: within a string its quotes would be escaped.
     """
     member = _ID_FIRST.match(text) if unique else None
     if member is None and text.count(b'"id"') == 1 and _HIDDEN_NAME not in text:
@@ -308,9 +309,9 @@ def _id_at_once(text: bytes, *, unique: bool) -> int | None:
 
 
 def id_number(raw: RawId) -> int | None:
-    """The whole number that an id is, however it is spelled (`7`, `7.0`, `70e-1`); None for any other.
+    """Return an id as a whole number, in any spelling (`7`, `7.0`, `70e-1`); None for other ids.
 
-    For ids that were minted here: a peer may echo one in a spelling of its own.
+    For ids that were minted here: a peer may return one in another spelling.
     """
     if raw.isdigit():
         return int(raw) if len(raw) <= _MAX_NUMBER_LENGTH else None
@@ -326,7 +327,7 @@ def compose(members: Mapping[str, bytes]) -> bytes:
 
 
 def encode(value: Any) -> bytes:
-    """The JSON text of what the gateway says itself, in ASCII: lone surrogates of a peer's are escapes there too."""
+    """Encode a value of the gateway as JSON, in ASCII: a peer's lone surrogates become escapes."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -336,7 +337,7 @@ def result(to: RawId, value: Any) -> bytes:
 
 
 def error(to: RawId, code: int, message: str, data: Any = None) -> bytes:
-    """Return a response with an error; `data` is left out where it is None."""
+    """Return an error response; `data` is left out if it is None."""
     body = {"code": code, "message": message} | ({} if data is None else {"data": data})
     return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (to, encode(body))
 
@@ -349,6 +350,6 @@ def notification(method: str, params: Any) -> bytes:
 def id_key(raw: RawId) -> IdKey:
     """Return the key of an id: the text of a number or of null, the value of a string.
 
-    An id of more than `ID_SIZE` bytes is no other's, and is not remembered anywhere.
+    An id of more than `ID_SIZE` bytes is never remembered, so its text will do.
     """
     return spans.string_value(raw) if raw[0] == ord('"') and len(raw) <= ID_SIZE else raw

@@ -74,7 +74,7 @@ def raw_at(message: bytes | msgspec.Raw, *path: str) -> bytes | None:
 
 
 def members_at(message: bytes | msgspec.Raw, *path: str) -> dict[str, bytes]:
-    """The members of the object at a member path of a message, as JSON text; none where there is no object."""
+    """Return the members of the object at a member path of a message, as JSON texts; none if there is no object."""
     raw = raw_at(message, *path) if path else message
     return {} if raw is None else {name: bytes(value) for name, value in members_of(raw).items()}
 
@@ -112,7 +112,7 @@ def _decoded_members(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec
 
 
 def _members_in(text: bytes) -> dict[str, bytes]:
-    """The members of an object. Raises `TooMany`."""
+    """Return the members of an object. Raises `TooMany`."""
     return {spans.string_value(name): text[start:end] for name, start, end in spans.members(text)}
 
 

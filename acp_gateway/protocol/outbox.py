@@ -1,18 +1,17 @@
-"""The messages for one peer that are not written or not confirmed yet: send queue and resume backlog at once.
+"""The messages for one peer that are not written or not confirmed yet: send queue and resume backlog in one.
 
-Messages stand in one line, and two cursors move along it: *written*, up to where they went out, and *confirmed*, up to
-where the peer is known to have them. What is confirmed is forgotten. For a stock peer writing confirms, as nothing can
-be sent to it again; on a link that resumes the peer's count does, and after a reconnect what it has not confirmed goes
-out once more. Messages carry no numbers: both ends count.
+Messages are in one queue with two cursors: *written*, the end of the messages that were sent, and *confirmed*, the end
+of those that the peer has received. Confirmed messages are dropped. For a stock peer, writing confirms, because no
+message can be sent to it again. On a resumable link the peer's count confirms; after a reconnect the unconfirmed
+messages are sent again. Messages carry no numbers: both ends count.
 
-The control messages of a link (`link_messages`) are not counted. A confirmation that tells a client where it is in its
-sessions has to come at its place among the others. It stands in line as a `Mark`, and after a reconnect it goes out
-again unless a later message is known to have arrived: it says how things are at this place, so that it may come twice.
+The control messages of a link (`link_messages`) are not counted. A confirmation with a client's positions in its
+sessions must keep its place among the messages. It is queued as a `Mark`, and sent again after a reconnect unless a
+later message was confirmed: it describes the state at its place, so it may arrive twice.
 
-What may be on its way at once has a limit, the window: a receiver that can't pass on what it gets confirms nothing,
-and so it is sent no more. Otherwise an outbox has no limit of its own. Its owner looks at `backlog` and decides. A
-replay of history, which a peer gets in one piece and because it asked, is no sign of a slow peer, so it does not count
-before it was written.
+The window limits the bytes that are written and not confirmed: a receiver that can't pass messages on confirms none,
+and gets no more. Otherwise an outbox has no limit of its own; its owner checks `backlog`. The replay of a history is
+requested and queued at once, and no sign of a slow peer, so it does not count until it is written.
 """
 
 from collections import deque
@@ -24,7 +23,7 @@ from acp_gateway.protocol.link_messages import Mark
 
 
 class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slots of its own.
-    """Messages that are the same for several: one object for all of them, whose size is added up once."""
+    """Messages for several peers: one object for all of them, whose size is computed once."""
 
     size: int
 
@@ -35,7 +34,7 @@ class Batch(tuple[bytes, ...]):  # noqa: SLOT001  # A tuple has no room for slot
 
 
 class _Write:
-    """Messages that were written together: confirmed together as well, mostly, and then it is one step for all."""
+    """Messages that were written together. They are mostly confirmed together as well, in one step."""
 
     __slots__ = ("count", "messages", "size")
 
@@ -45,7 +44,7 @@ class _Write:
         self.count = len(messages) - _marks(messages)
 
     def drop(self, count: int) -> int:
-        """Forget so many of the messages that count, with the marks before them; returns the bytes of all these."""
+        """Drop the first `count` messages, with the marks before them; return the bytes of all these."""
         dropped = count
         if self.count < len(self.messages):
             counted = (index for index, message in enumerate(self.messages) if type(message) is not Mark)
@@ -61,9 +60,9 @@ class Outbox:
     """The messages for one peer, in order, each once.
 
     Args:
-        window: bytes that may be written and not confirmed, but for one message, which may be as large as it is, and
-            for marks while nothing else is on its way: no confirmation would make room for these. None for a peer that
-            doesn't say what it has received: what is written counts as confirmed then.
+        window: maximum bytes that are written and not confirmed. A single message may be larger, and marks may be
+            written while no message is unconfirmed, because no confirmation would make room for them. None for a peer
+            that does not confirm: written messages count as confirmed then.
     """
 
     __slots__ = (
@@ -81,34 +80,34 @@ class Outbox:
 
     def __init__(self, window: int | None = None) -> None:
         self._window = window
-        # How many messages were confirmed and forgotten since the beginning, and how many were written.
+        # Numbers of messages confirmed and dropped since the beginning, and written.
         self._confirmed = 0
         self._written = 0
-        # Written and not confirmed; behind them in line: not written. Empty tuples while there are none, for an empty
-        # deque takes more than half a kilobyte, and of the outboxes that there are almost all are empty.
+        # Messages written and not confirmed; then those not written. Empty tuples if there are none, because an empty
+        # deque takes more than half a kilobyte, and almost all outboxes are empty.
         self._sent: deque[_Write] | tuple[()] = ()
         self._queue: deque[bytes] | tuple[()] = ()
         self._sent_bytes = 0
         self._queue_bytes = 0
-        # Bytes of replays that were never written, and the bytes in the queue before them. A second replay is taken to
-        # follow the first at once: what is between them makes the backlog look larger for a while, never smaller.
+        # Bytes of replays that were never written, and the bytes in the queue before them. A second replay counts as
+        # following the first directly: messages between them make the backlog larger for a while, never smaller.
         self._replay = 0
         self._before_replay = 0
         self.put_bytes = 0
-        """Bytes of all that was ever put in, marks included."""
+        """Bytes of all messages ever queued, marks included."""
 
-    # What goes in
+    # Queuing
 
     def append(self, message: bytes) -> None:
-        """Put a message at the end of the line."""
+        """Queue a message."""
         self.extend([message])
 
     def extend(self, messages: Sequence[bytes], replay: int = 0) -> None:
-        """Put messages at the end of the line.
+        """Queue messages.
 
         Args:
-            messages: in order; those that are a `Mark` are not counted.
-            replay: so many of their bytes, the first, are history that is replayed; see `backlog`.
+            messages: in order; a `Mark` is not counted.
+            replay: number of their first bytes that are the replay of a history; see `backlog`.
         """
         size = _size(messages)
         assert 0 <= replay <= size
@@ -122,12 +121,12 @@ class Outbox:
         self._queue_bytes += size
         self.put_bytes += size
 
-    # What goes out
+    # Writing
 
     def pass_by(self, messages: Sequence[bytes], max_bytes: int) -> bool:
-        """Put messages in and take them all out at once; False where some have to wait, and nothing is changed then.
+        """Queue messages and take all of them; return False and change nothing if some have to wait.
 
-        As `extend` and `take` would, for the common case. The caller must not change `messages` afterwards.
+        A faster `extend` and `take` for the common case. The caller must not change `messages` afterwards.
         """
         if self._queue or not messages:
             return False
@@ -139,10 +138,10 @@ class Outbox:
         return True
 
     def take(self, max_bytes: int) -> list[bytes]:
-        """Return what is to be written next, which is written from now on.
+        """Return the next messages to be written, which count as written from now on.
 
-        All of it together has at most `max_bytes`, and no more than the window has room for, unless the first message
-        alone has more. Empty if nothing is to be written, or nothing may be before something is confirmed.
+        Together they have at most `max_bytes`, and fit into the window, unless the first message alone is larger. Empty
+        if no message waits, or the window is full.
         """
         taken: list[bytes] = []
         if not self.ready:
@@ -165,7 +164,7 @@ class Outbox:
         return taken
 
     def _count(self, written: Sequence[bytes], size: int) -> None:
-        """So many bytes are written now, and kept until the peer confirms them if it ever does."""
+        """Count messages as written, and keep them until the peer confirms them, if it confirms."""
         if self._window is None:
             self._written += len(written)
             self._confirmed = self._written
@@ -179,7 +178,7 @@ class Outbox:
         self._written += write.count
 
     def confirm(self, received: int) -> None:
-        """The peer has received so many messages since the beginning. A count that is lower than before says nothing.
+        """Drop the messages that the peer has received: `received` since the beginning. A lower count changes nothing.
 
         Raises:
             ValueError: more than were written; nothing is changed.
@@ -189,7 +188,7 @@ class Outbox:
         while self._confirmed < received:
             assert self._sent
             write, missing = self._sent[0], received - self._confirmed
-            # A mark at the end is not known to have arrived before something behind it has.
+            # A mark at the end is only confirmed by a later message.
             if write.count < missing or (write.count == missing and type(write.messages[-1]) is not Mark):
                 self._sent.popleft()
                 self._sent_bytes -= write.size
@@ -200,10 +199,10 @@ class Outbox:
         self._sent = self._sent or ()
 
     def rewind(self, received: int) -> None:
-        """After a reconnect: confirm what the peer says it has received; all the rest is to be written again.
+        """After a reconnect, confirm the messages that the peer has received, and queue the others again.
 
-        What is confirmed is not there any more: if `received` is below `confirmed`, the peer has lost messages that it
-        had, and the owner must look for that before.
+        Confirmed messages are not held any more: if `received` is below `confirmed`, the peer has lost messages. The
+        owner must check that before.
 
         Raises:
             ValueError: more than were written; nothing is changed.
@@ -217,12 +216,12 @@ class Outbox:
         self._sent_bytes = 0
 
     def clear(self) -> None:
-        """Forget all messages held. Those written count as confirmed, those not written as never put in."""
+        """Drop all messages. The written ones count as confirmed, the others as never queued."""
         self._confirmed = self._written
         self._sent = self._queue = ()
         self._sent_bytes = self._queue_bytes = self._replay = 0
 
-    # What is there
+    # State
 
     @property
     def written(self) -> int:
@@ -247,7 +246,7 @@ class Outbox:
         return bool(self._queue)
 
     def __bool__(self) -> bool:
-        """Return True if a message waits to be written; confirmed or not does not count."""
+        """Return True if a message waits to be written."""
         return self.unwritten
 
     def __len__(self) -> int:
@@ -255,15 +254,15 @@ class Outbox:
         return self._written - self._confirmed + len(self._queue) - _marks(self._queue)
 
     def messages(self) -> Iterator[bytes]:
-        """The messages held, in order, as the very objects that were put in, marks included."""
+        """Return the messages held, in order, as the same objects, marks included."""
         return chain(*(write.messages for write in self._sent), self._queue)
 
     def unconfirmed_messages(self) -> list[bytes]:
-        """Those that were written and may have arrived or not, in order, without marks."""
+        """Return the messages that were written and may not have arrived, in order, without marks."""
         return [message for write in self._sent for message in write.messages if type(message) is not Mark]
 
     def unwritten_messages(self) -> list[bytes]:
-        """Those that certainly have not left, in order, without marks."""
+        """Return the messages that were certainly not written, in order, without marks."""
         return [message for message in self._queue if type(message) is not Mark]
 
     @property
@@ -278,7 +277,7 @@ class Outbox:
 
     @property
     def backlog(self) -> int:
-        """Bytes held but for those of replays that were never written: what a limit for slow peers is to look at."""
+        """Bytes held, except those of replays that were never written: a limit for slow peers compares this."""
         return self.unconfirmed_bytes - self._replay
 
 
@@ -287,5 +286,5 @@ def _size(messages: Sequence[bytes]) -> int:
 
 
 def _marks(messages: Sequence[bytes]) -> int:
-    # There are none, mostly, and to find that out is a third of the work of counting.
+    # Mostly there are none, which the set finds in a third of the time.
     return list(map(type, messages)).count(Mark) if Mark in set(map(type, messages)) else 0

@@ -1,16 +1,16 @@
-r"""A message without the secrets in it, for logs and recordings: the same message otherwise, as one line of ASCII.
+r"""Redacts messages for logs and recordings: the same message without secrets, as one line of ASCII.
 
-What counts as a secret: every value of a member that is called like one (`password`, `apiKey`, `access_token`), the
-values of `env` and `headers` whose names stay, what is sent to log an agent in, and in any string what looks like a
-token or a key. `true`, `false` and `null` are none. That is as much as can be known from outside: a password in the
-middle of a sentence stays where it is, and so does a token that an agent says in two messages.
+These values count as secrets: those of members with names such as `password`, `apiKey` or `access_token`; those in
+`env` and `headers`, whose names stay; the parameters that log an agent in; and the parts of any string that look like
+tokens or keys. `true`, `false` and `null` do not count. A password in a sentence, or a token that is split between two
+messages, is not recognized.
 
-A message is walked through token by token, with a stack and no recursion. It is never parsed as a whole: numbers keep
-their spelling and repeated members stay. What does not fit is left out at the place where it would have been, with a
-note of how much that was, and what is still open is closed: the result is JSON, and never longer than asked for.
+A message is read token by token, with a stack and without recursion. It is not parsed as a whole: numbers keep their
+spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open
+containers are closed: the result is JSON, and never longer than the limit.
 
-Nothing else happens while a message is looked through, so the work on one is bounded: `MAX_STEPS`, each about a
-microsecond, and `MAX_SIZE` bytes. What is beyond that was not looked at, and is left out as what does not fit is.
+The event loop does nothing else meanwhile, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
+`MAX_SIZE` bytes. The part beyond these bounds is left out in the same way.
 """
 
 import enum
@@ -35,27 +35,26 @@ from acp_gateway.protocol.secret_patterns import (
 )
 
 MIN_LIMIT: Final = 128
-"""Bytes that a result may always have: room for a note."""
+"""Minimum of the limit of a result, in bytes: room for a note."""
 
-# Bytes of a note in a result, at most, with the name before it and the comma.
+# Maximum bytes of a note in a result, with the name before it and the comma.
 _NOTE: Final = 64
 MAX_SIZE: Final = 256 * 1024
-"""Bytes of a message that is looked through at all: conversation, code and tool results are smaller."""
+"""Maximum bytes of a message that is read: conversation, code and tool results are smaller."""
 
 MAX_STEPS: Final = 10_000
-"""Steps that one message may cost, of about a microsecond each: some thousand members, or 20 KB of text in which the
-words for secrets are frequent."""
+"""Maximum steps for one message, of about a microsecond each: some thousand members, or 20 KB of text with many words
+for secrets."""
 
 MIN_STEPS: Final = 4096
-"""Steps that each message may cost, however short its result has to be: as many as one long string takes. A longer
-result has one for each of its bytes."""
+"""Minimum of the steps for one message, as many as one long string takes; a larger limit has a step for each byte."""
 
 _TOKEN_STEPS: Final = 2
 _BRACKET_STEPS: Final = 5
 _ESCAPE_STEPS: Final = 3
-# Characters that one pattern looks at within a step, in the worst case.
+# Characters that one pattern searches in a step, in the worst case.
 _PATTERN_CHARACTERS: Final = 8
-# Longer names are not remembered, and so many of the others are.
+# Maximum length of the names whose meaning is cached, and their number.
 _MAX_KNOWN_NAME: Final = 64
 _KNOWN_NAMES: Final = 4096
 
@@ -63,24 +62,24 @@ _ENVIRONMENTS: Final = frozenset({"env", "envs", "environment", "envvars", "envi
 _TOKEN: Final = re.compile(r'"[^"\\\x00-\x1f]*+(?:\\[^\x00-\x1f][^"\\\x00-\x1f]*+)*+"|[{}\[\],]|[^\s{}\[\]:,"]++')
 
 
-# Where the method stands in what editors and agents write, and how methods are called.
+# The method as editors and agents write it.
 _METHOD: Final = re.compile(rb'"method"[ \t]*:[ \t]*"([a-z_$]{1,32}(?:/[a-z_]{1,32}){0,2})"')
 _BEGINNING: Final = 1024
 
 
 class _Within(enum.Enum):
-    """Kind of a container, which decides what its values are."""
+    """Kind of a container, which determines the treatment of its values."""
 
     MESSAGE = enum.auto()
-    """An object or array like any other."""
+    """Any other object or array."""
     VALUES = enum.auto()
     """`env` or `headers`: an object of secret values, or an array of entries."""
     ENTRY = enum.auto()
-    """One of those entries: its name may stay."""
+    """An entry of such an array: its name stays."""
     LOGIN = enum.auto()
-    """The params of what logs an agent in: which way is used may stay."""
+    """The params of a method that logs an agent in: the id of the authentication method stays."""
     SECRET = enum.auto()
-    """Nothing of it stays."""
+    """A secret as a whole."""
 
 
 class _Meaning(enum.Enum):
@@ -89,9 +88,9 @@ class _Meaning(enum.Enum):
     PLAIN = enum.auto()
     SECRET = enum.auto()
     COUNT_OR_SECRET = enum.auto()
-    """A number is how many tokens of a model's were used."""
+    """A number is a count of a model's tokens; a string is a secret."""
     VALUES = enum.auto()
-    """A list of names, each with a value that may be a secret."""
+    """A list of names with values that may be secrets."""
     PARAMS = enum.auto()
     LABEL = enum.auto()
     """The name of an entry in such a list."""
@@ -100,18 +99,18 @@ class _Meaning(enum.Enum):
 
 @dataclass(slots=True)
 class _Container:
-    """A container that is open."""
+    """An open container."""
 
     kind: _Within
     closing: str
-    # Whether it is the message itself.
+    # True for the message itself.
     top: bool = False
-    # Of an object: whether a value comes next, and what its name says of it.
+    # For an object: True if a value comes next, and the meaning of its name.
     named: bool = False
     meaning: _Meaning = _Meaning.PLAIN
-    # Of an array: whether the last element says that the next one is a secret.
+    # For an array: True if the last element announces a secret, such as `--token`.
     option: bool = False
-    # Whether there is nothing in it yet.
+    # True until the first member or element.
     empty: bool = True
 
 
@@ -120,12 +119,12 @@ class _Full(Exception):
 
 
 def redact(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes:
-    """One line of JSON, in ASCII, that is the message without secrets, or a note of its size where it is no JSON.
+    """Return the message without secrets, as one line of JSON in ASCII; a note of its size if it is not JSON.
 
     Args:
-        message: what a peer sent, whatever it is.
-        limit: bytes of the result at most, at least `MIN_LIMIT`.
-        largest: bytes of a message that is looked through at all.
+        message: any text that a peer has sent.
+        limit: maximum bytes of the result, at least `MIN_LIMIT`.
+        largest: maximum bytes of a message that is read.
     """
     redacted = redact_json(message, limit, largest)
     return _encode(describe(message, largest)).encode() if redacted is None else redacted
@@ -135,13 +134,13 @@ def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     """Return the description of a message for which `redact_json` returns None."""
     if len(message) <= largest:
         return f"{len(message)} bytes that are no JSON"
-    # Anything else than such a name is not looked through for secrets either.
+    # Only such a name is certainly not a secret.
     method = _METHOD.search(message, 0, _BEGINNING)
     return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"
 
 
 def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | None:
-    """As `redact`; None where the message is no JSON, is nested hundreds of levels deep, or larger than `largest`."""
+    """Redact as `redact` does; return None for a message that is not JSON, too deep, or larger than `largest`."""
     if len(message) > largest:
         return None
     try:
@@ -152,25 +151,25 @@ def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | 
 
 
 class _Walk:
-    """One message, token by token."""
+    """The reading of one message, token by token."""
 
     def __init__(self, text: str, limit: int, *, logs_in: bool) -> None:
         self._text = text
         self._limit = limit
-        # Of one string, so that what comes behind a long one still fits.
+        # Maximum of one string, so that later members still fit after a long one.
         self._longest_string = limit // 2
         self._logs_in = logs_in
         self._open: list[_Container] = []
         self._pieces: list[str] = []
         self._size = 0
-        # What a short result leaves out is not worth looking at.
+        # With a low limit, most of a long message would be left out anyway.
         self._steps = min(MAX_STEPS, max(limit, MIN_STEPS))
-        # A letter may hide behind an escape, then each of them may be there.
+        # With an escaped letter, any pattern may match.
         self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 
     def result(self) -> str:
-        """The message, redacted. Raises `ValueError` for a string with a wrong escape."""
-        # How many containers are open inside of a secret one, that one included.
+        """Return the redacted message. Raises `ValueError` for a string with an invalid escape."""
+        # Number of open containers within a secret one, which is included.
         hidden = 0
         for match in _TOKEN.finditer(self._text):
             token = match[0]
@@ -195,7 +194,7 @@ class _Walk:
         return "".join(self._pieces)
 
     def _begin(self, bracket: str) -> int:
-        """Open a container; returns 1 where it is a secret as a whole."""
+        """Open a container; return 1 if it is a secret as a whole, else 0."""
         self._steps -= _BRACKET_STEPS
         kind = self._kind_of_value(is_object=bracket == "{")
         if kind is _Within.SECRET:
@@ -291,7 +290,7 @@ class _Walk:
         self._add_value(piece)
 
     def _beginning(self, string: str) -> tuple[str, bool]:
-        """As much of a string without secrets as may be shown, and there are steps for; and whether that is a part."""
+        """Return a string without secrets, cut to the limits, and whether it was cut."""
         looked_at = self._limit + MAX_SECRET_LENGTH
         begins = string[:looked_at]
         shapes = self._shapes_of(begins)
@@ -321,7 +320,7 @@ class _Walk:
         self._size += len(piece)
 
     def _cut(self, at: int) -> None:
-        """Note how much is missing, and close what is open."""
+        """Add a note of the missing bytes, and close the open containers."""
         note = _encode(f"{HIDDEN} {len(self._text[at:].encode())} bytes left out")
         if self._open:
             within = self._open[-1]
@@ -339,7 +338,7 @@ def _encode(text: str) -> str:
 
 
 def _beginning(text: str, room: int) -> str:
-    """As much of the text as takes `room` bytes in JSON."""
+    """Return the beginning of a text that takes at most `room` bytes in JSON."""
     kept = text[:room]
     while kept and (size := len(_encode(kept))) > room:
         kept = kept[: len(kept) * room // size]

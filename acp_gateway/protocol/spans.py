@@ -1,20 +1,18 @@
 r"""Spans: positions of values in a JSON text whose bytes stay verbatim.
 
-A message that is parsed and written again is another message: `1e999`, `1.10`, repeated members and the
-order of members do not survive it. So whatever has to change in one is cut out and replaced by position, and
-this module knows the positions.
+A message that is parsed and written again is another message: `1e999`, `1.10`, repeated members and the order of
+members would be lost. So values are replaced by position, and this module finds the positions.
 
-No loop here goes through what a value holds. A parser written in C is asked to read one value that more text follows,
-and what it complains of is the place where that begins: msgspec, or json for the last few kilobytes of a text, since
-an editor's side that never sees more should not have to import msgspec. What is left to Python is one step for each
-member or element of a single container, and there are limits for those.
+No loop here reads the content of a value. A parser written in C reads one value that is followed by more text, and its
+error tells the end of that value. The parser is msgspec; for the last few kilobytes of a text it is json, so that a
+shim with small messages does not import msgspec. Python takes one step for each member or element of a single
+container, within limits.
 
-Both parsers differ in what they think of the escape of a lone surrogate (`"\ud83d"`), which agents written in
-JavaScript do send. `structure` is a text without any, in which everything is at the same place.
+The parsers differ about the escape of a lone surrogate (`"\ud83d"`), which agents written in JavaScript send.
+`structure` returns a text without such escapes, and with all values at the same positions.
 
-What is accepted is JSON as RFC 8259 has it (`NaN` and `Infinity` are not), save that strings may hold any
-bytes but control characters; `string_value` finds out what cannot be decoded. What stands behind the value that was
-asked for is not looked at.
+JSON is accepted as RFC 8259 defines it (without `NaN` and `Infinity`), but strings may contain any bytes except control
+characters; `string_value` raises for those it can't decode. Text after the wanted value is not checked.
 """
 
 import json
@@ -24,13 +22,13 @@ from functools import cache
 from typing import Any, Final, NamedTuple
 
 MEMBERS: Final = 512
-"""Members of one object that is looked into, at most: those of the protocol have ten, and each is a step in Python."""
+"""Maximum members of an object that is walked through: those of the protocol have ten, and each is a step in Python."""
 
 ELEMENTS: Final = 1000
-"""Elements of one array that is looked into, at most, where its reader names no other number."""
+"""Default for the maximum elements of an array that is walked through."""
 
 _SMALL: Final = 16 * 1024
-"""Bytes up to which json reads a value: what it makes of them takes many times as many."""
+"""Maximum bytes of a value that `json` reads: the objects it makes take many times as many."""
 
 _OBJECT: Final = ord("{")
 _ARRAY: Final = ord("[")
@@ -50,15 +48,15 @@ _match_rest = re.compile(r"JSON is malformed: trailing characters \(byte ([0-9]+
 
 
 class MalformedJson(ValueError):
-    """The text is not JSON, or ends too early."""
+    """The text is not JSON, or is cut off."""
 
 
 class TooMany(MalformedJson):
-    """A container has more members or elements than are looked through."""
+    """A container has more members or elements than are walked through."""
 
 
 class Member(NamedTuple):
-    """A member of an object: where its value is."""
+    """A member of an object, with the span of its value."""
 
     name: bytes
     """The name as a JSON string, verbatim, quotes included; `string_value` decodes it."""
@@ -74,7 +72,7 @@ def structure(text: bytes) -> bytes:
     It is the text itself where there is none, and valid JSON if this is. Its strings may have other characters.
     """
     if b"\\ud" in text or b"\\uD" in text:
-        # Backslashes that are escaped ones themselves are out of the way first; then each begins an escape.
+        # Escaped backslashes are replaced first; then each backslash begins an escape.
         return text.replace(b"\\\\", b"__").replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
     return text
 
@@ -294,7 +292,7 @@ def repeated_member(text: bytes) -> str | None:
 
 
 def after_value(plain: bytes, end: int, closing: bytes) -> tuple[int, bool]:
-    """Step over what is behind a value: where the next one begins, and whether there is one.
+    """Step over the delimiter after a value; return the start of the next value, and whether there is one.
 
     Raises:
         MalformedJson: neither a comma nor the closing bracket is there.
@@ -313,7 +311,7 @@ def _reject(constant: str) -> Any:
     raise ValueError(constant)
 
 
-# Whole numbers may be of any length here, and a float is never too long.
+# Whole numbers of any length become floats, because the conversion to int is limited.
 _scan: Final[Callable[[str, int], tuple[Any, int]]] = json.scanner.make_scanner(  # type: ignore[attr-defined]
     json.JSONDecoder(parse_constant=_reject, parse_int=float)
 )
@@ -321,7 +319,7 @@ _scan: Final[Callable[[str, int], tuple[Any, int]]] = json.scanner.make_scanner(
 
 @cache
 def _skipper() -> Callable[[memoryview], int]:
-    """A function that returns how many bytes the value at the beginning of a text takes, and the space behind it."""
+    """Return a function that returns the bytes of the value at the beginning of a text, with the space after it."""
     import msgspec
 
     decode = msgspec.json.Decoder(msgspec.Raw).decode

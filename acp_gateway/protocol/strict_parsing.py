@@ -1,7 +1,7 @@
-"""Parses a message of which no member is there twice, mostly in one pass.
+"""Parses a message and finds repeated members, mostly in one pass.
 
-A message may be of megabytes. Where there is no space between its members, a single pass tells both what it is and
-that no member is repeated.
+A message may have megabytes. If there is no space between its members, one pass reads it and proves that no member is
+repeated.
 """
 
 from collections.abc import Collection, Mapping
@@ -27,7 +27,7 @@ _ABSENT: Final = msgspec.Raw(b"")
 
 
 class _Outline(msgspec.Struct, gc=False):
-    """All the members that a message has by JSON-RPC, and what is directly in `params`; what is empty is not there."""
+    """The members of a message and those of its `params`; a missing member is empty."""
 
     jsonrpc: msgspec.Raw = _ABSENT
     id: msgspec.Raw = _ABSENT
@@ -39,8 +39,8 @@ class _Outline(msgspec.Struct, gc=False):
 
 _decode_outline = msgspec.json.Decoder(_Outline).decode
 _decode_session = msgspec.json.Decoder(str | None).decode
-# Colons up to which a text may be taken apart into a dict, and how many bytes may hold a further one: what it holds is
-# many times as large as short members are.
+# Maximum colons of a text that is decoded into a dict, and the bytes for each further one: a member of the dict takes
+# many times the bytes of a short member.
 _FEW_COLONS = 512
 _COLON_EVERY = 48
 
@@ -58,7 +58,10 @@ def parse_strictly(text: bytes) -> tuple[Message, str | None]:
 
 
 def repeated_member(text: bytes) -> str | None:
-    """As `spans.repeated_member`, of a valid message. Raises `InvalidMessage` where it has too many members."""
+    """Return the name of a repeated member of a valid message, as `spans.repeated_member` does.
+
+    Raises `InvalidMessage` if it has too many members.
+    """
     try:
         return spans.repeated_member(text)
     except TooMany as error:
@@ -71,18 +74,18 @@ def _is_sparse(text: bytes) -> bool:
 
 
 def _from_outline(text: bytes, outline: _Outline) -> Message | None:
-    """The message, None where its outline may leave something out or say it twice. May raise `DecodeError`.
+    """Return the message; None if its outline may lack or repeat a member. May raise `DecodeError`.
 
-    It is all there where its members, each of them once and with no space between them, make up the text.
+    The outline is complete if its members, once each and without space between them, have the size of the text.
     """
-    # Two braces, and a comma behind each member but one.
+    # Two braces, and a comma after each member except one.
     size = 1
     if outline.jsonrpc:
         size += len(b'"jsonrpc":,') + len(outline.jsonrpc)
     if outline.id:
         size += len(b'"id":,') + len(outline.id)
     if outline.method:
-        # Where it is spelled with escapes or beyond ASCII, it takes more.
+        # With escapes or beyond ASCII it takes more bytes, so that the sizes differ.
         size += len(b'"method":"",') + len(outline.method)
     if outline.result:
         size += len(b'"result":,') + len(outline.result)
@@ -90,7 +93,7 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
         size += len(b'"error":,') + len(outline.error)
     params, session = outline.params, None
     if params is not None:
-        # What kind of update it is, `parse` says.
+        # `parse` reads the kind of an update.
         if "update" in params or _are_alike(params):
             return None
         size += len(b'"params":,') + _compact_size(params)
@@ -108,14 +111,14 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
     )
     if params is not None and len(params) > spans.MEMBERS:
         raise InvalidMessage(INVALID_REQUEST, f"params have at most {spans.MEMBERS} members")
-    # Messages may wait for long, and many members take many times the bytes that count as waiting.
+    # A message may wait for long, and many members take many times the bytes that are counted for it.
     return classify(text, envelope, params if params is not None and len(params) <= methods.MEMBERS else None)
 
 
 def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
-    """Bytes of an object with these members, each of them once, where there is no space between them.
+    """Return the bytes of an object with these members, once each and without space between them.
 
-    Two braces, and for each member two quotes, a colon and a comma, but for the last one's.
+    That is two braces, and for each member two quotes, a colon and a comma, which the last one lacks.
     """
     return 2 + 4 * len(members) - bool(members) + len("".join(members).encode()) + sum(map(len, members.values()))
 

@@ -1,6 +1,6 @@
-"""Parses the handshake parameters of a client: its token, its request, the names of host and page.
+"""Parses the handshake parameters of a client: token, agent and session, resume request, `Host` and `Origin`.
 
-Over a WebSocket they are in the upgrade request, else in the first line. Nothing here verifies a token.
+Over a WebSocket they are in the upgrade request, else in the first line. Tokens are verified elsewhere.
 """
 
 import ipaddress
@@ -23,22 +23,22 @@ from acp_gateway.transports.websocket import CONNECTION_ID, RESUME
 from acp_gateway.transports.websocket_server import SUBPROTOCOL
 
 SESSION_ID_SIZE: Final = 1024
-"""Characters of a session's id at most, as of every id. Agents use a UUID or something like it."""
+"""Maximum characters of a session id, as of every id. Agents use UUIDs or similar ids."""
 
 BEARER_PROTOCOL: Final = "acp.bearer."
-"""A subprotocol that is a token: for browsers and other clients that can't send headers."""
+"""Prefix of a subprotocol that contains a token, for clients that can't send headers, such as browsers."""
 
 CONNECTION_ID_SIZE: Final = 64
-"""Characters of a connection's id at most. The gateway's own have 22."""
+"""Maximum characters of a connection id. Those of the gateway have 22."""
 
 COUNT_DIGITS: Final = 15
-"""Digits of a number of messages at most: what every JSON parser keeps exactly."""
+"""Maximum digits of a number of messages: every JSON parser keeps such a number exactly."""
 
 HOPS: Final = 32
-"""Proxies behind one another that are followed. Real chains have a handful."""
+"""Maximum number of chained proxies that are followed. Real chains have a handful."""
 
 QUERY_FIELDS: Final = 100
-"""Parameters of a query at most; four are known."""
+"""Maximum number of parameters in a query; four are known."""
 
 _PARAMETERS: Final = ("agent", "session", "observe", "control")
 
@@ -49,15 +49,15 @@ _COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
 _HOST: Final = re.compile(r"([a-z0-9._-]{1,255}|\[[0-9a-f:.]{2,45}\])(:[0-9]{0,5})?")
 
 _FORWARDED: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9A-Fa-f:.]+)")
-"""An address as proxies write it, some with the port. Without a scope, which can be any text."""
+"""An address as proxies write it, with or without a port. A scope is not accepted, because it can be any text."""
 
 
 class BadRequest(Exception):
-    """A request that can be understood in more than one way, or in none."""
+    """A request that is ambiguous or invalid."""
 
 
 class BadHello(Exception):
-    """A first line that is no hello: the code and the words of the error, and the id that it answers."""
+    """A first line that is not a valid hello request: code and message of the error, and the id of the request."""
 
     def __init__(self, code: int, message: str, request_id: RawId = jsonrpc.NO_ID) -> None:
         self.code = code
@@ -194,7 +194,10 @@ def _repeats_a_member(text: str) -> bool:
 
 
 def read_bearer(headers: Headers) -> str | None:
-    """The token of an upgrade: in its Authorization header, else among the subprotocols. Raises `BadRequest`."""
+    """Return the token of an upgrade request: from the Authorization header, else from the subprotocols.
+
+    Raises `BadRequest` if there is more than one.
+    """
     authorization = headers.get_all("Authorization")
     if len(authorization) > 1:
         raise BadRequest("there is more than one Authorization header")
@@ -209,10 +212,10 @@ def read_bearer(headers: Headers) -> str | None:
 
 
 def read_query(query: str) -> ConnectRequest:
-    """Read what an upgrade asks for. Other parameters are ignored. Raises `BadRequest`.
+    """Read the connect parameters of an upgrade request; unknown ones are ignored. Raises `BadRequest`.
 
-    A parameter whose name is nearly one of those that are known (`Observe`, `agent[]`) is refused: ignoring it would
-    let an observer in as a controller.
+    A name that is similar to a known one (`Observe`, `agent[]`) is refused: if it were ignored, an observer would be
+    admitted as a controller.
     """
     parameters = _parameters(query)
     for name in parameters:
@@ -246,9 +249,9 @@ def _parameters(query: str) -> dict[str, list[str]]:
 
 
 def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:
-    """The link that an upgrade asks for; None where it is content with one that can't be resumed.
+    """Return the resume request of an upgrade; None if it asks for no resumable link.
 
-    Control connections have none that could be. Raises `BadRequest`.
+    Links of control connections are not resumable. Raises `BadRequest`.
     """
     counts, ids = headers.get_all(RESUME), headers.get_all(CONNECTION_ID)
     if not counts or _parameters(query).get("control") == ["1"]:
@@ -291,7 +294,7 @@ def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> N
     if not loopback and not allowed:
         return
     found = _HOST.fullmatch(hosts[0].lower())
-    # The dot at the end of a full name is no part of it.
+    # A fully qualified name may end with a dot.
     name = "" if found is None else found[1].removesuffix(".")
     if name in allowed or (loopback and _is_loopback(name)):
         return

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "acp_gateway_"
 
+TRANSPORTS: Final = ("websocket", "http", "lines")
+
 CACHE_TIME: Final = 1.0
 """Seconds for which a text is used again: further requests within it cost no more."""
 
@@ -80,15 +82,15 @@ class _GatewayCollector:
 
     def _states(self) -> "Iterator[Metric]":
         hubs = self._gateway.hubs
-        connections: Counter[tuple[str, ...]] = Counter()
+        connections = Counter({(state, transport): 0 for state in ("connected", "away") for transport in TRANSPORTS})
         sessions: Counter[tuple[str, ...]] = Counter()
         decisions: Counter[tuple[str, ...]] = Counter({(name,): 0 for name in self._gateway.config.agents})
         outboxes = journals = 0
         for hub in hubs:
             for attachment in hub.attachments.values():
                 state = "connected" if attachment.away_since is None else "away"
-                transport = "" if attachment.connection is None else attachment.connection.stream.transport
-                connections[state, transport] += 1
+                if attachment.connection is not None:
+                    connections[state, attachment.connection.stream.transport] += 1
                 outboxes += attachment.outbox.unconfirmed_bytes
             for session in hub.multiplexer.sessions:
                 sessions[hub.name, session.state.name.lower()] += 1

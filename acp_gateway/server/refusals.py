@@ -20,6 +20,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.errors import (
     AccessError,
+    Busy,
     Forbidden,
     LinkGone,
     ProtocolError,
@@ -78,7 +79,7 @@ class Refusals:
 
     def __init__(self, settings: GatewaySection, limits: LimitsSection, audit: Audit) -> None:
         self._audit = audit
-        self.counts: Counter[str] = Counter()
+        self.counts = Counter(dict.fromkeys((error.reason for error in (*_COUNTED, Busy, ProtocolError)), 0))
         """Refused connections and requests since the start, by reason."""
         self._delay = min(REFUSAL_DELAY, settings.handshake_timeout / 2)
         self._window = limits.failed_attempts_window

@@ -30,18 +30,21 @@ _FREE_PORTS: Final = 1024
 
 
 class BoundSockets:
-    """The listening sockets of one address. Made by `bind`."""
+    """The listening sockets of one address, see `bind`."""
 
     def __init__(self, address: Address, listeners: list[trio.SocketListener], *, owns_file: bool) -> None:
         self.listeners = listeners
         self.urls = [_url(address, listener) for listener in listeners]
         """Their actual addresses, with the port that the system chose."""
-        # The socket's file that goes with it.
+        # Path of the unix socket, to be removed with it.
         self._file = Path(address.path) if owns_file else None
         self._closed = False
 
     def close(self) -> None:
-        """Stop listening. May be repeated; removes a socket's file once, because it may be the next gateway's then."""
+        """Stop listening, and remove the file of a unix socket.
+
+        May be called again: the file is removed once, because the next one may belong to another gateway.
+        """
         if self._closed:
             return
         self._closed = True
@@ -73,9 +76,9 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
 
 
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
-    """Find two different names of one address, which can't both be listened at.
+    """Return the first two addresses that can't both be listened at, because they are the same; None if there are none.
 
-    Asks the DNS, and blocks.
+    Resolves host names, and blocks meanwhile.
     """
     resolved = [_resolve(address) for address in addresses]
     for (first, its), (second, others) in combinations(zip(addresses, resolved, strict=True), 2):
@@ -86,14 +89,14 @@ def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None
 
 
 def _resolve(address: Address) -> list[str]:
-    """The IP addresses that a host stands for, or the file that a path leads to."""
+    """Return the IP addresses of a host, or the resolved path of a unix socket."""
     if address.scheme == "unix":
         path = Path(address.path)
         return [str(path.parent.resolve() / path.name)]
     try:
         return [str(found[4][0]) for found in socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)]
     except (OSError, UnicodeError):
-        return []  # To listen there says why.
+        return []  # Listening at it reports the error.
 
 
 def _explain(error: OSError, address: Address) -> str:
@@ -142,12 +145,12 @@ def find_listener(port: int) -> str | None:
 
 
 def _bind_unix(path: str) -> trio.SocketListener:
-    """A socket that only its owner can open, in place of one that a gateway left behind when it was killed."""
+    """Bind a unix socket that only its owner can open; a stale one, of a gateway that was killed, is replaced."""
     if os.path.exists(path):
         if not stat.S_ISSOCK(os.stat(path).st_mode):
             raise OSError(f"{path} exists and is not a socket")
         with socket.socket(socket.AF_UNIX) as probe:
-            # One with a full backlog is busy, and not to be waited for.
+            # Otherwise a full backlog would block.
             probe.setblocking(False)
             refused = probe.connect_ex(path)
         if refused == errno.ECONNREFUSED:
@@ -157,7 +160,7 @@ def _bind_unix(path: str) -> trio.SocketListener:
         else:
             raise OSError(refused, os.strerror(refused))
     sock = socket.socket(socket.AF_UNIX)
-    # The mode is set at birth: a moment with a wider one would be a moment to come in.
+    # The mode has to be right from the start: other users could connect before a later chmod.
     before = os.umask(0o177)
     try:
         sock.bind(path)

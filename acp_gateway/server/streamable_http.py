@@ -107,7 +107,10 @@ class StreamableHttp:
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
-            begin = _Begin(self._links, partial(self._gateway.admit, access, connect_request), connection)
+            admit = partial(self._gateway.admit, access, connect_request)
+            # Now for a refusal without its body, and again when that is there.
+            admit()
+            begin = _Begin(self._links, admit, connection)
             return Exchange(access, begin.run, begin.prepare)
         link = self._links.find(link_id, access)
         if link is None:

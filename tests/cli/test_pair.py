@@ -18,7 +18,7 @@ from acp_gateway.cli import pair as pairing_cli
 from acp_gateway.cli.main import main
 from acp_gateway.client import control, pairing, ssh
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.pairing import Listener, Offer, parse_offer
+from acp_gateway.client.pairing import ListenerPin, Offer, parse_offer
 from acp_gateway.client.ssh import SshTarget, mark
 from acp_gateway.config import host_writer
 from acp_gateway.config.addresses import parse_address
@@ -55,7 +55,7 @@ class Machine:
     ) -> AsyncIterator["FakePairing"]:
         self.asked.append((way, label, agents))
         self.tokens.append(mint())
-        listeners = tuple(Listener(parse_address(url), PIN) for url in self.listeners)
+        listeners = tuple(ListenerPin(parse_address(url), PIN) for url in self.listeners)
         token_id = f"{len(self.tokens):08x}"
         yield FakePairing(self, Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id))
 

@@ -1,7 +1,13 @@
 """The commands `serve` and `check-config`: problems of the configuration, and exit codes."""
 
+import json
+import logging
 from pathlib import Path
 
+import pytest
+import trio
+
+from acp_gateway.gateway.agent import hardening
 from tests.doubles import run_command as run
 
 
@@ -27,6 +33,24 @@ def test_a_wrong_configuration_ends_serve_with_one_line(config: Path) -> None:
     ended = run("serve", "--config", config)
     assert ended.exit_code == 3
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_serve_logs_in_the_format_of_the_configuration(
+    form: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = logging.getLogger()
+    # Without those of pytest, as a new process has it; both come back.
+    monkeypatch.setattr(root, "handlers", [])
+    monkeypatch.setattr(root, "level", root.level)
+    monkeypatch.setattr(hardening, "harden", lambda: None)
+    monkeypatch.setattr(trio, "run", lambda _: logging.getLogger("any").info("here"))
+    config.write_text(f'{config.read_text()}[log]\nformat = "{form}"\n')
+    (line,) = run("serve", "--config", config).stderr.splitlines()
+    if form == "json":
+        assert json.loads(line)["message"] == "here"
+    else:
+        assert line.endswith(" INFO    here")
 
 
 def test_check_config_finds_what_only_shows_in_the_files(config: Path, tmp_path: Path) -> None:

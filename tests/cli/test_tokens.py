@@ -95,6 +95,17 @@ def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: P
     assert created.stdout.startswith("acpgwg_")
 
 
+def test_a_token_of_the_role_metrics_is_made_for_all_of_the_gateway(config: Path, tmp_path: Path) -> None:
+    options = ["token", "create", "--config", str(config), "--label", "prometheus", "--role", "metrics"]
+    created = run(*options)
+    assert created.stdout.startswith("acpgwm_")
+    assert [token.role for token in TokenStore(tmp_path / "state").tokens()] == ["metrics"]
+    remember_session(tmp_path / "state", "s1")
+    refused = run(*options, "--session", "s1")
+    assert refused.exit_code == 2
+    assert "a token of the role metrics opens no session" in refused.stderr
+
+
 def test_a_token_for_some_workspaces_is_listed_with_them(config: Path, store: TokenStore) -> None:
     name_workspaces(config, "proj", "docs", "secret")
     created = run("token", "create", "--config", config, "--label", "x", "--workspace", "proj", "--workspace", "docs")

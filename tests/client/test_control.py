@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, ask, list_sessions, session_rows
+from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, list_sessions, request, session_rows
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.errors import (
@@ -140,15 +140,15 @@ async def test_one_request_is_made_on_a_control_connection_and_its_result_return
         assert await asker.rest() == b""
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "_acp-gateway/x", {"y": "ü"}, time_limit=TIMEOUT) == [1, None]
-    hello, request = seen
+        assert await request(destination, "_acp-gateway/x", {"y": "ü"}, time_limit=TIMEOUT) == [1, None]
+    hello, asked = seen
     assert hello == {"control": True}
-    assert (request["jsonrpc"], request["method"], request["params"]) == ("2.0", "_acp-gateway/x", {"y": "ü"})
+    assert (asked["jsonrpc"], asked["method"], asked["params"]) == ("2.0", "_acp-gateway/x", {"y": "ü"})
 
 
 async def test_a_result_may_be_null(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":null}')) as destination:
-        assert await ask(destination, "x", {}, time_limit=TIMEOUT) is None
+        assert await request(destination, "x", {}, time_limit=TIMEOUT) is None
 
 
 async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
         await asker.rest()
 
     async with gateway(tmp_path, handle) as destination:
-        assert await ask(destination, "x", {}, time_limit=TIMEOUT) == 1
+        assert await request(destination, "x", {}, time_limit=TIMEOUT) == 1
 
 
 @pytest.mark.parametrize(
@@ -186,7 +186,7 @@ async def test_an_answer_that_is_no_result_is_an_error_in_words(
 ) -> None:
     async with gateway(tmp_path, answering(answer)) as destination:
         with pytest.raises(GatewayError) as caught:
-            await ask(destination, "x", {}, time_limit=TIMEOUT)
+            await request(destination, "x", {}, time_limit=TIMEOUT)
     assert type(caught.value) is kind
     assert words in str(caught.value)
     assert str(tmp_path) in str(caught.value)
@@ -198,7 +198,7 @@ async def test_a_gateway_that_hangs_up_instead_of_answering_is_an_error(tmp_path
 
     async with gateway(tmp_path, hang_up) as destination:
         with pytest.raises(Unreachable, match="closed without an answer"):
-            await ask(destination, "x", {}, time_limit=TIMEOUT)
+            await request(destination, "x", {}, time_limit=TIMEOUT)
 
 
 async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
@@ -216,7 +216,7 @@ async def test_a_gateway_that_says_why_it_hangs_up_is_quoted() -> None:
             nursery.start_soon(trio.serve_listeners, serve, [listener])
             address = Address("ws", "127.0.0.1", listener.socket.getsockname()[1], "/acp")
             with pytest.raises(Unreachable, match="the token is not valid any more"):
-                await ask(Destination(address, None, "x", None, None, 1 << 20), "x", {}, time_limit=TIMEOUT)
+                await request(Destination(address, None, "x", None, None, 1 << 20), "x", {}, time_limit=TIMEOUT)
             nursery.cancel_scope.cancel()
 
 
@@ -232,7 +232,7 @@ async def test_ask_gives_up_after_its_time_limit_and_closes_the_connection(
 
     async with gateway(tmp_path, say_nothing) as destination:
         with pytest.raises(Unreachable, match=r"no answer; .* \(tried for 7 s\)$"):
-            await ask(destination, "x", {}, time_limit=7)
+            await request(destination, "x", {}, time_limit=7)
         assert trio.current_time() < TIMEOUT
         await closed.wait()
 
@@ -366,7 +366,7 @@ async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
             "turn": False,
             "waiting": [],
         }
-        assert await ask(ann, SESSIONS, {}, time_limit=TIMEOUT) == {"sessions": [told]}
+        assert await request(ann, SESSIONS, {}, time_limit=TIMEOUT) == {"sessions": [told]}
         assert await list_sessions(ann, time_limit=TIMEOUT) == Listing([told])
         assert await list_sessions(replace(ann, session="another"), time_limit=TIMEOUT) == Listing([])
         with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
@@ -374,7 +374,7 @@ async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
         assert await list_ids(replace(ann, agent="obliging")) == [anns]
         assert await list_ids(guest) == [bobs]
         with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
-            await ask(ann, "session/list", {}, time_limit=TIMEOUT)
+            await request(ann, "session/list", {}, time_limit=TIMEOUT)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
             await list_sessions(replace(guest, session="another"), time_limit=TIMEOUT)
         with pytest.raises(Unauthorized):

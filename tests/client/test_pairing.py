@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from acp_gateway.client.pairing import (
     MAX_CANDIDATES,
     Candidate,
-    Listener,
+    ListenerPin,
     Offer,
     candidates,
     find_listeners,
@@ -42,7 +42,7 @@ def config(*listen: ListenSection) -> Config:
 
 
 def offer(*urls: str, relayed: bool = True, **changes: Any) -> Offer:
-    listeners = tuple(Listener(parse_address(url), PIN) for url in urls)
+    listeners = tuple(ListenerPin(parse_address(url), PIN) for url in urls)
     values: dict[str, Any] = {
         "command": "/opt/acp-gateway",
         "token": TOKEN,
@@ -66,7 +66,7 @@ def test_each_tls_listener_that_serves_acp_is_found_with_the_pin_of_its_certific
     tcp = ListenSection(url="tcp://127.0.0.1:7080")
     any_port = ListenSection(url="tcp+tls://0.0.0.0:0", cert=chain, key=made.key_path)
     metrics = ListenSection(url="wss://0.0.0.0:9464", serves=("metrics",), cert=chain, key=made.key_path)
-    assert find_listeners(config(tcp, any_port, metrics, wss)) == (Listener(wss.address, made.pin),)
+    assert find_listeners(config(tcp, any_port, metrics, wss)) == (ListenerPin(wss.address, made.pin),)
 
 
 def create_other(tmp_path: Path) -> str:

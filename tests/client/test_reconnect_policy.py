@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.client.reconnect_policy import BACKOFF_MAX, Loss, backoff, final_error
+from acp_gateway.client.reconnect_policy import BACKOFF_MAX, LinkLoss, backoff, final_error
 from acp_gateway.errors import AgentError, Forbidden, GatewayError, ProtocolError, Unreachable
 
 
@@ -19,21 +19,21 @@ def test_jitter_decides_half_of_the_backoff() -> None:
 @pytest.mark.parametrize(
     ("loss", "resumable", "waiting", "kind"),
     [
-        (Loss("cut"), True, True, None),
-        (Loss("cut"), True, False, None),
-        (Loss("closed", closed=True), True, True, None),
-        (Loss("closed", 1001, closed=True), True, True, None),
-        (Loss("closed", closed=True), True, False, Unreachable),
-        (Loss("closed", 1001, closed=True), True, False, Unreachable),
-        (Loss("closed", 1008, closed=True), True, True, Forbidden),
-        (Loss("closed", 1009, closed=True), True, True, ProtocolError),
-        (Loss("closed", 1011, closed=True), True, True, AgentError),
-        (Loss("cut"), False, True, Unreachable),
-        (Loss("closed", 1011, closed=True), False, True, AgentError),
+        (LinkLoss("cut"), True, True, None),
+        (LinkLoss("cut"), True, False, None),
+        (LinkLoss("closed", closed=True), True, True, None),
+        (LinkLoss("closed", 1001, closed=True), True, True, None),
+        (LinkLoss("closed", closed=True), True, False, Unreachable),
+        (LinkLoss("closed", 1001, closed=True), True, False, Unreachable),
+        (LinkLoss("closed", 1008, closed=True), True, True, Forbidden),
+        (LinkLoss("closed", 1009, closed=True), True, True, ProtocolError),
+        (LinkLoss("closed", 1011, closed=True), True, True, AgentError),
+        (LinkLoss("cut"), False, True, Unreachable),
+        (LinkLoss("closed", 1011, closed=True), False, True, AgentError),
     ],
 )
 def test_final_error_of_a_loss_before_the_first_success(
-    loss: Loss, *, resumable: bool, waiting: bool, kind: type[GatewayError] | None
+    loss: LinkLoss, *, resumable: bool, waiting: bool, kind: type[GatewayError] | None
 ) -> None:
     error = final_error(loss, resumable=resumable, waiting=waiting)
     assert (None if error is None else type(error)) is kind

@@ -529,8 +529,8 @@ def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(talk: Dia
 
 
 def test_questions_of_no_session_or_of_an_unknown_one_are_withdrawn_at_once(talk: Dialogue) -> None:
-    question = request(5, "elicitation/create", requestId=1)
-    assert talk.gateway_says(question) == [question]
+    agent_request = request(5, "elicitation/create", requestId=1)
+    assert talk.gateway_says(agent_request) == [agent_request]
     talk.is_asked(6, "child")
     assert talk.loses_link() == [withdrawn(5), withdrawn(6)]
 

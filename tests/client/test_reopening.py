@@ -128,7 +128,7 @@ def test_a_session_is_resumed_where_the_agent_can_and_loaded_where_it_can_not(ca
 def pending() -> PendingRequests:
     """Pending requests with one open request."""
     pending = PendingRequests()
-    pending.ask(b"5", "s")
+    pending.add(b"5", "s")
     return pending
 
 
@@ -141,12 +141,12 @@ def test_nothing_waits_before_anything_was_asked() -> None:
 
 def test_a_question_waits_until_it_is_answered(pending: PendingRequests) -> None:
     assert pending
-    assert pending.answer(b"5")
+    assert pending.take_response(b"5")
     assert not pending
 
 
 def test_an_answer_to_something_that_was_never_asked_passes(pending: PendingRequests) -> None:
-    assert pending.answer(b"6")
+    assert pending.take_response(b"6")
     assert b"6" not in pending
 
 
@@ -155,7 +155,7 @@ def test_a_question_that_the_gateway_takes_back_does_not_wait(pending: PendingRe
     pending.cancel(b"5")
     assert not pending
     assert b"5" not in pending
-    assert pending.answer(b"5")
+    assert pending.take_response(b"5")
 
 
 # Answers that may not have left
@@ -163,14 +163,14 @@ def test_a_question_that_the_gateway_takes_back_does_not_wait(pending: PendingRe
 
 def test_open_questions_are_unsettled_and_so_are_those_whose_answers_have_not_left(pending: PendingRequests) -> None:
     for raw_id, session_id in ((b"6", "t"), (b"7", None), (b"8", "s")):
-        pending.ask(raw_id, session_id)
-    pending.answer(b"6")
-    pending.answer(b"7")
+        pending.add(raw_id, session_id)
+    pending.take_response(b"6")
+    pending.take_response(b"7")
     assert list(pending.unsettled({b"7"}).items()) == [(b"7", None), (b"5", "s"), (b"8", "s")]
 
 
 def test_an_answer_means_something_until_it_has_left(pending: PendingRequests) -> None:
-    pending.answer(b"5")
+    pending.take_response(b"5")
     pending.unsettled({b"5"})
     assert b"5" in pending
     pending.unsettled(())
@@ -181,8 +181,8 @@ def test_of_many_answers_the_latest_are_remembered() -> None:
     pending = PendingRequests()
     raw_ids = [b"%d" % number for number in range(ANSWERED_KEPT + 2)]
     for raw_id in raw_ids:
-        pending.ask(raw_id, "s")
-        pending.answer(raw_id)
+        pending.add(raw_id, "s")
+        pending.take_response(raw_id)
     assert list(pending.unsettled(raw_ids)) == raw_ids[2:]
 
 
@@ -193,25 +193,25 @@ def test_the_late_answer_to_a_question_that_was_withdrawn_means_nothing_once(pen
     assert pending.withdraw(b"5")
     assert not pending
     assert b"5" not in pending
-    assert not pending.answer(b"5")
-    assert pending.answer(b"5")
+    assert not pending.take_response(b"5")
+    assert pending.take_response(b"5")
 
 
 def test_an_answer_that_has_not_left_is_withdrawn_without_a_word_to_the_editor(pending: PendingRequests) -> None:
-    pending.answer(b"5")
+    pending.take_response(b"5")
     assert not pending.withdraw(b"5")
     assert b"5" not in pending
 
 
 def test_withdrawing_what_was_never_asked_is_nothing(pending: PendingRequests) -> None:
     assert not pending.withdraw(b"6")
-    assert pending.answer(b"6")
+    assert pending.take_response(b"6")
 
 
 def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(pending: PendingRequests) -> None:
     pending.withdraw(b"5")
-    pending.ask(b"5", "s")
-    assert pending.answer(b"5")
+    pending.add(b"5", "s")
+    assert pending.take_response(b"5")
 
 
 # The highest id
@@ -220,7 +220,7 @@ def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(pending: 
 def test_the_highest_whole_number_is_kept() -> None:
     pending = PendingRequests()
     for raw_id in (b"41", b"7", b'"99"', b"77.5", b"-100", b"null", b"1" + b"0" * 18):
-        pending.ask(raw_id, None)
+        pending.add(raw_id, None)
     assert pending.last_id == 41
 
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.reconnect_policy import Loss
+from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -661,7 +661,7 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_edito
 async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_something(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = Loss("the agent has ended", 1011, closed=True)
+    ended = LinkLoss("the agent has ended", 1011, closed=True)
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -679,7 +679,7 @@ async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_so
 async def test_an_editor_that_waits_when_the_agent_ends_is_answered(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = Loss("the agent has ended", 1011, closed=True)
+    ended = LinkLoss("the agent has ended", 1011, closed=True)
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with shimmed(gateway) as editor:
         await editor.start()

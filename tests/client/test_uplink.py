@@ -12,7 +12,7 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.reconnect_policy import BACKOFF_MIN, Loss
+from acp_gateway.client.reconnect_policy import BACKOFF_MIN, LinkLoss
 from acp_gateway.client.uplink import Uplink, close_at_once, loss_by_close
 from acp_gateway.errors import (
     AgentError,
@@ -357,7 +357,7 @@ async def test_everything_else_is_tried_again(gateway: FakeGateway, autojump_clo
 async def test_after_the_end_of_its_agent_there_is_no_link_before_one_is_wanted(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = Loss("the agent has ended", 1011, closed=True)
+    ended = LinkLoss("the agent has ended", 1011, closed=True)
     monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
@@ -381,7 +381,7 @@ async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left
         await close_at_once(stream)
 
     monkeypatch.setattr(
-        "acp_gateway.client.uplink.loss_by_close", lambda _: Loss("the agent has ended", 1011, closed=True)
+        "acp_gateway.client.uplink.loss_by_close", lambda _: LinkLoss("the agent has ended", 1011, closed=True)
     )
     monkeypatch.setattr("acp_gateway.client.uplink.close_at_once", close)
     async with kept_up(gateway) as (uplink, owner):
@@ -645,7 +645,7 @@ async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_wit
 async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clock: MockClock) -> None:
     near, far = memory_stream_pair()
     uri = WebSocketURI(False, "box", 80, "/acp", "")
-    how: list[Loss] = []
+    how: list[LinkLoss] = []
 
     async def client() -> None:
         stream = await connect_websocket(TrioBytes(near), uri, {}, max_message_size=4096, timing=Timing())
@@ -659,13 +659,13 @@ async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clo
         server = await accept_websocket(TrioBytes(far), lambda _: Accept(), max_message_size=4096, timing=Timing())
         assert server is not None
         await server.aclose(CloseReason.AGENT_GONE, "the agent\x1b[31m has ended")
-    assert how == [Loss("the gateway closed the connection: the agent\\x1b[31m has ended", 1011, closed=True)]
+    assert how == [LinkLoss("the gateway closed the connection: the agent\\x1b[31m has ended", 1011, closed=True)]
 
 
 async def test_what_was_too_large_for_the_gateway_is_not_sent_again(
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: Loss("too large", 1009, closed=True))
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: LinkLoss("too large", 1009, closed=True))
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
         await gateway.last.far.aclose()

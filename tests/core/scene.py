@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.archive import Loss
+from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
@@ -110,16 +110,16 @@ class Shelf:
         self.told.append(("replace", session.id))
         self.journals[session] = self._copy(session.journal)
 
-    def settle(self, session: Session) -> None:
+    def finish_journal(self, session: Session) -> None:
         """Keep the journal as the only holder, if the session had one: a cleared journal has no epoch."""
-        self.told.append(("settle", session.id))
+        self.told.append(("finish_journal", session.id))
         if session in self.journals and session.journal.epoch:
             assert self.journals[session].runs() == session.journal.runs()
 
     def holds(self, session: Session) -> bool:
         return session in self.journals
 
-    def loss(self, session: Session) -> Loss | None:
+    def loss(self, session: Session) -> JournalLoss | None:
         return None if session in self.journals else "removed"
 
     def read(self, session: Session) -> Journal | None:
@@ -130,7 +130,11 @@ class Shelf:
     def _copy(self, journal: Journal) -> Journal:
         copied = Journal(self._limit, journal.epoch)
         copied.restore(
-            journal.aside(), journal.runs(), journal.position, truncated=journal.truncated, former=journal.former
+            journal.states_set_aside(),
+            journal.runs(),
+            journal.position,
+            truncated=journal.truncated,
+            former=journal.former,
         )
         return copied
 
@@ -222,13 +226,13 @@ class Peer(Party):
         self._scene.multiplexer.client_back(self.client)
         self._scene.deliver()
 
-    def choose(self, question: Any, option: str) -> None:
+    def choose(self, agent_request: Any, option: str) -> None:
         """Answer a permission request."""
-        self.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
+        self.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": option}})
 
-    def fail(self, question: Any, code: int = -32602, message: str = "no dialog here") -> None:
+    def fail(self, agent_request: Any, code: int = -32602, message: str = "no dialog here") -> None:
         """Answer a request of the agent with an error."""
-        self.send(id=question["id"], error={"code": code, "message": message})
+        self.send(id=agent_request["id"], error={"code": code, "message": message})
 
     def cancel(self, session_id: str = "s") -> None:
         """Cancel the turns of a session."""

@@ -898,8 +898,10 @@ class SharingModel:
     def tags_that_wait(self) -> set[str]:
         """Tags of the agent's requests that wait in a session, or for one."""
         multiplexer = self.scene.multiplexer
-        waiting = [question for session in (None, *multiplexer.sessions) for question in multiplexer.waiting(session)]
-        return {question.describe()["tool"]["toolCallId"] for question in waiting}
+        waiting = [
+            agent_request for session in (None, *multiplexer.sessions) for agent_request in multiplexer.waiting(session)
+        ]
+        return {agent_request.describe()["tool"]["toolCallId"] for agent_request in waiting}
 
     def decided_by_a_controller_that_takes_part_with_what_was_offered(
         self, member: Member, ask: Ask, result: Body, before: dict[Member, dict[str, Record]]

@@ -22,8 +22,8 @@ def selected(option: str) -> dict[str, Any]:
     return {"outcome": {"outcome": "selected", "optionId": option}}
 
 
-def withdrawn(question: Any) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": question["id"]}}
+def withdrawn(agent_request: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": agent_request["id"]}}
 
 
 def answered(raw_id: Any, result: Any) -> dict[str, Any]:
@@ -63,16 +63,18 @@ def test_every_controller_is_asked_under_an_id_of_its_own() -> None:
 
 def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
     scene, ann, bob = together()
-    question = b'{ "params":{"sessionId":"s","options":[],"_meta":{"n":1.10}},"id" : %b,"method":"%b", "jsonrpc":"2.0"}'
+    agent_request = (
+        b'{ "params":{"sessionId":"s","options":[],"_meta":{"n":1.10}},"id" : %b,"method":"%b", "jsonrpc":"2.0"}'
+    )
     for method in (b"session/request_permission", b"elicitation/create"):
-        scene.agent.say(question % (b"1e0", method))
+        scene.agent.say(agent_request % (b"1e0", method))
     assert ann.heard_text() == [
-        question % (b"2", b"session/request_permission"),
-        question % (b"3", b"elicitation/create"),
+        agent_request % (b"2", b"session/request_permission"),
+        agent_request % (b"3", b"elicitation/create"),
     ]
     assert bob.heard_text() == [
-        question % (b"1", b"session/request_permission"),
-        question % (b"2", b"elicitation/create"),
+        agent_request % (b"1", b"session/request_permission"),
+        agent_request % (b"2", b"elicitation/create"),
     ]
 
 
@@ -152,9 +154,9 @@ def test_a_large_response_that_is_no_decision_is_not_kept(body: dict[str, Any]) 
     scene, ann, bob = together(Scene(make_policy(decision_size=300)))
     scene.agent.ask_permission("q")
     ann.send(id=ann.hears()["id"], **body)
-    (question,) = scene.multiplexer.waiting(scene.session())
-    assert question.refusal is not None
-    assert len(question.refusal) < 200
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
+    assert agent_request.refusal is not None
+    assert len(agent_request.refusal) < 200
     bob.send(id=bob.hears()["id"], **body)
     assert scene.agent.hears()["error"]["message"] == "no client gave a valid answer"
 
@@ -190,10 +192,10 @@ def test_a_client_may_spell_the_id_of_a_question_in_its_own_way(spelling: bytes)
 def test_that_a_person_cancelled_the_dialog_is_a_decision() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
-    question = bob.hears()
+    agent_request = bob.hears()
     ann.send(id=ann.hears()["id"], result=CANCELLED)
     assert scene.agent.hears() == answered("q", CANCELLED)
-    assert bob.hears() == withdrawn(question)
+    assert bob.hears() == withdrawn(agent_request)
 
 
 def test_those_who_lose_are_told_under_their_own_id_and_who_won_is_not() -> None:
@@ -242,12 +244,12 @@ def test_an_id_that_the_client_was_not_given_answers_nothing(raw_id: bytes) -> N
 def test_an_error_of_one_client_does_not_decide_a_permission_request() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
-    question = ann.hears()
+    agent_request = ann.hears()
     bob.fail(bob.hears())
     assert scene.agent.heard() == []
     assert ann.heard() == []
     assert scene.notes[-1].startswith("bob did not answer session/request_permission with a decision")
-    ann.choose(question, "no")
+    ann.choose(agent_request, "no")
     assert scene.agent.hears() == answered("q", selected("no"))
     assert bob.heard() == []
 
@@ -269,10 +271,10 @@ def test_an_error_of_one_client_does_not_decide_a_permission_request() -> None:
 def test_a_result_that_chooses_nothing_that_was_offered_decides_nothing(result: Any) -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
-    question = ann.hears()
+    agent_request = ann.hears()
     bob.send(id=bob.hears()["id"], result=result)
     assert scene.agent.heard() == []
-    ann.choose(question, "yes")
+    ann.choose(agent_request, "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
@@ -445,9 +447,9 @@ def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_re
     scene.agent.ask_permission("q")
     assert len(ann.heard()) == 1
     scene.agent.answer(asked)
-    response, question = ann.heard()
+    response, agent_request = ann.heard()
     assert response["id"] == own
-    ann.choose(question, "yes")
+    ann.choose(agent_request, "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
@@ -512,13 +514,13 @@ def test_a_dialog_that_was_open_when_the_link_was_lost_can_be_answered_once_it_i
     scene, ann, bob = together()
     bob.gone()
     scene.agent.ask_permission("q")
-    question = ann.hears()
+    agent_request = ann.hears()
     ann.away()
     assert scene.agent.heard() == []
     ann.back()
     assert ann.heard() == []
-    ann.choose(question, "yes")
-    ann.choose(question, "yes")
+    ann.choose(agent_request, "yes")
+    ann.choose(agent_request, "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
@@ -527,8 +529,8 @@ def test_an_away_client_gets_the_permission_request_and_its_withdrawal() -> None
     ann.away()
     scene.agent.ask_permission("q")
     bob.choose(bob.hears(), "yes")
-    question, taken_back = ann.heard()
-    assert taken_back == withdrawn(question)
+    agent_request, taken_back = ann.heard()
+    assert taken_back == withdrawn(agent_request)
 
 
 def test_what_only_one_client_gets_waits_for_one_that_is_connected() -> None:
@@ -538,20 +540,20 @@ def test_what_only_one_client_gets_waits_for_one_that_is_connected() -> None:
     scene.agent.send(id="q", method="_vendor/ask", params={"sessionId": "s"})
     assert ann.heard() == bob.heard() == []
     bob.back()
-    question = bob.hears()
+    agent_request = bob.hears()
     ann.back()
     assert ann.heard() == []
-    bob.send(id=question["id"], result="done")
+    bob.send(id=agent_request["id"], result="done")
     assert scene.agent.hears() == answered("q", "done")
 
 
 def test_session_close_withdraws_the_permission_request_from_that_client() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
-    question = ann.hears()
+    agent_request = ann.hears()
     own = ann.request("session/close", sessionId="s")
-    assert ann.heard() == [withdrawn(question), answered(own, {})]
-    ann.choose(question, "yes")
+    assert ann.heard() == [withdrawn(agent_request), answered(own, {})]
+    ann.choose(agent_request, "yes")
     assert scene.agent.heard() == []
     bob.choose(bob.hears(), "no")
     assert scene.agent.hears() == answered("q", selected("no"))
@@ -573,8 +575,8 @@ def test_session_cancel_of_any_client_cancels_all_agent_requests_of_the_session(
         answered("q1", CANCELLED),
         answered("q2", {"action": "cancel"}),
     ]
-    assert ann.heard() == [withdrawn(question) for question in at_ann]
-    assert bob.heard() == [withdrawn(question) for question in at_bob]
+    assert ann.heard() == [withdrawn(agent_request) for agent_request in at_ann]
+    assert bob.heard() == [withdrawn(agent_request) for agent_request in at_bob]
     ann.choose(at_ann[0], "yes")
     assert scene.agent.heard() == []
 
@@ -595,10 +597,10 @@ def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_no_decision_alone()
     ann.new_session("t")
     scene.agent.ask_permission("other", session_id="t")
     scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
-    (question,), (audit_event,) = ann.heard(), bob.heard()
+    (agent_request,), (audit_event,) = ann.heard(), bob.heard()
     ann.cancel()
     assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
-    ann.choose(question, "yes")
+    ann.choose(agent_request, "yes")
     bob.send(id=audit_event["id"], result=1)
     assert scene.agent.heard() == [answered("other", selected("yes")), answered("deed", 1)]
 
@@ -704,10 +706,10 @@ def test_what_an_agent_takes_back_must_be_a_question_of_its_own(raw: str) -> Non
 def test_the_end_of_the_agent_takes_everything_back() -> None:
     scene, ann, _ = together()
     scene.agent.ask_permission("q")
-    question = ann.hears()
+    agent_request = ann.hears()
     scene.lose_agent()
-    assert ann.hears() == withdrawn(question)
-    ann.choose(question, "yes")
+    assert ann.hears() == withdrawn(agent_request)
+    ann.choose(agent_request, "yes")
     assert scene.agent.heard() == []
     assert not scene.multiplexer.busy
 
@@ -731,7 +733,7 @@ def test_the_end_of_a_session_settles_what_was_asked_in_it() -> None:
     ann = scene.join("ann")
     ann.new_session()
     scene.agent.ask_permission("q1")
-    question = ann.hears()
+    agent_request = ann.hears()
     ann.away()
     scene.agent.send(id="q2", method="_vendor/do", params={"sessionId": "s"})
     own = ann.request("session/close", sessionId="s")
@@ -740,7 +742,7 @@ def test_the_end_of_a_session_settles_what_was_asked_in_it() -> None:
     assert first == answered("q1", CANCELLED)
     assert second["id"] == "q2"
     assert second["error"]["code"] == -32800
-    assert ann.heard() == [withdrawn(question), answered(own, {})]
+    assert ann.heard() == [withdrawn(agent_request), answered(own, {})]
     assert not scene.multiplexer.busy
 
 
@@ -782,12 +784,12 @@ def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
 def test_equal_request_ids_of_both_directions_are_kept_apart() -> None:
     scene, ann, _ = together()
     scene.agent.ask_permission(0)
-    question = ann.hears()
-    ann.send(id=question["id"], method="_vendor/request", params={"sessionId": "s"})
+    agent_request = ann.hears()
+    ann.send(id=agent_request["id"], method="_vendor/request", params={"sessionId": "s"})
     asked = scene.agent.hears()
     scene.agent.send(id=asked["id"], result="the client's")
-    assert ann.hears() == answered(question["id"], "the client's")
-    ann.choose(question, "yes")
+    assert ann.hears() == answered(agent_request["id"], "the client's")
+    ann.choose(agent_request, "yes")
     assert scene.agent.hears() == answered(0, selected("yes"))
 
 
@@ -823,10 +825,10 @@ def test_a_guest_with_the_controller_role_decides_permission_requests() -> None:
 def test_the_first_action_answers_an_elicitation(action: str) -> None:
     scene, ann, bob = together()
     elicit(scene)
-    question = ann.hears()
+    agent_request = ann.hears()
     bob.send(id=bob.hears()["id"], result={"action": action, "content": {"n": 1}})
     assert scene.agent.hears() == answered("e", {"action": action, "content": {"n": 1}})
-    assert ann.hears() == withdrawn(question)
+    assert ann.hears() == withdrawn(agent_request)
 
 
 @pytest.mark.parametrize("result", [{}, {"action": "perhaps"}, {"action": None}, None, CANCELLED])
@@ -879,11 +881,11 @@ def test_the_news_name_who_ended_the_turn_in_which_there_was_something_to_decide
     scene, ann, bob = together(**news_params())
     scene.agent.ask_permission()
     scene.agent.send(id="v", method="_vendor/do", params={"sessionId": "s"})
-    question = ann.hears()
+    agent_request = ann.hears()
     bob.heard()
     bob.cancel()
     taken_back, news = ann.heard()
-    assert taken_back == withdrawn(question)
+    assert taken_back == withdrawn(agent_request)
     assert news["params"] == {
         "sessionId": "s",
         "event": "decided",
@@ -910,12 +912,12 @@ def test_what_waits_can_be_listed_with_what_it_is_about_and_since_when() -> None
     scene.agent.send(id="q3", method="_vendor/do", params={"sessionId": "s"})
     scene.agent.send(id="q4", method="_vendor/do", params={"sessionId": "unknown"})
     waiting = scene.multiplexer.waiting(session)
-    assert [(question.title, question.arrived_at) for question in waiting] == [
+    assert [(agent_request.title, agent_request.arrived_at) for agent_request in waiting] == [
         ("do it", 5),
         ("which one?", 5),
         (None, 5),
     ]
-    assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q4"']
+    assert [agent_request.id for agent_request in scene.multiplexer.waiting(None)] == [b'"q4"']
 
 
 def test_a_question_that_is_odd_json_is_asked_and_answered_all_the_same() -> None:
@@ -1030,8 +1032,8 @@ def test_what_decides_nothing_is_not_written_down() -> None:
     scene.agent.ask_permission()
     ann.fail(ann.hears())
     eve.send(id=1, result=selected("yes"))
-    question = bob.hears()
-    bob.choose(question, "never offered")
+    agent_request = bob.hears()
+    bob.choose(agent_request, "never offered")
     scene.agent.send(id=7, method="_vendor/do", params={"sessionId": "s"})
     bob.send(id=bob.heard()[-1]["id"], result=None)
     assert decided(scene) == []
@@ -1049,8 +1051,8 @@ def test_what_decides_nothing_is_not_written_down() -> None:
 )
 def test_the_kind_of_an_option_is_what_the_agent_said(options: str, kind: str | None) -> None:
     text = f'{{"id":1,"method":"session/request_permission","params":{{"options":{options}}}}}'
-    question = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
-    assert question.kind_of("yes") == kind
+    agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    assert agent_request.kind_of("yes") == kind
 
 
 def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chosen() -> None:
@@ -1059,8 +1061,10 @@ def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chose
     for number in range(2):
         params = {"sessionId": "s", "toolCall": {"toolCallId": "c7"}, "options": options}
         scene.agent.send(id=number, method="session/request_permission", params=params)
-    for question, outcome in zip(ann.heard()[-2:], ({"outcome": "cancelled"}, {"outcome": "selected"}), strict=True):
-        ann.send(id=question["id"], result={"outcome": outcome | {"optionId": "cancelled"}})
+    for agent_request, outcome in zip(
+        ann.heard()[-2:], ({"outcome": "cancelled"}, {"outcome": "selected"}), strict=True
+    ):
+        ann.send(id=agent_request["id"], result={"outcome": outcome | {"optionId": "cancelled"}})
     assert [audit_event.details["optionKind"] for audit_event in decided(scene)] == [None, "allow_always"]
 
 
@@ -1085,9 +1089,9 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
     scene, ann, _bob = together()
     scene.agent.ask_permission()
     ann.heard()
-    (question,) = scene.multiplexer.waiting(scene.session())
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
     questions = scene.multiplexer._agent.agent_requests
-    questions.forward(question, [ann.client])
+    questions.forward(agent_request, [ann.client])
     questions.forward_open(scene.session(), ann.client)
     scene.deliver()
     assert ann.heard() == []
@@ -1095,9 +1099,11 @@ def test_who_has_a_question_is_not_asked_it_again() -> None:
 
 def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None:
     scene, ann, bob = together()
-    question = AgentRequest(parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0)
+    agent_request = AgentRequest(
+        parse(b'{"jsonrpc":"2.0","id":1,"method":"fs/read"}'), Audience.HOST, scene.session(), 0
+    )
     questions = scene.multiplexer._agent.agent_requests
-    questions.add(question)
+    questions.add(agent_request)
     for peer, asked in ((ann, 1), (bob, 0)):
         peer.heard()
         questions.forward_open(scene.session(), peer.client)

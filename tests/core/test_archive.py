@@ -60,7 +60,7 @@ def test_the_end_of_its_life_is_kept_and_its_journal_stays(shelf: Shelf) -> None
     scene.agent.update("talk")
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
-    assert shelf.told[-2:] == [("settle", "s"), ("keep", "s")]
+    assert shelf.told[-2:] == [("finish_journal", "s"), ("keep", "s")]
     (kept,) = shelf.journals.values()
     assert kept.position == 1
 

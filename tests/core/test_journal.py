@@ -332,14 +332,18 @@ class History(RuleBasedStateMachine):
         runs = self.journal.runs()
         held = [(message, states.get(n)) for messages, states, _ in runs for n, message in enumerate(messages)]
         assert held == self.said[len(self.said) - len(held) :]
-        assert [message for message, _ in [*self.journal.aside(), *held]] == self.journal.replay()
+        assert [message for message, _ in [*self.journal.states_set_aside(), *held]] == self.journal.replay()
         assert all(messages and list(states) == sorted(states) for messages, states, _ in runs)
 
     @invariant()
     def another_can_become_what_it_is(self) -> None:
         journal, other = self.journal, Journal(self.limit)
-        other.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
-        assert (other.runs(), other.aside(), other.size) == (journal.runs(), journal.aside(), journal.size)
+        other.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
+        assert (other.runs(), other.states_set_aside(), other.size) == (
+            journal.runs(),
+            journal.states_set_aside(),
+            journal.size,
+        )
         assert (other.position, other.truncated) == (journal.position, journal.truncated)
 
     @invariant()
@@ -379,9 +383,9 @@ def test_a_journal_can_be_written_down_and_taken_up_with_its_states_turns_and_po
         journal.append(text)
     journal.turn_ended()
     journal.append(b"dd")
-    assert journal.aside() == [(b"plan1", "plan"), (b"mode1", "mode")]
+    assert journal.states_set_aside() == [(b"plan1", "plan"), (b"mode1", "mode")]
     taken_up = Journal(10, "e")
-    taken_up.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
+    taken_up.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
     assert taken_up.replay() == journal.replay()
     assert (taken_up.size, taken_up.position, taken_up.truncated) == (journal.size, 6, True)
     assert taken_up.runs() == journal.runs()
@@ -416,7 +420,7 @@ def test_the_runs_say_which_messages_tell_a_state() -> None:
     expected = [([b"a", b"b", b"c"], {1: "plan", 2: "mode"}, True), ([b"d", b"e"], {0: "plan"}, False)]
     assert journal.runs() == expected
     taken_up = Journal(8, "e")
-    taken_up.restore(journal.aside(), journal.runs(), journal.position, truncated=journal.truncated)
+    taken_up.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
     assert taken_up.runs() == expected
     assert taken_up.states() == journal.states() == [b"c", b"d"]
 

@@ -963,8 +963,8 @@ def test_what_waits_for_a_decision_can_be_listed(scene: Scene, ann: Peer) -> Non
     ann.new_session()
     scene.agent.ask_permission(7)
     (session,) = scene.multiplexer.sessions
-    (question,) = scene.multiplexer.waiting(session)
-    assert question.title == "do it"
+    (agent_request,) = scene.multiplexer.waiting(session)
+    assert agent_request.title == "do it"
     assert scene.multiplexer.waiting(None) == []
     scene.join("bob", "other")
     scene.agent.ask_permission(8, "unknown")

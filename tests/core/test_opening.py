@@ -212,11 +212,11 @@ def test_who_joins_gets_everything_that_is_open_after_the_response(scene: Scene,
     ann.choose(ann.heard()[1], "yes")
     bob = scene.join("bob")
     bob.request(method, sessionId="s", cwd="/srv")
-    response, question = bob.heard()
+    response, agent_request = bob.heard()
     assert "result" in response
-    assert question["method"] == "session/request_permission"
+    assert agent_request["method"] == "session/request_permission"
     scene.agent.heard()
-    bob.choose(question, "no")
+    bob.choose(agent_request, "no")
     assert scene.agent.hears()["id"] == 7
 
 
@@ -480,10 +480,10 @@ def test_a_loader_that_has_gone_meanwhile_leaves_the_session_to_others(scene: Sc
     scene.agent.send(id=loading["id"], result={})
     assert not the_session(scene).attached
     assert not bob.client.agent_requests
-    *history, response, question = ann.load()
+    *history, response, agent_request = ann.load()
     assert texts(history) == ["one"]
     assert "result" in response
-    assert question["method"] == "session/request_permission"
+    assert agent_request["method"] == "session/request_permission"
 
 
 def test_a_resume_is_sent_as_a_load_and_the_replay_is_kept_for_others(scene: Scene, ann: Peer) -> None:
@@ -742,10 +742,10 @@ def test_the_first_new_of_a_client_that_came_for_a_session_is_answered_with_it(s
     scene.agent.ask_permission(7)
     bob = scene.join("bob", only="s")
     own = bob.request("session/new", cwd="/Users/bob", mcpServers=[{"command": "evil"}])
-    response, update, question = bob.heard()
+    response, update, agent_request = bob.heard()
     assert (response["id"], response["result"]) == (own, {"sessionId": "s", "modes": {"currentModeId": "a"}})
     assert texts([update]) == ["one"]
-    assert question["method"] == "session/request_permission"
+    assert agent_request["method"] == "session/request_permission"
     assert not scene.agent.heard()
     assert the_session(scene).cwd == "/srv"
     bob.request("session/new", cwd="/srv")

@@ -408,16 +408,16 @@ def test_a_prompt_that_was_given_back_can_be_cancelled_in_both_ways(scene: Scene
 def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene: Scene, ann: Peer) -> None:
     ann.prompt()
     scene.agent.ask_permission(raw_id=77)
-    (question,) = [message for message in ann.heard() if message.get("method") == "session/request_permission"]
+    (agent_request,) = [message for message in ann.heard() if message.get("method") == "session/request_permission"]
     ann.gone()
     scene.agent.heard()
     back = scene.join("ann", link="second")
-    back.comes_back(**at(ann), connection="first", questions=[question["id"], 99])
+    back.comes_back(**at(ann), connection="first", questions=[agent_request["id"], 99])
     (answer,) = back.heard()
-    assert taken_over([answer])["questions"] == [question["id"]]
-    back.choose(question, "yes")
+    assert taken_over([answer])["questions"] == [agent_request["id"]]
+    back.choose(agent_request, "yes")
     assert scene.agent.hears()["id"] == 77
-    back.choose(question, "no")
+    back.choose(agent_request, "no")
     assert scene.agent.heard() == []
     # Ids go on above those of the old link.
     scene.agent.ask_permission(raw_id=78)
@@ -428,13 +428,17 @@ def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene
     bob = scene.join("bob")
     bob.load()
     scene.agent.ask_permission()
-    question, his = ann.hears(), bob.hears()
+    agent_request, his = ann.hears(), bob.hears()
     ann.gone()
     back = scene.join("ann", link="second")
-    back.comes_back(connection="first", questions=[question["id"]])
+    back.comes_back(connection="first", questions=[agent_request["id"]])
     back.heard()
     bob.choose(his, "yes")
-    assert back.hears() == {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": question["id"]}}
+    assert back.hears() == {
+        "jsonrpc": "2.0",
+        "method": "$/cancel_request",
+        "params": {"requestId": agent_request["id"]},
+    }
 
 
 def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_not_open(
@@ -457,12 +461,12 @@ def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_n
 
 def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given_back(scene: Scene, ann: Peer) -> None:
     scene.agent.ask_permission(raw_id=1)
-    question = ann.hears()
+    agent_request = ann.hears()
     ann.gone()
     back = scene.join("ann", link="second")
     back.new_session("t")
     scene.agent.ask_permission(raw_id=2, session_id="t")
-    assert back.hears()["id"] == question["id"] == 1
+    assert back.hears()["id"] == agent_request["id"] == 1
     back.comes_back(**at(ann), connection="first", questions=[1])
     answer, asked = back.heard()
     assert taken_over([answer])["questions"] == []

@@ -104,7 +104,11 @@ class Restarting(RuleBasedStateMachine):
     def copied(self, journal: Journal) -> Journal:
         copy = Journal(self.limit, journal.epoch)
         copy.restore(
-            journal.aside(), journal.runs(), journal.position, truncated=journal.truncated, former=journal.former
+            journal.states_set_aside(),
+            journal.runs(),
+            journal.position,
+            truncated=journal.truncated,
+            former=journal.former,
         )
         return copy
 

@@ -354,10 +354,10 @@ def test_messages_of_an_announced_sub_agent_go_to_the_clients_of_its_parent_sess
     xena.heard()
     scene.agent.update("from below", "child")
     scene.agent.ask_permission("q", session_id="child")
-    update, question = xena.heard()
-    assert update["params"]["sessionId"] == question["params"]["sessionId"] == "child"
+    update, agent_request = xena.heard()
+    assert update["params"]["sessionId"] == agent_request["params"]["sessionId"] == "child"
     assert yuri.heard() == []
-    xena.choose(question, "yes")
+    xena.choose(agent_request, "yes")
     assert scene.agent.hears()["id"] == "q"
 
 
@@ -375,9 +375,9 @@ def test_a_sub_agent_that_was_not_announced_belongs_to_the_only_running_turn_and
     scene, xena, yuri = strangers()
     prompt = start_turn(scene, xena, "x")
     scene.agent.ask_permission("q", session_id="child")
-    question = xena.hears()
-    assert question["params"]["sessionId"] == "child"
-    xena.choose(question, "yes")
+    agent_request = xena.hears()
+    assert agent_request["params"]["sessionId"] == "child"
+    xena.choose(agent_request, "yes")
     assert scene.agent.hears()["id"] == "q"
     end_turn(scene, xena, prompt)
     start_turn(scene, yuri, "y")
@@ -403,7 +403,7 @@ def test_a_sub_agents_question_is_held_while_it_may_be_of_several() -> None:
     scene.agent.ask_permission("q", session_id="child")
     scene.agent.update("from below", "child")
     assert xena.heard() == yuri.heard() == []
-    assert [question.id for question in scene.multiplexer.waiting(None)] == [b'"q"']
+    assert [agent_request.id for agent_request in scene.multiplexer.waiting(None)] == [b'"q"']
     assert scene.notes == [
         "session/request_permission waits: no client is there to answer it",
         "dropped an update of the agent for no session that is open",
@@ -754,8 +754,8 @@ def test_a_permission_request_without_a_session_goes_to_all_clients_of_the_only_
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     scene.agent.send(id="q", method="session/request_permission", params={"options": [{"optionId": "yes"}]})
-    question, other = ann.hears(), bob.hears()
-    ann.choose(question, "yes")
+    agent_request, other = ann.hears(), bob.hears()
+    ann.choose(agent_request, "yes")
     assert scene.agent.hears()["id"] == "q"
     assert bob.hears()["params"] == {"requestId": other["id"]}
 

@@ -259,18 +259,18 @@ def test_without_terminals_nothing_is_looked_at() -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "terminal", "names_one"),
+    ("params", "terminal", "names_terminal"),
     [
         (b'{"terminalId":"acp-gateway-terminal-1"}', "t", True),
         (b'{"terminalId":"x"}', None, True),
         (b'{"terminalId":1}', None, False),
     ],
 )
-def test_the_terminal_that_a_request_names(params: bytes, terminal: str | None, names_one: bool) -> None:
+def test_the_terminal_that_a_request_names(params: bytes, terminal: str | None, names_terminal: bool) -> None:
     known, ann, _ = two()
     request = parse(b'{"id":1,"method":"terminal/output","params":%b}' % params)
     assert known.named(request) == (None if terminal is None else Terminal(ann, terminal))
-    assert known.names_one(request) is names_one
+    assert known.names_terminal(request) is names_terminal
 
 
 def test_the_terminals_of_who_has_gone_are_forgotten_and_no_others() -> None:

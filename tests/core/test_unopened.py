@@ -26,7 +26,7 @@ def make_session(session_id: str = "s", owner: str = "me", workspace: str | None
 
 
 def refuse(unopened: Unopened, session: Session, why: str = "no") -> None:
-    unopened.refused(session, parse(b'{"id":1,"error":{"code":1,"message":"%b"}}' % why.encode()))
+    unopened.remember_reason(session, parse(b'{"id":1,"error":{"code":1,"message":"%b"}}' % why.encode()))
 
 
 def asker(identity: str = "me", role: Role = Role.CONTROLLER, **viewer: Any) -> Client:

@@ -500,8 +500,8 @@ def test_the_audit_says_who_did_what_and_when_and_nothing_of_what_was_said(
         session = editor.ask("session/new", {"cwd": str(tmp_path), "mcpServers": [server]})["result"]["sessionId"]
         editor.session = session
         prompt = editor.prompt("whispered", "ask")
-        question = editor.asked()
-        editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        agent_request = editor.asked()
+        editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         assert editor.stop_reason(prompt) == "end_turn"
     gateway.read_log_until("detached")
     run_program("token", "revoke", shown, "--config", gateway.config)

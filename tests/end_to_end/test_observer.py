@@ -131,7 +131,7 @@ class Scene:
     controller: Caller
     session: str
     prompt: int
-    question: Message
+    agent_request: Message
     calls: Path
 
     @property
@@ -141,7 +141,7 @@ class Scene:
 
     def end(self) -> Message:
         """Decide; the answer to the prompt."""
-        self.controller.say(id=self.question["id"], result={"outcome": {"outcome": "selected", "optionId": "no"}})
+        self.controller.say(id=self.agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "no"}})
         return self.controller.wait_for(self.prompt)
 
 
@@ -152,9 +152,9 @@ def waiting_turn(gateway: RunningGateway) -> Iterator[Scene]:
         session = controller.begin()
         text = [{"type": "text", "text": "ask"}]
         prompt = controller.send(methods.PROMPT, {"sessionId": session, "prompt": text})
-        question = controller.receive()
-        assert question["method"] == methods.REQUEST_PERMISSION
-        yield Scene(controller, session, prompt, question, gateway.directory / "memory" / "calls")
+        agent_request = controller.receive()
+        assert agent_request["method"] == methods.REQUEST_PERMISSION
+        yield Scene(controller, session, prompt, agent_request, gateway.directory / "memory" / "calls")
 
 
 @contextmanager
@@ -203,7 +203,7 @@ def test_an_observer_says_everything_and_the_agent_hears_nothing(gateway: Runnin
 def test_an_observer_answers_whatever_may_be_asked_and_decides_nothing(gateway: RunningGateway, kind: str) -> None:
     with waiting_turn(gateway) as scene, observer(gateway, kind, scene.session) as viewer:
         before = scene.reached_agent
-        for number in (scene.question["id"], *range(60), str(scene.question["id"]), None):
+        for number in (scene.agent_request["id"], *range(60), str(scene.agent_request["id"]), None):
             viewer.say(id=number, result={"outcome": {"outcome": "selected", "optionId": "yes"}})
             viewer.say(id=number, error={"code": -32601, "message": "no"})
         assert "result" in viewer.ask(methods.LIST, {})
@@ -227,10 +227,10 @@ def test_an_agent_that_runs_the_client_does_not_get_in_to_decide_for_itself(gate
     with Caller(gateway, gateway.token_file, agent="climbing") as controller:
         session = controller.begin()
         prompt = controller.send(methods.PROMPT, {"sessionId": session, "prompt": []})
-        question = controller.receive()
+        agent_request = controller.receive()
         while not controller.told():
             controller.heard.append(controller.receive())
-        controller.say(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "no"}})
+        controller.say(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "no"}})
         controller.wait_for(prompt)
         climbed, decided = controller.told()
     answers = [json.loads(line) for line in climbed.splitlines()]

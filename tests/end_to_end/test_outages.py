@@ -629,9 +629,9 @@ def test_a_permission_asked_while_the_editor_is_away_comes_when_it_is_back_and_a
         (waiting,) = described(gateway, session)["waiting"]
         assert waiting["method"] == event["method"] == "session/request_permission"
         way.mend()
-        question = editor.asked()
+        agent_request = editor.asked()
         assert editor.told == ["one", "two"]
-        editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         assert editor.stop_reason(prompt) == "end_turn"
     assert editor.told == ["one", "two", "yes", "three"]
     assert len([message for message in editor.heard if message.get("method") == "session/request_permission"]) == 1

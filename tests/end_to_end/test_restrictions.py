@@ -292,8 +292,8 @@ def play(editor: Editor, cwd: Path) -> list[Message]:
     params = {"cwd": str(cwd), "mcpServers": servers("tools")}
     editor.session = editor.ask(methods.NEW, params)["result"]["sessionId"]
     prompt = editor.prompt("hello", "ask", "good-bye")
-    question = editor.asked()
-    editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+    agent_request = editor.asked()
+    editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
     assert editor.stop_reason(prompt) == "end_turn"
     assert editor.told == ["hello", "yes", "good-bye"]
     return [

@@ -394,10 +394,10 @@ def test_a_permission_waits_until_a_controller_is_there_to_decide_it(gateway: Ru
                 await decider.agent.load_session(cwd="/", session_id=session)
                 await decider.until(decider.asked)
                 # First the history, then the answer to the load, then what is still open.
-                *_, history, answer, question = decider.heard
+                *_, history, answer, agent_request = decider.heard
                 assert history["params"]["update"] == decider.updates(session)[-1]
                 assert answer["result"] == {}
-                assert question == decider.asked()[0]
+                assert agent_request == decider.asked()[0]
                 await decider.decide("yes")
                 await decider.until_told(session, "yes")
                 assert texts(decider.updates(session)) == ["begun", "yes"]

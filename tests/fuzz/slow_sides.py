@@ -104,7 +104,7 @@ def _history(text: bytes) -> Iterator[Step]:
     yield partial(scene.multiplexer.receive_from_agent, [b'{"id":%b,"result":{"sessionId":"f"}}' % asked.id])
     stored = shelf.read(session)
     assert stored is not None
-    yield from (stored.states, stored.replay, stored.aside, stored.runs, partial(stored.shrink, 100))
+    yield from (stored.states, stored.replay, stored.states_set_aside, stored.runs, partial(stored.shrink, 100))
 
 
 def _asked(scene: Scene, peer: Peer, method: str, **params: Any) -> Iterator[Step]:

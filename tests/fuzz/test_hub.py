@@ -63,7 +63,7 @@ class Hall:
                 self._say(self.peers[party], text)
             case Writes(text) if self._agent is not None:
                 self._agent.stream.send_nowait([text])
-            case Joins(part) if not self.scene.hub.over:
+            case Joins(part) if not self.scene.hub.ended:
                 self.comes(part)
             case Does(what, party):
                 await self._does(what, party)
@@ -199,7 +199,7 @@ async def play(storm: Storm, plan: Plan, *, shared: bool) -> None:
         for step in plan:
             for act in storm.acts(step):
                 await there.carry_out(act)
-        if not there.scene.hub.over:
+        if not there.scene.hub.ended:
             for act in storm.round_trip(there.comes(HONEST)):
                 await there.carry_out(act)
         for party in storm.parties:

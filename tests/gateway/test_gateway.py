@@ -241,7 +241,7 @@ class ServedConnection:
 
     def __init__(self, gateway: Gateway, access: Access, connect_request: ConnectRequest) -> None:
         self._gateway = gateway
-        self.admission = gateway.admit(access, connect_request)
+        self.grant = gateway.admit(access, connect_request)
         theirs, ours = memory_message_stream_pair()
         self.editor = Editor(theirs)
         self.stream = Overheard(ours)
@@ -256,7 +256,7 @@ class ServedConnection:
 
     async def serve(self) -> None:
         try:
-            await self._gateway.serve(self.stream, self.admission, "test")
+            await self._gateway.serve(self.stream, self.grant, "test")
         except Exception as error:
             self.bug = error
         finally:
@@ -569,7 +569,7 @@ async def test_stop_unused_does_not_stop_an_agent_with_clients(scene: Scene, age
         (hub,) = gateway.hubs
         gateway.services.stop_unused(hub.multiplexer.agent_handle)
         gateway.services.stop_unused(AgentDouble())
-        assert not hub.over
+        assert not hub.ended
 
 
 # What hubs are told of the configuration
@@ -1840,8 +1840,8 @@ async def test_who_was_here_and_what_was_opened_and_decided_is_written_down_and_
         call = {"toolCallId": "c", "title": "s3cret", "kind": "execute", "rawInput": "s3cret"}
         params = {"sessionId": session, "toolCall": call, "options": options}
         await agents[0].send(id="q", method="session/request_permission", params=params)
-        question = await served.editor.receive()
-        await served.editor.send(id=question["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        agent_request = await served.editor.receive()
+        await served.editor.send(id=agent_request["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         await served.editor.request("s3cret/method", {"s3cret": 1})
         await served.leave()
     who = {"connection": "test", "identity": "ann"}

@@ -1053,7 +1053,7 @@ async def test_a_client_whose_initialize_fails_with_the_agent_is_not_kept() -> N
         await end(scene.agent, 3)
         (answer,) = await scene.editor.receive_rest()
         assert answer["error"]["data"]["exitCode"] == 3
-        assert not scene.hub.over
+        assert not scene.hub.ended
         scene.scope.cancel()
     assert scene.editor.closed_with == (CloseReason.AGENT_GONE, "the agent fake ended with exit code 3")
 
@@ -1092,7 +1092,7 @@ async def test_an_idle_agent_is_stopped_and_started_again_with_the_next_request(
         await second.answer("session/load", {})
         assert (await second.receive())["method"] == "session/prompt"
         assert trio.current_time() == now
-        assert not scene.hub.over
+        assert not scene.hub.ended
 
 
 async def ask_something(scene: Scene) -> None:
@@ -1144,7 +1144,7 @@ async def test_idle_timeout_ends_a_hub_without_clients(autojump_clock: MockClock
         assert not scene.ended.is_set()
         await trio.sleep(5.0)
         assert scene.ended.is_set()
-        assert scene.hub.over
+        assert scene.hub.ended
         assert scene.agent.agent.exit_code == -15
         assert not any(session.live for session in scene.registry)
 
@@ -1153,7 +1153,7 @@ async def test_a_hub_whose_agent_is_stopped_ends_when_the_last_client_has_gone(a
     async with sharing(idle_timeout=8.0) as (scene, ann):
         await trio.sleep(20.0)
         assert scene.agent.agent.exit_code == -15
-        assert not scene.hub.over
+        assert not scene.hub.ended
         await ann.stream.aclose()
         await trio.sleep(5.0)
         assert scene.ended.is_set()
@@ -1219,7 +1219,7 @@ async def test_a_client_that_leaves_a_shared_agent_takes_nothing_along() -> None
         assert scene.agent.peek() == []
         await scene.agent.stream.send_batch([update(5), encode({"id": turn, "result": {"stopReason": "end_turn"}})])
         assert numbers_of([await bob.receive()]) == [5]
-        assert not scene.hub.over
+        assert not scene.hub.ended
 
 
 async def test_an_unshared_agent_with_only_a_guest_is_stopped() -> None:
@@ -1240,7 +1240,7 @@ async def test_a_guest_that_leaves_does_not_end_the_agent_of_its_host() -> None:
         await guest.stream.aclose()
         await guest.gone.wait()
         await wait_all_tasks_blocked()
-        assert not scene.hub.over
+        assert not scene.hub.ended
         await scene.editor.stream.aclose()
 
 

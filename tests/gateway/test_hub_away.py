@@ -653,9 +653,9 @@ async def test_when_a_client_of_a_shared_agent_is_gone_its_turn_goes_on_and_what
         await wait_all_tasks_blocked()
         assert scene.agent.peek() == []
         bob = await scene.enter("bob")
-        question = await bob.receive()
-        assert is_question(question)
-        await bob.stream.send(choice(question["id"], "no"))
+        agent_request = await bob.receive()
+        assert is_question(agent_request)
+        await bob.stream.send(choice(agent_request["id"], "no"))
         assert (await scene.agent.receive())["result"]["outcome"]["optionId"] == "no"
         await scene.agent.send(id=turn, result={"stopReason": "end_turn"})
         await wait_all_tasks_blocked()
@@ -694,9 +694,9 @@ async def test_an_agent_that_does_not_read_while_it_asks_slows_a_client_down_and
     async with resuming(shared=shared, timeout=math.inf, stall_timeout=60.0) as (scene, ann):
         await scene.open_turn()
         await scene.agent.send(**permission())
-        (question,) = filter(is_question, await ann.waiting())
+        (agent_request,) = filter(is_question, await ann.waiting())
         await flood_agent(ann, WINDOW - 10 * UPDATE)
-        ann.link.send([choice(question["id"])])
+        ann.link.send([choice(agent_request["id"])])
         await trio.sleep(HOUR)
         assert await ann.waiting() == []
         assert ann.link.outbox.unconfirmed_bytes > WINDOW - 10 * UPDATE
@@ -720,7 +720,7 @@ async def test_who_reconnects_again_and_again_to_an_agent_that_does_not_read_fil
     async with resuming(timeout=math.inf, stall_timeout=60.0) as (scene, ann):
         await scene.open_turn()
         await scene.agent.send(**permission())
-        (question,) = filter(is_question, await ann.waiting())
+        (agent_request,) = filter(is_question, await ann.waiting())
         total = 10 * WINDOW
         await flood_agent(ann, total)
         for _ in range(5):
@@ -729,7 +729,7 @@ async def test_who_reconnects_again_and_again_to_an_agent_that_does_not_read_fil
             await trio.sleep(HOUR)
             assert presence(ann) is Presence.CONNECTED
             assert sum(map(len, scene.agent.peek())) <= 2 * WINDOW + 2 * HIGH_WATER
-        ann.link.send([choice(question["id"])])
+        ann.link.send([choice(agent_request["id"])])
         heard: list[Any] = []
         while len(heard) < total // UPDATE + 1:
             with trio.fail_after(10 * HEARTBEAT):

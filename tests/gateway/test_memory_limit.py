@@ -429,7 +429,7 @@ async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptur
     place.sends(place.peers[0], LIMIT // 10)
     look(place, other)
     assert other.hub.outgoing_bytes == 0
-    assert (place.detached(), place.hub.over) == ([], False)
+    assert (place.detached(), place.hub.ended) == ([], False)
     assert caplog.messages == [
         f"agent: memory_limit ({LIMIT} bytes) is reached, and most of it waits for the agent agent"
     ]

@@ -34,7 +34,7 @@ def test_a_turn_is_counted_by_the_stop_reasons_of_the_protocol_and_no_others(
     session = Session("demo", "s", "ann", Journal(1000, "e"))
     metrics.count_hook_event(HookEvent("turn_end", session, {"stopReason": stop_reason, "seconds": 12.5}))
     metrics.count_hook_event(HookEvent("permission_waiting", session, {}))
-    assert metrics.turns == {("demo", label): 1}
+    assert +metrics.turns == {("demo", label): 1}
     assert (metrics.turn_seconds["demo"].total, metrics.turn_seconds["other"].total) == (12.5, 0.0)
 
 
@@ -54,7 +54,7 @@ def test_starts_and_ends_of_agents_are_counted_and_other_events_are_not(metrics:
     ):
         metrics.count_audit_event(event)
     assert metrics.agent_starts == {"demo": 1, "other": 0}
-    assert metrics.agent_exits == {("demo", "exited"): 1}
+    assert +metrics.agent_exits == {("demo", "exited"): 1}
 
 
 @pytest.mark.parametrize(
@@ -68,4 +68,4 @@ def test_starts_and_ends_of_agents_are_counted_and_other_events_are_not(metrics:
 )
 def test_the_end_of_a_client_is_counted_by_a_word(disconnect: Disconnect | None, reason: str, metrics: Metrics) -> None:
     metrics.count_detached(disconnect)
-    assert metrics.detached == {reason: 1}
+    assert +metrics.detached == {reason: 1}

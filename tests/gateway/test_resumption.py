@@ -28,7 +28,7 @@ class RegisteredLink:
         self.links = LinkRegistry()
         self.token = self.make_token("ann")
         self.access = Access.of(self.token)
-        self.link = replace(ann.ticket, id="L", admission=replace(ADMISSION, access=self.access))
+        self.link = replace(ann.ticket, id="L", grant=replace(ADMISSION, access=self.access))
         self.links.add(self.link)
 
     def make_token(self, identity: str) -> Token:
@@ -98,7 +98,7 @@ async def test_a_link_of_another_token_is_refused_like_an_unknown_one(tokens: To
 async def test_the_kernels_word_for_the_same_user_is_as_good_as_the_same_token(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
         registered = RegisteredLink(tokens, ann)
-        registered.link.admission = replace(ADMISSION, access=Access("me", None))
+        registered.link.grant = replace(ADMISSION, access=Access("me", None))
         assert registered.find(Access("me", None)) is registered.link
         assert refusal(registered, Access("you", None)) is LinkGone
         assert refusal(registered, Access.of(registered.make_token("me"))) is LinkGone

@@ -52,7 +52,7 @@ from tests.server.echoing import (
     upgrade,
     with_tls,
 )
-from tests.server.test_refusals import Book
+from tests.server.test_refusals import AuditLog
 from tests.transports.frames import TEXT, frame
 
 MANY = 4096
@@ -91,9 +91,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def book(gateway: EchoingGateway) -> Book:
+def audit_log(gateway: EchoingGateway) -> AuditLog:
     """The gateway's audit."""
-    gateway.audit = Book()
+    gateway.audit = AuditLog()
     return gateway.audit
 
 
@@ -202,7 +202,7 @@ async def test_nothing_tells_one_wrong_token_from_another(
 @pytest.mark.usefixtures("hasty")
 async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
     gateway: EchoingGateway,
-    book: Book,
+    audit_log: AuditLog,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limit(gateway, failed_attempts=3)
@@ -213,8 +213,8 @@ async def test_a_flood_of_wrong_tokens_does_not_lock_out_a_right_one(
         assert answers[3].headers["acp-gateway"] == ["too_many_attempts"]
         assert (await ask(listener, "/acp", *upgrade(bearer(token)))).status == 101
         assert (await ask(listener, "/acp", *upgrade(bearer(mint())))).status == 429
-    assert [entry["event"] for entry in book.entries] == ["refused"] * 3 + ["authenticated", "refused"]
-    assert book.entries[-1]["count"] == 48
+    assert [entry["event"] for entry in audit_log.entries] == ["refused"] * 3 + ["authenticated", "refused"]
+    assert audit_log.entries[-1]["count"] == 48
     assert len(caplog.records) == 4
 
 
@@ -267,7 +267,7 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
 ) -> None:
     proxies = (ipaddress.ip_network("127.0.0.1"),)
     gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=proxies)
-    gateway.audit = book = Book()
+    gateway.audit = audit_log = AuditLog()
     limit(gateway, failed_attempts=2, handshakes_per_address=1)
     async with listening(WS, gateway) as listener, connected(listener), connected(listener):
 
@@ -279,7 +279,7 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
         assert await wrong("nonsense") == 401
         response = await ask(listener, "/acp", *upgrade(bearer(gateway.token()), "X-Forwarded-For: 192.0.2.1"))
         assert response.status == 101
-    addresses = [entry["address"] for entry in book.entries]
+    addresses = [entry["address"] for entry in audit_log.entries]
     assert addresses == ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1", "192.0.2.1", "192.0.2.1"]
     assert re.search(r"\w{8} \(192\.0\.2\.1 by way of 127\.0\.0\.1:\d+\): refused: no valid token", caplog.text)
 
@@ -313,7 +313,7 @@ async def test_a_gateway_that_is_full_says_so_with_the_same_number_on_either_way
 
 async def test_the_audit_knows_who_came_in_and_who_did_not(
     gateway: EchoingGateway,
-    book: Book,
+    audit_log: AuditLog,
     tmp_path: Path,
 ) -> None:
     entry, token = gateway.tokens.create("laptop", "ann", None, role="observer")
@@ -325,7 +325,7 @@ async def test_the_audit_knows_who_came_in_and_who_did_not(
         async with connected(local) as lines:
             await lines.send(hello())
             await lines.receive()
-    first, second, third, fourth = book.entries
+    first, second, third, fourth = audit_log.entries
     assert first == {
         "event": "authenticated",
         "connection": gateway.served[0].name,
@@ -343,18 +343,18 @@ async def test_the_audit_knows_who_came_in_and_who_did_not(
     assert (third["event"], third["reason"]) == ("refused", "unauthorized")
     assert "credential" not in third
     assert (fourth["event"], fourth["address"], fourth["credential"]) == ("authenticated", "unix", "the system")
-    assert token not in str(book.entries)
+    assert token not in str(audit_log.entries)
 
 
 async def test_a_link_that_goes_on_is_known_to_the_audit_by_its_name(
     gateway: EchoingGateway,
-    book: Book,
+    audit_log: AuditLog,
 ) -> None:
     gateway.links["the-links-id"] = 7
     headers = ["Acp-Connection-Id: the-links-id", "Acp-Gateway-Resume: 3"]
     async with listening(WS, gateway) as listener:
         await ask(listener, "/acp", *upgrade(bearer(gateway.token()), *headers))
-    (entry,) = book.entries
+    (entry,) = audit_log.entries
     assert entry["connection"] == gateway.resumed[0].name
     assert entry["connection"].startswith("the-link (127.0.0.1:")
 
@@ -602,7 +602,7 @@ def vouched(
 
 async def test_a_certificate_is_as_good_as_a_token(
     gateway: EchoingGateway,
-    book: Book,
+    audit_log: AuditLog,
     vouched: ListenSection,
     authority: Authority,
     certificate: Path,
@@ -617,7 +617,10 @@ async def test_a_certificate_is_as_good_as_a_token(
     assert (served.access.identity, served.access.role, served.agent) == ("ann", "observer", "second")
     assert served.access.credential == "certificate laptop"
     assert served.access.expires == END.timestamp()
-    assert (book.entries[0]["event"], book.entries[0]["credential"]) == ("authenticated", "certificate laptop")
+    assert (audit_log.entries[0]["event"], audit_log.entries[0]["credential"]) == (
+        "authenticated",
+        "certificate laptop",
+    )
 
 
 async def test_a_client_certificate_authenticates_line_connections_as_well(

@@ -168,7 +168,7 @@ async def test_a_link_that_cannot_be_resumed_is_counted_by_reason(serving_gatewa
         await ask(
             ann.listener, "/acp", *upgrade(bearer(ann.token or "")), "Acp-Connection-Id: x", "Acp-Gateway-Resume: 0"
         )
-    assert serving_gateway.metrics.resumes == {"unknown": 1}
+    assert +serving_gateway.metrics.resumes == {"unknown": 1}
 
 
 async def test_the_event_loop_is_observed_once_a_second(gateway: EchoingGateway, autojump_clock: MockClock) -> None:
@@ -177,6 +177,15 @@ async def test_the_event_loop_is_observed_once_a_second(gateway: EchoingGateway,
         await trio.sleep(3.5)
         nursery.cancel_scope.cancel()
     assert sum(gateway.metrics.event_loop_lag.counts) == 3
+
+
+async def test_what_may_be_counted_is_at_zero_from_the_start(gateway: EchoingGateway) -> None:
+    text = MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit)).response().body.decode()
+    families = {family.name: family.samples for family in text_string_to_metric_families(text)}
+    without = {name for name, samples in families.items() if name.startswith("acp_gateway_") and not samples}
+    assert without == {"acp_gateway_sessions"}
+    exits = {(sample.labels["agent"], sample.labels["how"]) for sample in families["acp_gateway_agent_exits"]}
+    assert exits == {(agent, how) for agent in ("first", "second") for how in ("exited", "stopped", "given_up")}
 
 
 # The library

@@ -31,7 +31,7 @@ LIMIT = 3
 WINDOW = 60.0
 
 
-class Book(Audit):
+class AuditLog(Audit):
     """An audit in memory."""
 
     def __init__(self) -> None:
@@ -43,19 +43,19 @@ class Book(Audit):
 
 
 @pytest.fixture
-def book() -> Book:
-    return Book()
+def audit_log() -> AuditLog:
+    return AuditLog()
 
 
 @pytest.fixture
-def refusals(book: Book, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Refusals:
+def refusals(audit_log: AuditLog, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Refusals:
     caplog.set_level(logging.INFO)
-    return make(book, tmp_path)
+    return make(audit_log, tmp_path)
 
 
-def make(book: Book, tmp_path: Path, **settings: Any) -> Refusals:
+def make(audit_log: AuditLog, tmp_path: Path, **settings: Any) -> Refusals:
     limits = LimitsSection(failed_attempts=LIMIT, failed_attempts_window=WINDOW)
-    return Refusals(GatewaySection(state_dir=tmp_path, **settings), limits, book)
+    return Refusals(GatewaySection(state_dir=tmp_path, **settings), limits, audit_log)
 
 
 def pending(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
@@ -77,8 +77,8 @@ async def test_over_the_count_an_address_is_told_so_and_late(refusals: Refusals)
     assert [refusal.delay for refusal in told] == [0.0] * LIMIT + [REFUSAL_DELAY] * 2
 
 
-async def test_the_answer_comes_before_the_handshake_is_given_up(book: Book, tmp_path: Path) -> None:
-    refusals = make(book, tmp_path, handshake_timeout=0.5)
+async def test_the_answer_comes_before_the_handshake_is_given_up(audit_log: AuditLog, tmp_path: Path) -> None:
+    refusals = make(audit_log, tmp_path, handshake_timeout=0.5)
     told = [refusals.refuse(pending(), Unauthorized("no"), presented=None, credential=None) for _ in range(LIMIT + 1)]
     assert told[-1].delay == 0.25
 
@@ -151,12 +151,12 @@ async def test_all_are_told_the_same_over_the_count(refusals: Refusals) -> None:
 
 
 async def test_a_refusal_is_in_the_log_and_in_the_audit(
-    refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture
+    refusals: Refusals, audit_log: AuditLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals.refuse(pending(), Forbidden("because"), presented="acpgw_secret", credential="token 1")
     (record,) = caplog.records
     assert (record.levelno, record.getMessage()) == (logging.WARNING, "c1: refused: because")
-    assert book.entries == [
+    assert audit_log.entries == [
         {
             "event": "refused",
             "connection": "c1",
@@ -176,9 +176,9 @@ async def test_a_laptop_that_has_slept_is_no_warning(
     assert [record.levelno for record in caplog.records] == [logging.INFO]
 
 
-async def test_who_comes_in_is_in_the_audit(refusals: Refusals, book: Book) -> None:
+async def test_who_comes_in_is_in_the_audit(refusals: Refusals, audit_log: AuditLog) -> None:
     refusals.record_authenticated(pending(), identity="ann")
-    (entry,) = book.entries
+    (entry,) = audit_log.entries
     assert entry == {
         "event": "authenticated",
         "connection": "c1",
@@ -189,34 +189,34 @@ async def test_who_comes_in_is_in_the_audit(refusals: Refusals, book: Book) -> N
 
 
 async def test_who_comes_in_again_and_again_is_one_entry_in_a_window(
-    refusals: Refusals, book: Book, autojump_clock: trio.testing.MockClock
+    refusals: Refusals, audit_log: AuditLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
         for _ in range(MAX_SINGLE_ENTRIES + 500):
             refusals.record_authenticated(pending(), identity="ann", credential="token 1")
         refusals.record_authenticated(pending(), identity="bob", credential="token 2")
-        assert [entry["identity"] for entry in book.entries] == ["ann"] * MAX_SINGLE_ENTRIES + ["bob"]
+        assert [entry["identity"] for entry in audit_log.entries] == ["ann"] * MAX_SINGLE_ENTRIES + ["bob"]
         await trio.sleep(WINDOW + 1)
         aggregated = {"event": "authenticated", "identity": "ann", "credential": "token 1", "count": 500}
-        assert book.entries[MAX_SINGLE_ENTRIES + 1 :] == [aggregated]
+        assert audit_log.entries[MAX_SINGLE_ENTRIES + 1 :] == [aggregated]
         refusals.record_authenticated(pending(), identity="ann", credential="token 1")
-        assert book.entries[-1]["connection"] == "c1"
+        assert audit_log.entries[-1]["connection"] == "c1"
         nursery.cancel_scope.cancel()
 
 
 async def test_a_flood_from_one_address_is_one_line_in_a_window(
-    refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    refusals: Refusals, audit_log: AuditLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
         for _ in range(LIMIT + 1000):
             wrong(refusals)
-        assert len(caplog.records) == len(book.entries) == LIMIT
+        assert len(caplog.records) == len(audit_log.entries) == LIMIT
         await trio.sleep(WINDOW + 1)
-        assert len(caplog.records) == len(book.entries) == LIMIT + 1
+        assert len(caplog.records) == len(audit_log.entries) == LIMIT + 1
         assert caplog.messages[-1] == "1000 times more from 192.0.2.1 at wss://gpu:7443/acp: unauthorized"
-        assert book.entries[-1] == {
+        assert audit_log.entries[-1] == {
             "event": "refused",
             "address": "192.0.2.1",
             "listener": "wss://gpu:7443/acp",
@@ -229,7 +229,7 @@ async def test_a_flood_from_one_address_is_one_line_in_a_window(
 
 
 async def test_what_was_to_be_told_together_is_told_when_the_gateway_stops(
-    refusals: Refusals, book: Book, autojump_clock: trio.testing.MockClock
+    refusals: Refusals, audit_log: AuditLog, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
@@ -237,26 +237,26 @@ async def test_what_was_to_be_told_together_is_told_when_the_gateway_stops(
             wrong(refusals)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert book.entries[-1]["count"] == 5
+    assert audit_log.entries[-1]["count"] == 5
 
 
 async def test_a_flood_from_very_many_addresses_fills_nothing_either(
-    refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    refusals: Refusals, audit_log: AuditLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
         for number in range(5000):
             wrong(refusals, f"10.0.{number // 250}.{number % 250}", presented=f"token {number}")
-        assert len(caplog.records) == len(book.entries) == MAX_SINGLE_LINES * LIMIT
+        assert len(caplog.records) == len(audit_log.entries) == MAX_SINGLE_LINES * LIMIT
         await trio.sleep(WINDOW + 1)
         nursery.cancel_scope.cancel()
     assert len(caplog.records) < 200
     assert "from many addresses at any listener: various" in caplog.text
-    assert sum(entry.get("count", 1) for entry in book.entries) == 5000
+    assert sum(entry.get("count", 1) for entry in audit_log.entries) == 5000
 
 
 async def test_further_refusals_are_logged_together_and_malformed_handshakes_are_answered_late(
-    refusals: Refusals, book: Book, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+    refusals: Refusals, audit_log: AuditLog, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(refusals.report)
@@ -271,5 +271,5 @@ async def test_further_refusals_are_logged_together_and_malformed_handshakes_are
         (logging.WARNING, "10 times more from 192.0.2.1 at wss://gpu:7443/acp: protocol"),
         (logging.INFO, "10 times more from 192.0.2.1 at wss://gpu:7443/acp: came for nothing"),
     ]
-    assert {entry["reason"] for entry in book.entries} == {"protocol"}
-    assert book.entries[-1]["count"] == 10
+    assert {entry["reason"] for entry in audit_log.entries} == {"protocol"}
+    assert audit_log.entries[-1]["count"] == 10

@@ -53,7 +53,7 @@ WS = "ws://127.0.0.1:0"
 
 
 async def connect_lines(url: str, token: str | None = None) -> Editor:
-    """An editor that is through the door."""
+    """An editor whose connection was accepted."""
     parts = urlsplit(url)
     if parts.scheme == "unix":
         stream = await connect_unix(parts.path)

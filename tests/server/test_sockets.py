@@ -1,4 +1,4 @@
-"""The sockets of a door: bound, inherited, and what becomes of a unix socket's file."""
+"""Listening sockets: bound, inherited, and what becomes of a unix socket's file."""
 
 import errno
 import os

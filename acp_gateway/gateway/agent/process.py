@@ -206,7 +206,7 @@ async def run_agent(
         what = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         raise AgentError(f"the agent {launch.name} cannot be started: {what}") from error
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(process.attend)
+        nursery.start_soon(process.run)
         try:
             task_status.started(process.agent)
             await trio.sleep_forever()
@@ -300,7 +300,7 @@ class _Process:
             spawner.registry.record(self._pid, started)
         log.info("agent %s started with pid %d", launch.name, self._pid)
 
-    async def attend(self) -> None:
+    async def run(self) -> None:
         """Write stdin and read stderr until the process has ended; then end its group, and only then reap it.
 
         Until it is reaped, its id can't become that of another group, which would be killed instead. Not to be

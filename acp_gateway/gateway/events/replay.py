@@ -1,16 +1,15 @@
-"""Plays the agent's side of a recording, so that what a client does can be looked at without the agent.
+"""Replays the agent's side of a recording, to test a client without the agent.
 
-`Player` decides what comes when, and does no I/O. It walks along the recording: what the agent said is said again until
-something comes that the client had said; there it waits for the client to say that as well. A request counts as the
-next recorded one of its method, an answer as the recorded one with its id; what else they say does not matter. So the
-walk goes on as the client leads it:
+`Player` selects the messages and does no I/O. It sends the agent's messages in order, and waits at each message of the
+client until the client sends a matching one: a request matches the next recorded request of its method, a response the
+recorded one with its id. The content is not compared.
 
-- What the client does not ask this time is skipped as soon as it asks something that was recorded later, and the
-  answers to it are left out. If it does ask it after all, only the answer is said again.
-- What was never recorded is answered with an error. Notifications and answers that were not recorded are ignored.
-- A request that had no answer by the end of the recording gets an error there: nothing is left to come.
+- A recorded request that the client does not send is skipped when it sends a later one. Its response is left out, or
+  sent if the request comes after all.
+- A request that was not recorded gets an error. Notifications and responses that were not recorded are ignored.
+- A request without a recorded response gets an error at the end of the recording.
 
-The agent's own requests keep the ids of the recording. Its answers get the ids that the client uses this time.
+The agent's requests keep the ids of the recording. Its responses get the ids of the client's present requests.
 """
 
 import json
@@ -32,7 +31,7 @@ from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream
 
 MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
-"""Bytes of one message of the client's: what the gateway takes by default."""
+"""Maximum bytes of one message of the client: the default of the gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +39,24 @@ class Recorded:
     """One message of a recording."""
 
     seconds: float
-    """Since the recording began."""
+    """Seconds since the recording began."""
     from_client: bool
     message: Message
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedConnection:
-    """A recording, as it was read."""
+    """A recording that was read from its file."""
 
     header: dict[str, Any]
     """The first line."""
     messages: tuple[Recorded, ...]
     skipped_lines: int
-    """Lines that hold no message: text, or the torn end of a recording that was cut off."""
+    """Number of lines without a message: text, or the incomplete last line of a recording that was cut off."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a recording. Raises `ConfigError` for what can't be read or is none."""
+        """Read a recording. Raises `ConfigError` if the file can't be read or is not a recording."""
         try:
             lines = path.read_bytes().split(b"\n")
         except OSError as error:
@@ -75,10 +74,10 @@ class RecordedConnection:
 
 @dataclass(frozen=True, slots=True)
 class PlannedMessage:
-    """A message that the agent says."""
+    """A message of the agent, to be sent after a pause."""
 
     pause: float
-    """Seconds that passed in the recording since what was said before it, by either side."""
+    """Seconds since the previous message in the recording, of either side."""
     message: bytes
 
 
@@ -87,29 +86,29 @@ class Player:
 
     def __init__(self, messages: Sequence[Recorded]) -> None:
         self._messages = messages
-        # The first message that the walk has not passed.
+        # Index of the next message.
         self._at = 0
-        # When in the recording the last message was said that the walk has passed, by either side.
+        # Time of the message before that, in seconds of the recording.
         self._last = messages[0].seconds if messages else 0.0
-        # What the walk need not wait for: messages of the client's that came, or that it has gone on without.
+        # Indexes of the client's messages that have come or were skipped.
         self._matched: set[int] = set()
-        # Requests among them that did not come.
+        # Indexes of the skipped requests.
         self._skipped: list[int] = []
-        # Which message answers which request, both ways; a request that had no answer is not in it.
+        # Indexes of responses by request, and of requests by response.
         self._answers = _answers(messages)
         self._requests = {answer: request for request, answer in self._answers.items()}
-        # The ids that recorded requests of the client's have this time, by the request and by the recorded id.
+        # Present ids of the client's recorded requests, by index and by recorded id.
         self._client_ids: dict[int, RawId] = {}
         self._ids: dict[IdKey, RawId] = {}
-        # Requests that came and had no answer in the recording.
+        # Present ids of requests without a recorded response.
         self._unanswerable: list[RawId] = []
 
     def begin(self) -> list[PlannedMessage]:
-        """Send the messages that the agent sent before any of the client."""
+        """Return the messages of the agent before the first one of the client."""
         return self._advance()
 
     def receive(self, text: bytes) -> list[PlannedMessage]:
-        """Take one message of the client's; what the agent says then. Never raises."""
+        """Take a message of the client, and return the agent's next messages. Never raises."""
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
@@ -137,7 +136,7 @@ class Player:
         return late + self._advance()
 
     def _find_request(self, method: str) -> int | None:
-        """The next recorded request of a method, or else the last of those that were skipped."""
+        """Return the index of the next recorded request of a method, or else of the last skipped one."""
         for index in range(self._at, len(self._messages)):
             if self._is_request(index, method) and index not in self._matched:
                 return index
@@ -148,7 +147,7 @@ class Player:
         return recorded.from_client and recorded.message.kind is Kind.REQUEST and recorded.message.method == method
 
     def _skip_until(self, end: int) -> None:
-        """Wait for nothing of the client's that was recorded before `end`."""
+        """Skip the client's messages before the index `end`."""
         for index in range(self._at, end):
             recorded = self._messages[index]
             if recorded.from_client and index not in self._matched:
@@ -157,7 +156,7 @@ class Player:
                     self._skipped.append(index)
 
     def _match_other(self, message: Message) -> None:
-        """Wait no more for a notification or an answer, if it was recorded before the client's next request."""
+        """Match a notification or a response, if it was recorded before the client's next request."""
         for index in range(self._at, len(self._messages)):
             recorded = self._messages[index]
             if recorded.from_client and index not in self._matched:
@@ -168,7 +167,7 @@ class Player:
                     return
 
     def _advance(self) -> list[PlannedMessage]:
-        """Say what the agent said up to the next message that the client still has to send."""
+        """Return the agent's messages up to the next message that the client still has to send."""
         plan: list[PlannedMessage] = []
         while self._at < len(self._messages):
             recorded = self._messages[self._at]
@@ -184,19 +183,19 @@ class Player:
         return plan
 
     def _is_due(self, index: int) -> bool:
-        """Check whether a message is the agent's, and if it is a response, whether its request was made this time."""
+        """Return True for a message of the agent, unless it is a response whose request has not come."""
         recorded = self._messages[index]
         if recorded.message.kind is Kind.RESPONSE:
             return self._requests.get(index) in self._client_ids
         return not recorded.from_client
 
     def _message_at(self, index: int) -> bytes:
-        """A message of the agent's with the ids of this time."""
+        """Return a message of the agent with the present ids."""
         message = self._messages[index].message
         if message.kind is Kind.RESPONSE:
             return jsonrpc.with_id(message, self._client_ids[self._requests[index]])
         if message.method == CREATE_ELICITATION:
-            # It may name a request of the client's.
+            # It may name a request of the client.
             at = spans.find(message.text, "params", "requestId")
             raw = RawId(message.text[at[0] : at[1]]) if at is not None else jsonrpc.NO_ID
             if at is not None and jsonrpc.id_key(raw) in self._ids:
@@ -211,10 +210,9 @@ class Player:
 
 
 async def play(stdio: ByteStream, recording: RecordedConnection, *, speed: float) -> None:
-    """Be the agent of a recording for the client at `stdio`, until that has ended; closes it.
+    """Replay a recording for the client at `stdio` until the client has ended; closes the stream.
 
-    With `speed` 1 the agent takes the time that it took in the recording, with 2 half of that; with 0 it says
-    everything at once.
+    Cancelling closes it as well. The pauses of the recording are divided by `speed`; with 0 there are none.
     """
     client = LineStream(stdio, max_message_size=MAX_MESSAGE_SIZE, size_setting="what a replay takes")
     player = Player(recording.messages)
@@ -237,7 +235,7 @@ async def play(stdio: ByteStream, recording: RecordedConnection, *, speed: float
                 for message in batch:
                     for planned in player.receive(message):
                         plan.send_nowait(planned)
-        # A client that has gone need not be waited for.
+        # No pause is needed for a client that has ended.
         ended.set()
 
     try:
@@ -250,7 +248,7 @@ async def play(stdio: ByteStream, recording: RecordedConnection, *, speed: float
 
 
 async def _until_lost(task: Callable[[], Awaitable[None]], everything: trio.CancelScope) -> None:
-    """Run one side of the conversation. When the client is lost nothing is left to do for the other one either."""
+    """Run one direction; if the client is lost, cancel both."""
     try:
         await task()
     except LOST:
@@ -288,7 +286,7 @@ def _answers(messages: Sequence[Recorded]) -> dict[int, int]:
 
 
 def _is_same(recorded: Message, message: Message) -> bool:
-    """Check whether a notification or a response equals the recorded one."""
+    """Return True if a notification or a response matches the recorded one."""
     if recorded.kind is not message.kind:
         return False
     if message.kind is Kind.RESPONSE:

@@ -3,10 +3,10 @@
 import time
 from collections.abc import Callable, Sequence
 
-from acp_gateway.core.archive import Loss
+from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session
-from acp_gateway.gateway.storage.records import Run, StoredJournal
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 from acp_gateway.gateway.storage.store import Storage
 
 
@@ -105,14 +105,14 @@ class StoredArchive:
     def replace(self, session: Session) -> None:
         self._storage.replace(self._keys[session][0], *_snapshot(session.journal))
 
-    def settle(self, session: Session) -> None:
+    def finish_journal(self, session: Session) -> None:
         if session in self._keys:
-            self._storage.settle(self._keys[session][0])
+            self._storage.finish_journal(self._keys[session][0])
 
     def holds(self, session: Session) -> bool:
         return session in self._keys and self._storage.keeps_journal(self._keys[session][0])
 
-    def loss(self, session: Session) -> Loss | None:
+    def loss(self, session: Session) -> JournalLoss | None:
         if not self._journals or session not in self._keys:
             return None
         if not self.holds(session):
@@ -132,6 +132,6 @@ class StoredArchive:
 
 
 def _snapshot(journal: Journal) -> tuple[StoredJournal, int]:
-    runs = [Run(*run) for run in journal.runs()]
-    truncated, aside = journal.truncated, journal.aside()
+    runs = [StoredRun(*run) for run in journal.runs()]
+    truncated, aside = journal.truncated, journal.states_set_aside()
     return StoredJournal(journal.epoch, journal.position, truncated, aside, runs, journal.former), journal.size

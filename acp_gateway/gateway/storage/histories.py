@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
-from acp_gateway.gateway.storage.records import Run, StoredJournal
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 
 _PIECE: Final = 1024 * 1024
 """Bytes of messages in one piece of a history, at most, but for a longer message: thousands of messages, so that the
@@ -71,7 +71,7 @@ class HistoryTables:
         extent = self._extent(key)
         return extent is not None and extent.truncated
 
-    def append(self, key: int, runs: Sequence[Run]) -> None:
+    def append(self, key: int, runs: Sequence[StoredRun]) -> None:
         """Append messages to a history; do nothing if none is stored."""
         extent = self._extent(key)
         if extent is not None:
@@ -128,7 +128,7 @@ class HistoryTables:
         pieces = self._connection.execute(
             "SELECT first, ends_turn, outline, messages FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
-        runs: list[Run] = []
+        runs: list[StoredRun] = []
         reached = position
         for first, ends_turn, outlined, messages in pieces:
             run = unpack(outlined, messages)
@@ -160,7 +160,7 @@ class HistoryTables:
                 extent = self._extents[key] = _Extent(as_number(position), as_number(size), bool(truncated))
         return extent
 
-    def _add(self, key: int, extent: _Extent, runs: Sequence[Run]) -> None:
+    def _add(self, key: int, extent: _Extent, runs: Sequence[StoredRun]) -> None:
         """Append messages, cut the history if it is too large then, and update its row."""
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
@@ -186,7 +186,7 @@ class HistoryTables:
             (extent.position, extent.size, extent.truncated, key),
         )
 
-    def _insert(self, key: int, extent: _Extent, run: Run, lengths: list[int]) -> None:
+    def _insert(self, key: int, extent: _Extent, run: StoredRun, lengths: list[int]) -> None:
         """Insert messages of these lengths, in pieces."""
         kinds: list[str | None] = [None] * len(lengths)
         for index, state in run.states.items():
@@ -271,19 +271,19 @@ def outline(lengths: Sequence[int], kinds: Sequence[str | None]) -> bytes:
     return b"[[%b,null]]" % msgspec.json.encode(lengths)[1:-1].replace(b",", b",null],[")
 
 
-def unpack(outlined: object, messages: object) -> Run:
+def unpack(outlined: object, messages: object) -> StoredRun:
     """Return the messages of a piece with this outline; none if the two do not fit together."""
     if not isinstance(outlined, bytes) or not isinstance(messages, bytes):
-        return Run()
+        return StoredRun()
     try:
         shape = msgspec.json.decode(outlined, type=list[tuple[int, str | None]])
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Run()
+        return StoredRun()
     if any(length < 0 for length, _ in shape) or sum(length for length, _ in shape) != len(messages):
-        return Run()
+        return StoredRun()
     ends = list(accumulate((length for length, _ in shape), initial=0))
     states = {index: state for index, (_, state) in enumerate(shape) if state is not None}
-    return Run([messages[start:end] for start, end in pairwise(ends)], states)
+    return StoredRun([messages[start:end] for start, end in pairwise(ends)], states)
 
 
 def decode_former(text: object) -> tuple[tuple[str, int], ...]:

@@ -31,7 +31,7 @@ class StoredSession:
 
 
 @dataclass(slots=True)
-class Run:
+class StoredRun:
     """Consecutive messages of one turn."""
 
     messages: list[bytes] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Run:
             self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
         self.messages += messages
 
-    def join(self, other: "Run") -> None:
+    def join(self, other: "StoredRun") -> None:
         """Append the next messages of the same turn."""
         first = len(self.messages)
         self.states.update((first + index, state) for index, state in other.states.items())
@@ -66,12 +66,12 @@ class StoredJournal:
     """True if messages without state are missing at its beginning."""
     states: Sequence[tuple[bytes, str]] = ()
     """The last message cut off of each kind of state, with the kind, in order; they precede `runs`."""
-    runs: Sequence[Run] = ()
+    runs: Sequence[StoredRun] = ()
     """The last messages, turn by turn and without a gap, up to `position`."""
     former: tuple[tuple[str, int], ...] = ()
     """Earlier epochs, as in `StoredSession`."""
 
-    def after(self, position: int) -> list[Run] | None:
+    def after(self, position: int) -> list[StoredRun] | None:
         """Return the messages after a position; None if some of them were cut off.
 
         If a turn ended with the message at `position`, the first run has only that end, which the caller may not know.
@@ -89,7 +89,7 @@ class StoredJournal:
                 runs.append(run)
             elif start > position or (start == position and run.ends_turn):
                 states = {index - known: state for index, state in run.states.items() if index >= known}
-                runs.append(Run(run.messages[known:], states, run.ends_turn))
+                runs.append(StoredRun(run.messages[known:], states, run.ends_turn))
         return runs
 
 

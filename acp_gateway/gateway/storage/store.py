@@ -236,9 +236,9 @@ class Storage:
             self._queue.replace(key, journal, size)
             self._queued()
 
-    def settle(self, key: int) -> None:
+    def finish_journal(self, key: int) -> None:
         """Finish storing a history that is about to leave the memory; the stored one stays."""
-        self._queue.settle(key)
+        self._queue.finish_journal(key)
         self._queued()
 
     def forget_journal(self, key: int) -> None:
@@ -371,13 +371,13 @@ class Storage:
         if database is None:
             database = await self._writer.open()
             if database.is_new:
-                self._queue.begin_anew(self._uses)
+                self._queue.requeue_all(self._uses)
         with self._queue.taken(first) as batch:
             if batch:
                 truncated = await self._writer.call(write, database, batch)
                 self._truncated = self._truncated.difference(batch.changes) | truncated
         if batch:
-            self._writer.note_success(is_complete=not self._queue.begins_anew, is_slow=self._queue.has_given_up)
+            self._writer.note_success(is_complete=not self._queue.lacks_histories, is_slow=self._queue.has_given_up)
             await self._keep_within_limits(database, batch.size)
         self._erased = self._erased or batch.erases
         if self._erased:

@@ -1,48 +1,47 @@
-"""Write-behind: how long what is queued may wait for more to be written with it. No clock is read here.
+"""Write-behind: the delay before queued changes are written, so that more of them share a transaction. Reads no clock.
 
-A transaction costs about a millisecond, so that many messages are written in one. A gateway that is killed loses what
-is not committed: what was queued during one delay, and what came while that was being written.
+A transaction takes about a millisecond. A gateway that is killed loses the changes that are not committed: those of one
+delay, and those that came during the write.
 """
 
 from typing import Final
 
 GATHERING: Final = 0.05
-"""Seconds between the first that is queued and writing. A stream of messages costs some twenty transactions a second
-then, each of which takes a millisecond."""
+"""Seconds from the first queued change to the write: twenty transactions a second for a stream of messages."""
 
 MAX_GATHERING: Final = 0.25
-"""The same after a batch that took long: as long as that took, up to this."""
+"""Maximum of the same after a slow batch, in seconds: the delay is as long as that batch took."""
 
 
 class WriteDelay:
-    """When to write.
+    """Delay of the next write.
 
     Args:
-        max_age: seconds after which the oldest that is queued is written at once.
-        max_bytes: bytes queued at which all of it is.
+        max_age: maximum seconds that a change is queued.
+        max_bytes: bytes of queued changes that are written without a delay.
     """
 
     def __init__(self, max_age: float, max_bytes: int) -> None:
         self._max_age = max_age
         self._max_bytes = max_bytes
-        # When the oldest was queued that is not being written.
+        # Time of the oldest change that is not being written.
         self._oldest: float | None = None
 
     def queued(self, now: float) -> None:
-        """Note that something was queued."""
+        """Note that a change was queued."""
         if self._oldest is None:
             self._oldest = now
 
     def taken(self) -> None:
-        """Note that all that is queued is being written now."""
+        """Note that all queued changes are being written."""
         self._oldest = None
 
     def is_full(self, size: int) -> bool:
-        """Return whether so many bytes are to be written at once."""
+        """Return whether `size` queued bytes are to be written without a delay."""
         return size >= self._max_bytes
 
     def seconds(self, now: float, took: float, size: int) -> float:
-        """Return how long to gather more: after a batch that took so long, with so many bytes queued."""
+        """Return the seconds until the next write, after a batch of `took` seconds and with `size` bytes queued."""
         if self.is_full(size):
             return 0.0
         gathering = min(max(GATHERING, took), MAX_GATHERING)

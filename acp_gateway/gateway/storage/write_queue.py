@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 
 PER_MESSAGE: Final = 64
 """Bytes counted for a message besides its own: Python's object and its places in lists. Messages count in full, though
@@ -39,16 +39,15 @@ class Change:
     erases: bool = False
     """Erase it."""
     renews: bool = False
-    """Replace it with the history in memory at the time of the write, which includes what is added until then."""
+    """Replace it with the history in memory at the time of the write."""
     whole: StoredJournal | None = None
     """Replace it with this one."""
     anew: bool = False
-    """The new history is another one than that on disk, of which nothing stays."""
-    runs: list[Run] = field(default_factory=list)
+    """The new history has nothing in common with the one on disk."""
+    runs: list[StoredRun] = field(default_factory=list)
     """Append these."""
     size: int = OVERHEAD
-    """Bytes that it counts for. Erasing counts for none: there are no more of these changes than sessions, and giving
-    them up frees nothing."""
+    """Bytes that it counts for; zero for erasing, because there is one such change for each session at most."""
     new: int = 0
     """Bytes of `runs`."""
 
@@ -65,7 +64,7 @@ class Change:
         if state is not None:
             size += OVERHEAD
         if not self.runs or self.runs[-1].ends_turn:
-            self.runs.append(Run())
+            self.runs.append(StoredRun())
             size += OVERHEAD
         self.runs[-1].extend(messages, state)
         self.size += size
@@ -77,7 +76,7 @@ class Change:
         if self.renews:
             return
         if not self.runs:
-            self.runs.append(Run())
+            self.runs.append(StoredRun())
         self.runs[-1].ends_turn = True
 
     def renewed(self) -> "Change":
@@ -94,7 +93,7 @@ class Change:
         return Change(self.forgets, self.erases, whole=journal, anew=self.anew or anew, size=size)
 
     def followed_by(self, later: "Change") -> "Change":
-        """Both, as one."""
+        """Return this change and a later one as one change."""
         if later.begins:
             later.erases |= self.erases
             later.anew |= self.anew
@@ -170,7 +169,7 @@ class WriteBatch:
         return change
 
     def followed_by(self, later: "WriteBatch") -> "WriteBatch":
-        """Both, as one."""
+        """Return this batch and a later one as one batch."""
         changes = dict(self.changes)
         for key, change in later.changes.items():
             changes[key] = changes[key].followed_by(change) if key in changes else change
@@ -204,7 +203,7 @@ class WriteQueue:
         """True if histories were given up because the queue was full, and are not erased yet."""
         # The number of the last change of each stored history, by the key of its session.
         self._kept: dict[int, int] = {}
-        self._told = 0
+        self._change_count = 0
         self._closed = False
         # Queued changes, and those being written.
         self._queue = WriteBatch()
@@ -227,7 +226,7 @@ class WriteQueue:
         return self._queue.size + self._underway.size
 
     @property
-    def begins_anew(self) -> bool:
+    def lacks_histories(self) -> bool:
         """True if known histories are not written again since the file was lost."""
         return bool(self._again)
 
@@ -253,9 +252,9 @@ class WriteQueue:
         """Set what is on disk: these sessions, and histories of those with these keys."""
         self.sessions = {session.key: session for session in sessions}
         self._stored = set(self.sessions)
-        self._kept = dict.fromkeys(kept, self._told)
+        self._kept = dict.fromkeys(kept, self._change_count)
 
-    def begin_anew(self, uses: Mapping[str, TokenUse]) -> None:
+    def requeue_all(self, uses: Mapping[str, TokenUse]) -> None:
         """Queue everything known after the file was lost. Histories that are not in memory are given up."""
         for key in self._kept.keys() - self._queue.whole:
             self._renew(key)
@@ -304,7 +303,7 @@ class WriteQueue:
             self._replace(key, journal, size, anew=True)
             self._make_room()
 
-    def settle(self, key: int) -> None:
+    def finish_journal(self, key: int) -> None:
         """Queue a history that is about to leave the memory, if it was to be renewed from there."""
         change = self._queue.changes.get(key)
         if change is not None and change.renews and not self._closed:
@@ -374,8 +373,8 @@ class WriteQueue:
 
     def _note(self, key: int) -> None:
         """Note a change of a history, which is stored from now on."""
-        self._told += 1
-        self._kept[key] = self._told
+        self._change_count += 1
+        self._kept[key] = self._change_count
 
     # The bound
 

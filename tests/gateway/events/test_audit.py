@@ -105,28 +105,28 @@ def test_values_are_bounded(path: Path, given: object, kept: object) -> None:
 
 
 def test_a_full_file_is_renamed_and_the_oldest_is_removed(path: Path) -> None:
-    book = open_audit(path, max_size=1, files=3)
+    audit_log = open_audit(path, max_size=1, files=3)
     for n in range(5):
-        book.record("a", n=n)
+        audit_log.record("a", n=n)
     assert sorted(file.name for file in path.parent.iterdir()) == ["audit.jsonl.1", "audit.jsonl.2"]
-    book.record("a", n=5)
+    audit_log.record("a", n=5)
     assert numbers(path) == [4, 5]
     assert json.loads((path.parent / "audit.jsonl.1").read_text())["n"] == 5
 
 
 def test_a_file_grows_up_to_its_limit(path: Path) -> None:
-    book = open_audit(path, max_size=150)
+    audit_log = open_audit(path, max_size=150)
     for n in range(4):
-        book.record("a", n=n)
+        audit_log.record("a", n=n)
     line = len(entry_line(entries(path)[0])) + 1
     assert path.stat().st_size == 4 * line - (path.parent / "audit.jsonl.1").stat().st_size
     assert 150 <= (path.parent / "audit.jsonl.1").stat().st_size < 150 + line
 
 
 def test_with_one_file_only_the_newest_entries_are_kept(path: Path) -> None:
-    book = open_audit(path, max_size=100, files=1)
+    audit_log = open_audit(path, max_size=100, files=1)
     for n in range(5):
-        book.record("a", n=n)
+        audit_log.record("a", n=n)
     assert numbers(path) == [4]
     assert list(path.parent.iterdir()) == [path]
 
@@ -147,16 +147,16 @@ def test_a_file_that_another_process_has_renamed_gets_nothing_more(path: Path) -
 
 
 def test_a_file_that_was_removed_is_made_again(path: Path) -> None:
-    book = open_audit(path)
-    book.record("a", n=1)
+    audit_log = open_audit(path)
+    audit_log.record("a", n=1)
     path.unlink()
-    book.record("a", n=2)
+    audit_log.record("a", n=2)
     assert numbers(path) == [2]
 
 
 def test_while_another_process_renames_nothing_is_renamed_or_waited_for(path: Path) -> None:
-    book = open_audit(path)
-    book.record("a", n=1)
+    audit_log = open_audit(path)
+    audit_log.record("a", n=1)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         open_audit(path, max_size=1).record("a", n=2)
@@ -165,9 +165,9 @@ def test_while_another_process_renames_nothing_is_renamed_or_waited_for(path: Pa
 
 
 def _write_many(path: Path, writer: int) -> None:
-    book = Audit(path, max_size=5000, files=1000)
+    audit_log = Audit(path, max_size=5000, files=1000)
     for n in range(200):
-        book.record("a", writer=writer, n=n)
+        audit_log.record("a", writer=writer, n=n)
 
 
 def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
@@ -183,11 +183,11 @@ def test_processes_that_write_at_once_lose_nothing(path: Path) -> None:
 
 
 def test_an_unterminated_line_of_another_writer_does_not_spoil_the_next_audit_entry(path: Path) -> None:
-    book = open_audit(path)
-    book.record("a", n=1)
+    audit_log = open_audit(path)
+    audit_log.record("a", n=1)
     with path.open("ab") as other:
         other.write(b'{"time":"2027-')
-    book.record("a", n=2)
+    audit_log.record("a", n=2)
     reading = read_audit(path)
     assert [entry["n"] for entry in reading] == [1, 2]
     assert reading.damaged == 1
@@ -211,15 +211,15 @@ def test_a_full_disk_is_told_once_and_then_how_much_is_missing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    book = open_audit(path)
-    book.record("a", n=1)
+    audit_log = open_audit(path)
+    audit_log.record("a", n=1)
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full_disk(20))
         for n in range(2, 5):
-            book.record("a", n=n)
+            audit_log.record("a", n=n)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
-    book.record("a", n=5)
-    book.record("a", n=6)
+    audit_log.record("a", n=5)
+    audit_log.record("a", n=6)
     assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
     assert "3 entries are missing" in caplog.text
     reading = read_audit(path)
@@ -232,9 +232,9 @@ def test_an_audit_directory_that_cannot_be_made_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
-    book = open_audit(tmp_path / "file" / "audit.jsonl")
-    book.record("a")
-    book.record("a")
+    audit_log = open_audit(tmp_path / "file" / "audit.jsonl")
+    audit_log.record("a")
+    audit_log.record("a")
     assert [record.message for record in caplog.records] == [
         f"the audit can't be written, entries are missing in it: File exists: {tmp_path}/file/audit.jsonl"
     ]
@@ -246,16 +246,16 @@ def test_a_file_that_cannot_be_renamed_grows_and_that_is_told_once(
     def refuse(_self: Path, _target: Path) -> None:
         raise OSError(errno.EACCES, "Permission denied")
 
-    book = open_audit(path, max_size=1)
+    audit_log = open_audit(path, max_size=1)
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", refuse)
-        book.record("a", n=1)
-        book.record("a", n=2)
+        audit_log.record("a", n=1)
+        audit_log.record("a", n=2)
     assert [record.message for record in caplog.records] == [
         f"the audit's file can't be renamed and grows: Permission denied: {path}"
     ]
-    book.record("a", n=3)
-    book.record("a", n=4)
+    audit_log.record("a", n=3)
+    audit_log.record("a", n=4)
     assert numbers(path) == [1, 2, 3, 4]
     assert len(list(path.parent.iterdir())) == 2
 
@@ -305,9 +305,9 @@ def test_what_root_writes_for_another_user_belongs_to_that_user(path: Path, monk
     owner = path.parent.stat()
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "fchown", lambda _file, uid, gid: given.append((uid, gid)))
-    book = open_audit(path)
-    book.record("a", n=1)
-    book.record("a", n=2)
+    audit_log = open_audit(path)
+    audit_log.record("a", n=1)
+    audit_log.record("a", n=2)
     assert given == [(owner.st_uid, owner.st_gid)]
     assert numbers(path) == [1, 2]
 
@@ -320,16 +320,16 @@ def test_root_leaves_it_to_the_files_owner_to_rename_it(path: Path, monkeypatch:
 
 
 def test_entries_come_oldest_first_over_all_files(path: Path) -> None:
-    book = open_audit(path, max_size=1, files=100)
+    audit_log = open_audit(path, max_size=1, files=100)
     for n in range(30):
-        book.record("a", n=n)
+        audit_log.record("a", n=n)
     assert len(list(path.parent.iterdir())) == 30
     assert numbers(path) == list(range(30))
 
 
 def test_a_file_that_is_renamed_while_it_is_read_is_read_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book = open_audit(path, max_size=1)
-    book.record("a", n=0)
+    audit_log = open_audit(path, max_size=1)
+    audit_log.record("a", n=0)
     calm = open_audit(path)
     calm.record("a", n=1)
     really = os.open
@@ -346,9 +346,9 @@ def test_a_file_that_is_renamed_while_it_is_read_is_read_once(path: Path, monkey
 
 
 def test_a_gap_in_the_numbers_hides_nothing(path: Path) -> None:
-    book = open_audit(path, max_size=1)
+    audit_log = open_audit(path, max_size=1)
     for n in range(3):
-        book.record("a", n=n)
+        audit_log.record("a", n=n)
     (path.parent / "audit.jsonl.2").unlink()
     assert numbers(path) == [0, 2]
 

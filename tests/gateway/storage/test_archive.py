@@ -120,7 +120,7 @@ async def test_what_replaces_a_history_is_kept_with_the_states_that_were_cut_off
         (found,) = second.restored
         kept = await second.journal(found)
     assert (kept.epoch, kept.position, kept.truncated) == ("another", 2, journal.truncated)
-    assert kept.aside() == journal.aside() == [(b"mode", "current_mode_update")]
+    assert kept.states_set_aside() == journal.states_set_aside() == [(b"mode", "current_mode_update")]
     assert kept.replay() == journal.replay()
 
 

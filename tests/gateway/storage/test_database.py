@@ -17,7 +17,7 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 
 LIMIT = 1000
 LARGE = 1_000_000
@@ -44,14 +44,14 @@ class Entry(NamedTuple):
     ends_turn: bool = False
 
 
-def runs(*entries: Entry) -> list[Run]:
+def runs(*entries: Entry) -> list[StoredRun]:
     """Messages, turn by turn."""
-    turns = [Run()]
+    turns = [StoredRun()]
     for message, state, ends_turn in entries:
         turns[-1].extend([message], state)
         if ends_turn:
             turns[-1].ends_turn = True
-            turns.append(Run())
+            turns.append(StoredRun())
     return turns if turns[-1].messages else turns[:-1]
 
 
@@ -87,7 +87,7 @@ def begin(database: Database, *entries: Entry, states: tuple[tuple[bytes, str], 
 def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bool = False) -> None:
     """Add to the session's history."""
     with database.transaction():
-        run = Run(ends_turn=ends_turn)
+        run = StoredRun(ends_turn=ends_turn)
         for message, state in entries:
             run.extend([message], state)
         database.histories.append(SESSION.key, [run])
@@ -96,7 +96,7 @@ def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bo
 def add_and_fail(database: Database) -> None:
     """Add to the session's history, and raise ZeroDivisionError before that is done."""
     with database.transaction():
-        database.histories.append(SESSION.key, [Run([b"never"])])
+        database.histories.append(SESSION.key, [StoredRun([b"never"])])
         raise ZeroDivisionError
 
 
@@ -175,13 +175,17 @@ def test_several_turns_can_be_added_together_after_one_that_goes_on(database: Da
     begin(database, Entry(b"a"))
     with database.transaction():
         turns = [
-            Run([b"b"], {0: "mode"}, ends_turn=True),
-            Run([b"c"], ends_turn=True),
-            Run(ends_turn=True),
-            Run([b"d"]),
+            StoredRun([b"b"], {0: "mode"}, ends_turn=True),
+            StoredRun([b"c"], ends_turn=True),
+            StoredRun(ends_turn=True),
+            StoredRun([b"d"]),
         ]
         database.histories.append(SESSION.key, turns)
-    expected = [Run([b"a", b"b"], {1: "mode"}, ends_turn=True), Run([b"c"], ends_turn=True), Run([b"d"])]
+    expected = [
+        StoredRun([b"a", b"b"], {1: "mode"}, ends_turn=True),
+        StoredRun([b"c"], ends_turn=True),
+        StoredRun([b"d"]),
+    ]
     assert journal_of(database) == StoredJournal("e1", 4, False, [], expected)
 
 
@@ -189,10 +193,10 @@ def test_a_turn_that_is_stored_in_pieces_comes_back_in_one(database: Database) -
     begin(database)
     sizes = [1, LIMIT // 16, LIMIT // 8, 1, 1]
     messages = [b"%d" % number * size for number, size in enumerate(sizes)]
-    run = Run(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
+    run = StoredRun(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
     with database.transaction():
         database.histories.append(SESSION.key, [run])
-    assert journal_of(database).runs == [Run(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
+    assert journal_of(database).runs == [StoredRun(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
 
 
 def test_what_is_cut_off_is_so_before_the_new_takes_its_place(path: Path) -> None:
@@ -396,8 +400,8 @@ def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_
                     everything[-1:] = [entry._replace(ends_turn=True) for entry in everything[-1:]]
             before = journal_of(database)
             memory.shrink(left)
-            held = [Run(*run) for run in memory.runs()]
-            renewed = StoredJournal("e1", memory.position, memory.truncated, memory.aside(), held)
+            held = [StoredRun(*run) for run in memory.runs()]
+            renewed = StoredJournal("e1", memory.position, memory.truncated, memory.states_set_aside(), held)
             with database.transaction():
                 database.histories.renew(SESSION.key, renewed)
             journal = journal_of(database)
@@ -636,10 +640,13 @@ def test_no_use_of_tokens_is_known_where_something_else_is_stored(database: Data
 
 def test_a_turn_that_ends_in_what_is_coming_is_cut_off_as_a_whole(database: Database) -> None:
     begin(database)
-    running = Run([b"%03d" % number + b"." * 7 for number in range(LIMIT * 9 // 100)])
+    running = StoredRun([b"%03d" % number + b"." * 7 for number in range(LIMIT * 9 // 100)])
     with database.transaction():
         database.histories.append(SESSION.key, [running])
     with database.transaction():
-        ended, whole = Run([b"the end..."] * 5, ends_turn=True), Run([b"another..."] * (LIMIT // 20), ends_turn=True)
+        ended, whole = (
+            StoredRun([b"the end..."] * 5, ends_turn=True),
+            StoredRun([b"another..."] * (LIMIT // 20), ends_turn=True),
+        )
         database.histories.append(SESSION.key, [ended, whole])
     assert [set(run.messages) for run in journal_of(database).runs] == [{b"another..."}]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.gateway.storage.histories import outline, split, unpack
-from acp_gateway.gateway.storage.records import Run
+from acp_gateway.gateway.storage.records import StoredRun
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 50))
@@ -31,7 +31,7 @@ def test_an_outline_is_what_it_would_be_written_step_by_step(shape: list[tuple[i
 def test_a_piece_comes_back(entries: list[tuple[bytes, str | None]]) -> None:
     messages, kinds = [message for message, _ in entries], [kind for _, kind in entries]
     states = {index: kind for index, kind in enumerate(kinds) if kind is not None}
-    assert unpack(outline(list(map(len, messages)), kinds), b"".join(messages)) == Run(messages, states)
+    assert unpack(outline(list(map(len, messages)), kinds), b"".join(messages)) == StoredRun(messages, states)
 
 
 @pytest.mark.parametrize(
@@ -48,4 +48,4 @@ def test_a_piece_comes_back(entries: list[tuple[bytes, str | None]]) -> None:
     ],
 )
 def test_what_does_not_fit_together_is_no_piece(outlined: object, messages: object) -> None:
-    assert unpack(outlined, messages) == Run()
+    assert unpack(outlined, messages) == StoredRun()

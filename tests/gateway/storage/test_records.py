@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.gateway.storage.records import Run, StoredJournal
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 
 JOURNAL = StoredJournal(
     "e1",
@@ -10,40 +10,40 @@ JOURNAL = StoredJournal(
     True,
     [(b"mode", "mode")],
     [
-        Run([b"11", b"12", b"13"], {1: "plan", 2: "mode"}, ends_turn=True),
-        Run([b"14"], {}, ends_turn=True),
-        Run([b"15", b"16"], {0: "plan"}),
+        StoredRun([b"11", b"12", b"13"], {1: "plan", 2: "mode"}, ends_turn=True),
+        StoredRun([b"14"], {}, ends_turn=True),
+        StoredRun([b"15", b"16"], {0: "plan"}),
     ],
 )
 """One with the messages 11 to 16."""
 
 
 def test_messages_are_added_to_a_run_with_the_state_that_each_tells() -> None:
-    run = Run([b"one"])
+    run = StoredRun([b"one"])
     run.extend([b"two", b"three"], "plan")
     run.extend([b"four"])
-    assert run == Run([b"one", b"two", b"three", b"four"], {1: "plan", 2: "plan"})
+    assert run == StoredRun([b"one", b"two", b"three", b"four"], {1: "plan", 2: "plan"})
 
 
 def test_runs_of_one_turn_are_joined() -> None:
-    run = Run([b"one"], {0: "mode"})
-    run.join(Run([b"two", b"three"], {1: "plan"}, ends_turn=True))
-    assert run == Run([b"one", b"two", b"three"], {0: "mode", 2: "plan"}, ends_turn=True)
+    run = StoredRun([b"one"], {0: "mode"})
+    run.join(StoredRun([b"two", b"three"], {1: "plan"}, ends_turn=True))
+    assert run == StoredRun([b"one", b"two", b"three"], {0: "mode", 2: "plan"}, ends_turn=True)
 
 
 @pytest.mark.parametrize(
     ("position", "news"),
     [
         (10, JOURNAL.runs),
-        (11, [Run([b"12", b"13"], {0: "plan", 1: "mode"}, ends_turn=True), *JOURNAL.runs[1:]]),
-        (12, [Run([b"13"], {0: "mode"}, ends_turn=True), *JOURNAL.runs[1:]]),
-        (13, [Run(ends_turn=True), *JOURNAL.runs[1:]]),
-        (14, [Run(ends_turn=True), JOURNAL.runs[2]]),
-        (15, [Run([b"16"])]),
+        (11, [StoredRun([b"12", b"13"], {0: "plan", 1: "mode"}, ends_turn=True), *JOURNAL.runs[1:]]),
+        (12, [StoredRun([b"13"], {0: "mode"}, ends_turn=True), *JOURNAL.runs[1:]]),
+        (13, [StoredRun(ends_turn=True), *JOURNAL.runs[1:]]),
+        (14, [StoredRun(ends_turn=True), JOURNAL.runs[2]]),
+        (15, [StoredRun([b"16"])]),
         (16, []),
     ],
 )
-def test_what_is_news_to_who_has_a_part_of_a_history(position: int, news: list[Run]) -> None:
+def test_what_is_news_to_who_has_a_part_of_a_history(position: int, news: list[StoredRun]) -> None:
     assert JOURNAL.after(position) == news
 
 
@@ -53,11 +53,11 @@ def test_nothing_is_known_to_be_news_where_there_may_be_a_gap(position: int) -> 
 
 
 def test_what_is_news_leaves_a_history_as_it_is() -> None:
-    journal = StoredJournal("e1", 2, False, [], [Run([b"one", b"two"], {0: "mode"})])
+    journal = StoredJournal("e1", 2, False, [], [StoredRun([b"one", b"two"], {0: "mode"})])
     news = journal.after(1)
     assert news is not None
     news[0].extend([b"three"])
-    assert journal.runs == [Run([b"one", b"two"], {0: "mode"})]
+    assert journal.runs == [StoredRun([b"one", b"two"], {0: "mode"})]
 
 
 @pytest.mark.parametrize("position", [0, 7])

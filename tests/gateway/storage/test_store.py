@@ -26,7 +26,7 @@ from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.histories import HistoryTables
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
 from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING
 from acp_gateway.gateway.storage.write_queue import Change, WriteBatch
@@ -142,8 +142,8 @@ class Histories:
     def now(self, key: int) -> StoredJournal:
         """A history as it is."""
         journal = self.journals[key]
-        runs = [Run(*run) for run in journal.runs()]
-        return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs)
+        runs = [StoredRun(*run) for run in journal.runs()]
+        return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.states_set_aside(), runs)
 
     def append(self, key: int, message: bytes, state: str | None = None) -> None:
         self.journals[key].append(message, state)
@@ -159,7 +159,7 @@ class Histories:
 
     def forget(self, key: int) -> None:
         """The session ends: what it had is not in memory any more."""
-        self._storage.settle(key)
+        self._storage.finish_journal(key)
         del self.journals[key]
 
 
@@ -253,7 +253,7 @@ def keep(storage: Storage, key: int, **changes: Any) -> None:
 
 def journal(*messages: bytes, epoch: str = "e1", position: int | None = None) -> StoredJournal:
     """A history that nothing is missing of."""
-    return StoredJournal(epoch, position or len(messages), False, [], [Run(list(messages))] if messages else [])
+    return StoredJournal(epoch, position or len(messages), False, [], [StoredRun(list(messages))] if messages else [])
 
 
 def replace(storage: Storage, key: int, journal: StoredJournal) -> None:
@@ -352,7 +352,7 @@ async def test_a_session_and_its_history_survive_a_restart(storage: Storage, pat
             StoredSession(key, "demo", "s", "ada", "/src", "Fix it", "now", NOON, NOON + 1, "e1", position=3)
         ]
         assert await after.read_journal(key) == StoredJournal(
-            "e1", 3, False, [], [Run([b"one", b"two"], {1: "mode"}, ends_turn=True), Run([b"three"])]
+            "e1", 3, False, [], [StoredRun([b"one", b"two"], {1: "mode"}, ends_turn=True), StoredRun([b"three"])]
         )
     assert after.problem is None
 
@@ -1451,7 +1451,7 @@ async def test_what_comes_after_that_is_in_memory_until_it_is_written(storage: S
         stored = await storage.read_journal(1)
         histories.append(1, b"later")
         assert stored is not None
-        assert stored.runs == [Run([b"mode"], {0: "mode"}, ends_turn=True), Run([b"y"] * 100)]
+        assert stored.runs == [StoredRun([b"mode"], {0: "mode"}, ends_turn=True), StoredRun([b"y"] * 100)]
         assert await storage.read_journal(1) == histories.now(1)
 
 
@@ -1465,7 +1465,7 @@ async def test_a_session_that_ends_before_that_is_written_keeps_what_it_had(
         had = histories.now(1)
         histories.forget(1)
         assert await storage.read_journal(1) == had
-        storage.settle(1)
+        storage.finish_journal(1)
     assert await restarted(path, 1) == had
 
 
@@ -1539,8 +1539,8 @@ async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile
         storage.turn_ended(1)
         storage.append(1, b"four")
         await failure.end()
-        first = Run([b"zero", b"one", b"two", b"three"], {1: "mode", 3: "plan"}, ends_turn=True)
-        assert await storage.read_journal(1) == StoredJournal("e1", 5, False, [], [first, Run([b"four"])])
+        first = StoredRun([b"zero", b"one", b"two", b"three"], {1: "mode", 3: "plan"}, ends_turn=True)
+        assert await storage.read_journal(1) == StoredJournal("e1", 5, False, [], [first, StoredRun([b"four"])])
         assert storage._queue.size == 0
 
 
@@ -1560,7 +1560,7 @@ async def test_a_turn_that_ended_when_nothing_could_be_written_is_over(
             storage.turn_ended(1)
         storage.append(1, b"two")
         await failure.end()
-        runs = [Run([b"one"], ends_turn=True), Run([b"two"])]
+        runs = [StoredRun([b"one"], ends_turn=True), StoredRun([b"two"])]
         assert await storage.read_journal(1) == StoredJournal("e1", 2, False, [], runs)
 
 
@@ -1851,12 +1851,12 @@ class Walk:
         return told[-1]
 
 
-def messages_of(runs: Sequence[Run]) -> list[bytes]:
+def messages_of(runs: Sequence[StoredRun]) -> list[bytes]:
     """All of them."""
     return [message for run in runs for message in run.messages]
 
 
-def number_of(runs: Sequence[Run]) -> int | None:
+def number_of(runs: Sequence[StoredRun]) -> int | None:
     """Of which history of a walk these are; None where there are none."""
     return next((int(message.partition(b".")[0]) for message in messages_of(runs)), None)
 
@@ -1960,7 +1960,7 @@ async def test_of_a_history_that_was_cut_in_memory_the_disk_keeps_what_it_has(na
             histories.append(1, turn)
             histories.turn_ended(1)
         await renew(narrow, histories, disk, cut)
-        runs = [*(Run([turn], ends_turn=True) for turn in turns), Run([b"eight", b"end"])]
+        runs = [*(StoredRun([turn], ends_turn=True) for turn in turns), StoredRun([b"eight", b"end"])]
         assert await narrow.read_journal(1) == StoredJournal("e1", 10, False, [], runs)
     assert 1 in histories.taken
     assert len(histories.journals[1].runs()) < 4
@@ -1978,7 +1978,7 @@ async def test_of_a_history_that_was_cut_in_memory_just_where_the_disk_ends_the_
         histories.append(1, b"one")
         histories.turn_ended(1)
         await renew(narrow, histories, disk, cut)
-        runs = [Run([b"one"], ends_turn=True), Run([b"two", b"end"])]
+        runs = [StoredRun([b"one"], ends_turn=True), StoredRun([b"two", b"end"])]
         assert histories.now(1).runs == runs[1:]
         assert await narrow.read_journal(1) == StoredJournal("e1", 3, False, [], runs)
     assert 1 in histories.taken
@@ -1997,7 +1997,7 @@ async def test_of_a_history_that_was_cut_in_memory_behind_what_the_disk_has_the_
         histories = live(narrow, 1, 2)
         histories.append(1, b"one")
         await renew(narrow, histories, disk, cut)
-        assert await narrow.read_journal(1) == StoredJournal("e1", 4, True, [], [Run([b"kept", b"end"])])
+        assert await narrow.read_journal(1) == StoredJournal("e1", 4, True, [], [StoredRun([b"kept", b"end"])])
 
 
 async def test_a_history_that_replaces_another_does_so_though_it_is_renewed_before_that(

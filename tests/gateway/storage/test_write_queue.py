@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway.core.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Change, WriteBatch, WriteQueue
 
 LIMIT = 100_000
@@ -28,8 +28,10 @@ class Histories:
 
     def snapshot(self, key: int) -> tuple[StoredJournal, int]:
         journal = self.journals[key]
-        runs = [Run(*run) for run in journal.runs()]
-        return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.aside(), runs), journal.size
+        runs = [StoredRun(*run) for run in journal.runs()]
+        return StoredJournal(
+            journal.epoch, journal.position, journal.truncated, journal.states_set_aside(), runs
+        ), journal.size
 
 
 def session(key: int, **changes: str) -> StoredSession:
@@ -84,7 +86,7 @@ def test_what_is_queued_is_taken_once(backlog: WriteQueue) -> None:
     assert backlog.waits(1)
     batch = take(backlog)
     assert (batch.sessions, batch.uses) == ({1: session(1, title="changed")}, {"0a": TokenUse(1.0)})
-    assert batch.changes[1].runs == [Run([b"one"], {0: "plan"}, ends_turn=True)]
+    assert batch.changes[1].runs == [StoredRun([b"one"], {0: "plan"}, ends_turn=True)]
     assert not backlog
     assert not backlog.waits(1)
     assert not take(backlog)
@@ -99,14 +101,14 @@ def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog:
     backlog.extend(1, [b"one"])
     with pytest.raises(ZeroDivisionError):
         fail()
-    assert take(backlog).changes[1].runs == [Run([b"one", b"two"])]
+    assert take(backlog).changes[1].runs == [StoredRun([b"one", b"two"])]
 
 
 def test_of_a_history_that_is_not_kept_nothing_is_queued(backlog: WriteQueue) -> None:
     backlog.extend(4, [b"one"])
     backlog.end_turn(4)
     backlog.replace(4, empty(), 0)
-    backlog.settle(4)
+    backlog.finish_journal(4)
     backlog.forget_journal(4)
     backlog.forget(4)
     assert not backlog
@@ -165,11 +167,11 @@ def test_a_session_that_was_not_written_again_since_the_file_was_lost_leaves_not
     backlog: WriteQueue,
 ) -> None:
     in_memory(backlog, 1, 2, 3)
-    backlog.begin_anew({})
+    backlog.requeue_all({})
     for key in (1, 2, 3):
         backlog.forget(key)
     assert not backlog
-    assert not backlog.begins_anew
+    assert not backlog.lacks_histories
 
 
 def test_the_epoch_of_a_history_is_its_sessions(backlog: WriteQueue) -> None:
@@ -185,7 +187,7 @@ def test_after_the_end_nothing_is_taken(backlog: WriteQueue) -> None:
     backlog.put_session(session(1, title="changed"))
     backlog.extend(1, [b"one"])
     backlog.replace(2, empty(), 0)
-    backlog.settle(1)
+    backlog.finish_journal(1)
     backlog.forget(3)
     batch = take(backlog)
     assert (batch.sessions, set(batch.changes)) == ({}, {1})
@@ -212,13 +214,13 @@ def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backl
     tell(backlog, histories, 1, b"later")
     change = take(backlog).changes[1]
     assert change.whole is not None
-    assert change.whole.runs == [Run([b"later"])]
+    assert change.whole.runs == [StoredRun([b"later"])]
     assert change.runs == []
 
 
 def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: WriteQueue) -> None:
     backlog.extend(1, [LARGE])
-    assert take(backlog).changes[1].runs == [Run([LARGE])]
+    assert take(backlog).changes[1].runs == [StoredRun([LARGE])]
 
 
 def test_a_history_that_is_renewed_goes_on_from_what_is_on_disk(backlog: WriteQueue) -> None:
@@ -269,7 +271,7 @@ def test_what_leaves_memory_is_taken_from_there_before(backlog: WriteQueue) -> N
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE, b"last words")
     had, _ = histories.snapshot(1)
-    backlog.settle(1)
+    backlog.finish_journal(1)
     histories.journals.clear()
     assert take(backlog).changes[1].whole == had
 
@@ -277,7 +279,7 @@ def test_what_leaves_memory_is_taken_from_there_before(backlog: WriteQueue) -> N
 def test_where_the_file_is_lost_all_that_is_known_is_queued(backlog: WriteQueue) -> None:
     in_memory(backlog, 1)
     backlog.replace(2, empty(), 0)
-    backlog.begin_anew({"0a": TokenUse(1.0)})
+    backlog.requeue_all({"0a": TokenUse(1.0)})
     assert [backlog.keeps(key) for key in (1, 2, 3)] == [True, True, False]
     batch = take(backlog)
     assert batch.sessions == {key: session(key) for key in (1, 2, 3)}
@@ -291,16 +293,16 @@ def test_a_lost_file_is_made_up_for_once_each_history_is_written_again_or_erased
     for key in (1, 2, 3):
         tell(narrow, histories, key, b"x" * (LIMIT // 4))
     take(narrow)
-    narrow.begin_anew({})
+    narrow.requeue_all({})
     with narrow.taken():
-        narrow.settle(2)
+        narrow.finish_journal(2)
         del histories.journals[2]
         narrow.forget(3)
     assert not narrow._queue.renewed
-    assert narrow.begins_anew
+    assert narrow.lacks_histories
     tell(narrow, histories, 1, b"more")
     assert set(take(narrow).changes) == {1, 2}
-    assert not narrow.begins_anew
+    assert not narrow.lacks_histories
 
 
 # The bound.
@@ -365,7 +367,7 @@ def test_what_leaves_memory_is_not_to_be_taken_from_there_again(narrow: WriteQue
     histories = in_memory(narrow, 1, 2)
     tell(narrow, histories, 1, *[b"x" * (LIMIT * 3 // 5)] * 3)
     tell(narrow, histories, 2, b"y" * (LIMIT // 2))
-    narrow.settle(1)
+    narrow.finish_journal(1)
     del histories.journals[1]
     assert narrow._queue.renewed
     assert take(narrow).whole == {1, 2}
@@ -418,7 +420,7 @@ def added(*messages: bytes, state: str | None = None, ends_turn: bool = False) -
 
 def journal(*messages: bytes) -> StoredJournal:
     """A history that nothing is missing of."""
-    return StoredJournal("e1", len(messages), False, [], [Run(list(messages))])
+    return StoredJournal("e1", len(messages), False, [], [StoredRun(list(messages))])
 
 
 # What is to be done to one history.
@@ -429,7 +431,7 @@ def test_messages_of_one_turn_are_together() -> None:
     change.extend([b"three"], "plan")
     change.end_turn()
     change.extend([b"four"], None)
-    assert change.runs == [Run([b"one", b"two", b"three"], {2: "plan"}, ends_turn=True), Run([b"four"])]
+    assert change.runs == [StoredRun([b"one", b"two", b"three"], {2: "plan"}, ends_turn=True), StoredRun([b"four"])]
 
 
 def test_a_message_counts_for_more_than_its_bytes() -> None:
@@ -444,7 +446,7 @@ def test_a_turn_that_ends_before_there_is_anything_is_that_of_what_is_on_disk() 
     change = Change()
     change.end_turn()
     change.extend([b"one"], None)
-    assert change.runs == [Run(ends_turn=True), Run([b"one"])]
+    assert change.runs == [StoredRun(ends_turn=True), StoredRun([b"one"])]
 
 
 def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
@@ -457,7 +459,7 @@ def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
 def test_a_history_that_takes_the_place_of_what_was_to_be_done_is_followed_by_what_comes() -> None:
     change = added(b"old").replaced(journal(b"one"), 3, anew=True)
     change.extend([b"two"], None)
-    assert (change.whole, change.runs) == (journal(b"one"), [Run([b"two"])])
+    assert (change.whole, change.runs) == (journal(b"one"), [StoredRun([b"two"])])
 
 
 def test_another_history_stays_another_one_whatever_is_written_of_it() -> None:
@@ -478,11 +480,18 @@ def test_what_is_erased_is_so_whatever_comes_instead() -> None:
 @pytest.mark.parametrize(
     ("ends_turn", "runs"),
     [
-        (False, [Run([b"one", b"two"], {1: "plan"}, ends_turn=True), Run([b"three"])]),
-        (True, [Run([b"one"], ends_turn=True), Run([b"two"], {0: "plan"}, ends_turn=True), Run([b"three"])]),
+        (False, [StoredRun([b"one", b"two"], {1: "plan"}, ends_turn=True), StoredRun([b"three"])]),
+        (
+            True,
+            [
+                StoredRun([b"one"], ends_turn=True),
+                StoredRun([b"two"], {0: "plan"}, ends_turn=True),
+                StoredRun([b"three"]),
+            ],
+        ),
     ],
 )
-def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[Run]) -> None:
+def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[StoredRun]) -> None:
     failed = added(b"one", ends_turn=ends_turn)
     meanwhile = added(b"two", state="plan", ends_turn=True)
     meanwhile.extend([b"three"], None)
@@ -533,8 +542,8 @@ def test_of_two_batches_the_later_counts_where_they_speak_of_the_same() -> None:
     both = first.followed_by(later)
     assert (both.sessions, both.uses) == ({7: SESSION}, {"0a": TokenUse(2.0)})
     assert {key: change.runs for key, change in both.changes.items()} == {
-        7: [Run([b"one", b"two"])],
-        8: [Run([b"eight"])],
-        9: [Run([b"nine"])],
+        7: [StoredRun([b"one", b"two"])],
+        8: [StoredRun([b"eight"])],
+        9: [StoredRun([b"nine"])],
     }
     assert both.size == sum(change.size for change in both.changes.values())

@@ -7,7 +7,7 @@ import pytest
 
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.histories import HistoryTables
-from acp_gateway.gateway.storage.records import Run, StoredJournal, StoredSession, TokenUse
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import Change, WriteBatch
 from acp_gateway.gateway.storage.writer import write
 
@@ -18,7 +18,7 @@ SESSION = StoredSession(7, "demo", "s", "ada", "/src", None, None, 1.5, 2.5, "e1
 
 def journal(*messages: bytes) -> StoredJournal:
     """A history that nothing is missing of."""
-    return StoredJournal("e1", len(messages), False, [], [Run(list(messages))])
+    return StoredJournal("e1", len(messages), False, [], [StoredRun(list(messages))])
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def test_what_the_disk_has_from_before_stays_unless_it_is_of_another_history(
     batch.put(7, Change().replaced(journal(b"one", b"two"), 6, anew=True))
     write(database, batch)
     batch = WriteBatch()
-    batch.put(7, Change().replaced(StoredJournal("e1", 3, True, [], [Run([b"two", b"three"])]), 8, anew=anew))
+    batch.put(7, Change().replaced(StoredJournal("e1", 3, True, [], [StoredRun([b"two", b"three"])]), 8, anew=anew))
     write(database, batch)
-    assert database.histories.read(7) == StoredJournal("e1", 3, anew, [], [Run(messages)])
+    assert database.histories.read(7) == StoredJournal("e1", 3, anew, [], [StoredRun(messages)])
 
 
 def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
@@ -76,7 +76,9 @@ def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
     batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
     write(database, batch)
     batch = WriteBatch()
-    batch.put(7, Change(erases=True).replaced(StoredJournal("e1", 2, True, [], [Run([b"one", b"two"])]), 6, anew=False))
+    batch.put(
+        7, Change(erases=True).replaced(StoredJournal("e1", 2, True, [], [StoredRun([b"one", b"two"])]), 6, anew=False)
+    )
     write(database, batch)
     stored = database.histories.read(7)
     assert stored is not None
