@@ -58,7 +58,7 @@ def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> N
 
 
 @pytest.mark.parametrize("method", ANY_METHOD)
-def test_who_is_kept_to_some_workspaces_may_ask_what_is_known_or_names_a_session(method: str) -> None:
+def test_a_workspace_token_may_send_known_requests_and_those_that_name_a_session(method: str) -> None:
     limited = Client("e", SessionScope("me", workspaces=("a",)))
     assert objection_to_request(limited, request(method, sessionId="s")) is None
     objection = objection_to_request(limited, request(method))
@@ -67,7 +67,9 @@ def test_who_is_kept_to_some_workspaces_may_ask_what_is_known_or_names_a_session
 
 
 @pytest.mark.parametrize("method", ANY_METHOD)
-def test_who_came_for_one_session_may_ask_what_names_one_and_makes_or_removes_none(method: str) -> None:
+def test_a_client_of_one_session_may_send_requests_that_name_a_session_and_neither_make_nor_remove_one(
+    method: str,
+) -> None:
     assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
         method not in (methods.FORK, methods.DELETE)
     )
@@ -82,7 +84,7 @@ def test_a_controller_may_tell_anything_about_a_session(client: Client) -> None:
     assert objection_to_notification(client, notification(methods.SESSION_CANCEL, sessionId="s")) is None
 
 
-def test_what_is_about_no_session_is_told_by_those_alone_who_came_for_all() -> None:
+def test_a_notification_without_a_session_is_refused_from_clients_of_one_session() -> None:
     assert objection_to_notification(CONTROLLER, notification("_x/y")) is None
     assert objection_to_notification(JOINED, notification("_x/y")) is not None
 
@@ -101,13 +103,13 @@ def test_a_session_cancel_without_a_session_is_refused() -> None:
 
 
 @pytest.mark.parametrize("method", methods.CLIENT_METHODS)
-def test_what_is_asked_may_not_be_told(method: str) -> None:
+def test_a_request_method_is_refused_as_a_notification(method: str) -> None:
     objection = objection_to_notification(CONTROLLER, notification(method, sessionId="s"))
     assert objection == "it is a request, which has an id"
 
 
 @pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
-def test_what_is_told_may_not_be_asked(method: str) -> None:
+def test_a_notification_method_is_refused_as_a_request(method: str) -> None:
     for client in (CONTROLLER, JOINED):
         objection = objection_to_request(client, request(method, sessionId="s"))
         assert objection == ErrorObject(jsonrpc.INVALID_REQUEST, f"{method} is a notification, which has no id")
@@ -231,7 +233,7 @@ def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:
     assert flaw_of_opening(opening, MOST) is not None
 
 
-def test_who_is_kept_to_some_workspaces_may_tell_nothing_that_names_no_session() -> None:
+def test_a_workspace_token_may_send_no_notification_without_a_session() -> None:
     limited = Client("e", SessionScope("me", workspaces=("a",)))
     assert objection_to_notification(limited, notification("_x/y", sessionId="s")) is None
     for message in (notification("_x/y"), notification("_x/y", cwd="/etc"), notification("_x/y", sessionId=None)):
@@ -281,7 +283,7 @@ def test_a_member_that_is_checked_has_that_very_name(method: str, name: str, mea
     assert flaw_of_params(message) == f"{meant} must have that very name, not {name!r}"
 
 
-def test_what_is_not_known_here_may_have_any_params_that_name_no_session_in_another_way() -> None:
+def test_an_unknown_method_may_have_any_params_without_another_spelling_of_session_id() -> None:
     assert flaw_of_params(parse(b'{"id":1,"method":"_x/y","params":["s"]}')) is None
     assert flaw_of_params(request("_x/y", Cwd=1, mode_id=2, **{str(number): 1 for number in range(500)})) is None
     assert flaw_of_params(request("_x/y", session_id="s")) is not None

@@ -112,7 +112,7 @@ def test_an_id_of_reasonable_size_is_taken_while_there_is_room(alone: Alone) -> 
     assert limit_exceeded(ID_SIZE, 3) == "comes while max_open_requests (3) are not answered"
 
 
-def test_what_waits_is_bounded_in_bytes_but_for_a_single_message(alone: Alone) -> None:
+def test_waiting_requests_are_bounded_in_bytes_except_a_single_one(alone: Alone) -> None:
     message = alone.asks(b"1", b',"params":"%b"' % (b"x" * LIMIT)).message
     assert alone.agent.limit_exceeded(message, 0, 0) is None
     small = alone.asks(b"2").message
@@ -213,7 +213,7 @@ def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
 
 
 @pytest.mark.parametrize("value", [None, False])
-def test_who_says_no_to_news_gets_none(value: bool | None) -> None:
+def test_a_client_that_declines_news_gets_none(value: bool | None) -> None:
     scene = Scene()
     ann = scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": value}})
     ann.new_session()
@@ -221,7 +221,7 @@ def test_who_says_no_to_news_gets_none(value: bool | None) -> None:
     assert not ann.heard()
 
 
-def test_what_one_of_them_chooses_is_told_to_the_others_and_to_who_comes_later() -> None:
+def test_a_choice_is_fanned_out_and_replayed_to_late_joiners() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
@@ -305,7 +305,7 @@ def test_positions_of_a_client_are_right_from_session_new_on() -> None:
     assert len(ann.marks) == 1
 
 
-def test_what_is_of_a_session_but_not_sent_under_its_name_is_counted_by_a_mark() -> None:
+def test_a_mark_tells_the_position_after_messages_that_a_client_cannot_count() -> None:
     scene = Scene()
     ann, bob, stock = scene.join("ann", link="a"), scene.join("bob", link="b"), scene.join("stock")
     ann.new_session()
@@ -350,7 +350,7 @@ def test_a_session_that_is_opened_again_in_another_process_is_counted_on() -> No
     assert ann.seen["s"] == scene.place() == (before[0], before[1] + 2)
 
 
-def test_who_has_a_fork_counts_in_that_anew() -> None:
+def test_positions_in_a_fork_begin_with_a_mark_of_its_own() -> None:
     scene = Scene()
     ann = scene.join("ann", link="l")
     ann.new_session()
@@ -436,7 +436,7 @@ def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
     assert scene.events[-1].session.id == "t"
 
 
-def test_what_no_person_decides_is_not_announced() -> None:
+def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_no_decision() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

@@ -44,7 +44,7 @@ def test_an_agent_for_several_clients_is_offered_what_the_policy_serves_and_noth
     }
 
 
-def test_what_a_client_offers_is_nothing_to_an_agent_for_several() -> None:
+def test_capabilities_of_a_client_are_not_offered_to_a_shared_agent() -> None:
     scene = Scene(make_policy(version="1.2"))
     ann = scene.join("ann", initialize=False)
     ann.request("initialize", protocolVersion=7, clientCapabilities={"elicitation": {}}, clientInfo={"name": "Zed"})
@@ -73,7 +73,7 @@ def initialize_with(capabilities: bytes) -> bytes:
         (b'{"auth":[true]}', b'{"auth":{}}'),
     ],
 )
-def test_what_would_happen_on_the_clients_machine_is_masked_and_only_that(offered: bytes, masked: bytes) -> None:
+def test_capabilities_that_act_on_the_clients_machine_are_masked_and_no_others(offered: bytes, masked: bytes) -> None:
     assert mask_capabilities(initialize_with(offered), ()) == initialize_with(masked)
 
 
@@ -123,7 +123,7 @@ def test_where_nothing_is_offered_there_is_nothing_to_mask() -> None:
     assert mask_capabilities(text, ()) == text
 
 
-def test_what_the_policy_serves_is_not_masked_but_a_login_in_a_terminal_always_is() -> None:
+def test_served_capabilities_are_not_masked_except_a_terminal_login() -> None:
     offered = b'{"fs":{"readTextFile":true},"terminal":true,"auth":{"terminal":true}}'
     assert mask_capabilities(initialize_with(offered), {Capability.FS}) == initialize_with(
         b'{"fs":{"readTextFile":true},"terminal":false,"auth":{"terminal":false}}'
@@ -158,7 +158,7 @@ def test_news_are_for_who_asks_for_them(meta: Any, wanted: bool) -> None:
     assert wants_news(text) is wanted
 
 
-def test_who_offers_nothing_asks_for_no_news() -> None:
+def test_a_client_without_capabilities_gets_no_news() -> None:
     assert not wants_news(b'{"id":0,"method":"initialize"}')
 
 
@@ -240,7 +240,7 @@ def test_sessions_of_an_agent_for_several_can_be_loaded_listed_resumed_and_close
     }
 
 
-def test_what_the_agent_says_besides_stays_verbatim() -> None:
+def test_other_members_of_the_agents_initialize_response_stay_verbatim() -> None:
     text = initialized(
         b'{"protocolVersion":1,"agentCapabilities":{"loadSession":false,"promptCapabilities":{"n" : 1e999},'
         b'"sessionCapabilities":{"list":{"x":1.10},"close":null,"fork":{}}},"_meta":{"s":"\\ud83d"}}'

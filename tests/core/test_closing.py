@@ -95,7 +95,7 @@ def test_a_close_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
     assert list(the_session(scene).attached) == [ann.client]
 
 
-def test_what_is_open_in_a_session_that_is_closed_is_settled(scene: Scene, ann: Peer) -> None:
+def test_closing_a_session_settles_its_open_requests(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     first, second = ann.prompt("first"), ann.prompt("second")
     running = scene.agent.hears()
@@ -174,9 +174,7 @@ def begin_delete(scene: Scene, peer: Peer) -> Any:
     return scene.agent.takes("session/delete")
 
 
-def test_who_loads_what_is_being_deleted_waits_and_gets_the_whole_history_when_that_fails(
-    scene: Scene, ann: Peer
-) -> None:
+def test_session_load_of_a_deleting_session_waits_and_gets_the_history_if_that_fails(scene: Scene, ann: Peer) -> None:
     deleting = begin_delete(scene, ann)
     bob = scene.join("bob")
     own = begin_load(bob)
@@ -194,7 +192,7 @@ def test_who_loads_what_is_being_deleted_waits_and_gets_the_whole_history_when_t
     assert scene.agent.takes("session/prompt")
 
 
-def test_who_loads_what_is_being_deleted_is_answered_by_the_agent_when_it_is_gone(scene: Scene, ann: Peer) -> None:
+def test_session_load_of_a_deleted_session_is_answered_by_the_agent(scene: Scene, ann: Peer) -> None:
     deleting = begin_delete(scene, ann)
     bob = scene.join("bob")
     begin_load(bob)
@@ -228,7 +226,7 @@ def test_a_session_that_is_being_deleted_cannot_be_loaded_through_another_agent(
     assert there.agent.takes("session/load")
 
 
-def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: Scene, ann: Peer) -> None:
+def test_agent_requests_in_a_session_that_could_not_be_deleted_are_settled(scene: Scene, ann: Peer) -> None:
     deleting = begin_delete(scene, ann)
     scene.agent.ask_permission(7)
     scene.agent.send(id=deleting["id"], error={"code": -32603, "message": "busy"})
@@ -236,7 +234,7 @@ def test_what_is_asked_in_a_session_that_could_not_be_deleted_is_settled(scene: 
     assert not scene.multiplexer.busy
 
 
-def test_what_is_said_under_the_id_of_a_session_that_is_only_being_deleted_is_none_of_its_history() -> None:
+def test_updates_under_the_id_of_a_deleting_session_are_not_recorded() -> None:
     shelf = Shelf()
     scene = Scene(
         registry=Registry("me", shelf, "run"), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}

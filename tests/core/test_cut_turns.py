@@ -98,7 +98,7 @@ RESTARTED = {"sessionId": "s", "event": "turn_ended", "stopReason": None, "reaso
 
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("killed", [True, False])
-def test_who_comes_back_after_a_restart_is_told_that_its_turn_was_ended(shared: bool, killed: bool) -> None:
+def test_a_client_that_rejoins_after_a_restart_gets_the_reason_of_its_cut_turn(shared: bool, killed: bool) -> None:
     gateways = Gateways(shared=shared)
     place, own = begins(gateways)
     gateways.restart(killed=killed)
@@ -108,7 +108,7 @@ def test_who_comes_back_after_a_restart_is_told_that_its_turn_was_ended(shared: 
     assert heard[-1] == {"jsonrpc": "2.0", "method": "_acp-gateway/news", "params": RESTARTED}
 
 
-def test_who_did_not_ask_for_news_finds_it_in_the_answer_alone() -> None:
+def test_without_news_the_reason_of_a_cut_turn_is_in_the_response_alone() -> None:
     gateways = Gateways()
     place, own = begins(gateways)
     gateways.restart()
@@ -234,7 +234,7 @@ def test_a_turn_that_goes_on_is_not_cut_off() -> None:
     assert answer["result"]["_meta"]["acp-gateway"] == {"prompts": [own], "questions": []}
 
 
-def test_what_a_subagent_was_told_is_no_turn() -> None:
+def test_a_user_chunk_of_a_sub_agent_is_no_turn() -> None:
     gateways = Gateways()
     place, own = begins(gateways, ends=True)
     chunk = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "sub"}}

@@ -58,7 +58,7 @@ def test_a_shared_agent_gets_an_initialize_of_the_gateways_own() -> None:
     }
 
 
-def test_what_the_policy_serves_is_offered_to_a_shared_agent() -> None:
+def test_capabilities_of_the_policy_are_offered_to_a_shared_agent() -> None:
     scene = Scene(make_policy(serves=frozenset({Capability.FS})))
     scene.join("ann", initialize=False).say(initialize_with())
     offered = scene.agent.hears()["params"]["clientCapabilities"]
@@ -190,7 +190,7 @@ def test_a_client_that_leaves_during_initialize_does_not_disturb_the_next() -> N
     assert not ann.heard()
 
 
-def test_what_a_client_asks_while_it_waits_for_initialize_follows_it() -> None:
+def test_requests_during_initialize_follow_it() -> None:
     scene = Scene()
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
@@ -202,7 +202,7 @@ def test_what_a_client_asks_while_it_waits_for_initialize_follows_it() -> None:
     assert ann.hears()["id"] == own
 
 
-def test_what_follows_an_initialize_waits_for_it_although_another_process_ends_meanwhile() -> None:
+def test_requests_during_initialize_wait_although_another_process_ends() -> None:
     scene = Scene()
     ann = scene.join("ann", initialize=False)
     ann.request("initialize", protocolVersion=1)
@@ -215,7 +215,7 @@ def test_what_follows_an_initialize_waits_for_it_although_another_process_ends_m
     assert ann.hears()["id"] == own
 
 
-def test_what_follows_an_initialize_that_fails_gets_its_error_too() -> None:
+def test_requests_during_an_initialize_that_fails_get_its_error() -> None:
     scene = Scene()
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
@@ -224,7 +224,7 @@ def test_what_follows_an_initialize_that_fails_gets_its_error_too() -> None:
     assert [message["id"] for message in ann.heard() if "error" in message] == [0, own]
 
 
-def test_what_follows_an_initialize_that_is_refused_is_refused() -> None:
+def test_requests_during_an_initialize_that_is_refused_are_refused() -> None:
     scene = Scene()
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))
     ann.say(initialize_with("2"))
@@ -239,7 +239,7 @@ def test_what_follows_an_initialize_that_is_refused_is_refused() -> None:
 
 
 @pytest.mark.parametrize("wanted", ["2", "3", "65535"])
-def test_who_asks_for_the_agreed_version_or_a_higher_one_gets_the_stored_answer(wanted: str) -> None:
+def test_initialize_with_the_negotiated_version_or_a_higher_one_gets_the_stored_response(wanted: str) -> None:
     scene = Scene(protocolVersion=2)
     scene.join("ann", initialize=False).say(initialize_with("2"))
     scene.agent.answers("initialize", protocolVersion=2)
@@ -250,7 +250,7 @@ def test_who_asks_for_the_agreed_version_or_a_higher_one_gets_the_stored_answer(
 
 @pytest.mark.parametrize(("wanted", "named"), [("1", 1), ("0", 0), ('"2"', None), ("null", None), ("1e9", None)])
 @pytest.mark.parametrize("waits", [False, True])
-def test_who_asks_for_a_lower_version_is_told_both_and_may_try_again(
+def test_initialize_with_a_lower_version_is_refused_with_both_and_may_be_repeated(
     wanted: str, named: int | None, waits: bool
 ) -> None:
     scene = Scene()
@@ -732,7 +732,7 @@ def whom_a_loss_shows_output(scene: Scene, *peers: Peer) -> list[bool]:
     return shown
 
 
-def test_what_a_lost_process_wrote_is_told_to_those_who_control_it_alone() -> None:
+def test_the_output_of_a_lost_process_is_shown_to_its_controllers_alone() -> None:
     scene = Scene()
     ann, eve = scene.join("ann"), scene.join("eve", role=Role.OBSERVER)
     ann.new_session()
@@ -759,13 +759,13 @@ def test_stderr_of_an_agent_of_all_identities_is_shown_to_the_gateways_own_user_
     assert whom_a_loss_shows_output(scene, me, bob) == [True, False]
 
 
-def test_what_a_shared_process_wrote_is_not_told_to_who_is_limited_to_workspaces() -> None:
+def test_the_output_of_a_shared_process_is_not_shown_to_workspace_tokens() -> None:
     scene = Scene()
     me, limited = scene.join("me"), scene.join("limited", workspaces=("w",))
     assert whom_a_loss_shows_output(scene, me, limited) == [True, False]
 
 
-def test_who_asks_after_the_end_is_told_what_it_may_know() -> None:
+def test_a_request_after_the_end_of_an_agent_gets_the_error_for_its_client() -> None:
     scene = connection_scope()
     me, guest = scene.join("me"), scene.join("guest", "bob", only="s", guest=True)
     scene.multiplexer.agent_lost("no start", {"n": 1}, {"stderr": ["hunter2"]}, "no start: hunter2")

@@ -79,7 +79,7 @@ def test_the_running_turn_alone_loses_its_beginning() -> None:
     assert written.replay() == [b"cc", b"dd", b"ee"]
 
 
-def test_what_is_left_of_a_turn_that_was_cut_is_one_turn_when_it_ends() -> None:
+def test_the_held_rest_of_a_truncated_turn_counts_as_one_turn_when_it_ends() -> None:
     written = journal(6, [b"bb", b"cc", b"dd", b"ee"])
     written.append(b"f")
     assert written.replay() == [b"f"]
@@ -192,7 +192,7 @@ def test_a_place_in_another_journal_or_past_the_end_of_this_one_proves_nothing(e
     assert Journal(100).shared_with("", 0) is None
 
 
-def test_what_it_was_called_before_is_restored_and_only_so_many_names_are_kept() -> None:
+def test_former_epochs_of_a_journal_are_restored_up_to_a_maximum() -> None:
     restored = Journal(100, "x")
     restored.restore(
         [],
@@ -362,7 +362,7 @@ def runs(*turns: str) -> list[TurnMessages]:
     return [TurnMessages(turn.encode().split(), {}, turn.endswith(".")) for turn in turns]
 
 
-def test_what_came_after_a_position_is_known_as_far_back_as_it_is_held() -> None:
+def test_a_journal_returns_the_messages_since_a_position_as_far_as_it_holds_them() -> None:
     journal = Journal(6, "e")
     for text in (b"aa", b"bb", b"cc", b"dd"):
         journal.append(text)
@@ -425,7 +425,7 @@ def test_the_runs_say_which_messages_tell_a_state() -> None:
     assert taken_up.states() == journal.states() == [b"c", b"d"]
 
 
-def test_what_is_written_down_later_is_not_in_the_runs() -> None:
+def test_runs_of_a_journal_do_not_change_with_later_messages() -> None:
     journal = Journal(100, "e")
     journal.extend([b"a"])
     before = journal.runs()

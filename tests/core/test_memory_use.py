@@ -42,7 +42,7 @@ def test_prompts_of_those_who_are_there_are_not_left_behind() -> None:
     assert len(scene.session().queue) == 2
 
 
-def test_what_is_kept_for_an_unfinished_echo_counts_until_it_is_over() -> None:
+def test_an_unfinished_echo_counts_as_memory_until_it_is_complete() -> None:
     scene, ann, bob = together()
     memory = scene.multiplexer.memory
     blocks: list[dict[str, Any]] = [{"type": "text", "text": "fix it " * 1000}, {"type": "image", "data": "A" * 2000}]

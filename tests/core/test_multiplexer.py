@@ -102,7 +102,7 @@ def test_an_error_passes_verbatim_both_ways(scene: Scene, ann: Peer) -> None:
     assert scene.agent.heard_text() == [error % b"5"]
 
 
-def test_what_the_agent_says_arrives_in_its_order(scene: Scene, ann: Peer) -> None:
+def test_messages_of_the_agent_arrive_in_order(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     own = ann.prompt()
     asked = scene.agent.hears()
@@ -379,7 +379,7 @@ def test_a_cancelled_prompt_that_waits_for_its_turn_never_reaches_the_agent(scen
     assert not scene.agent.heard()
 
 
-def test_what_waits_for_a_new_process_can_be_cancelled(scene: Scene, ann: Peer) -> None:
+def test_a_request_that_waits_for_a_new_process_can_be_cancelled(scene: Scene, ann: Peer) -> None:
     scene.lose_agent()
     own = ann.request("x/y")
     ann.say(cancel(b"%d" % own))
@@ -388,7 +388,7 @@ def test_what_waits_for_a_new_process_can_be_cancelled(scene: Scene, ann: Peer) 
     assert not scene.agent.heard()
 
 
-def test_what_waits_for_a_session_that_is_being_opened_can_be_cancelled(scene: Scene, ann: Peer) -> None:
+def test_a_request_that_waits_for_a_session_to_open_can_be_cancelled(scene: Scene, ann: Peer) -> None:
     ann.request("session/load", sessionId="s", cwd="/srv")
     scene.agent.heard()
     own = ann.request("session/load", sessionId="s", cwd="/srv")
@@ -606,7 +606,7 @@ def test_a_notification_that_names_its_session_in_another_way_is_dropped(
 @pytest.mark.parametrize(
     "params", [b'{"sessionId":null}', b'{"sessionIds":["s"]}', b'{"parentSessionId":"s"}', b'["session_id"]', b"null"]
 )
-def test_what_names_no_session_in_any_way_passes(scene: Scene, ann: Peer, params: bytes) -> None:
+def test_a_request_without_a_session_passes(scene: Scene, ann: Peer, params: bytes) -> None:
     ann.say(request(b"1", "x/y", params))
     ann.say(notification("x/y", params))
     assert scene.agent.heard_text() == [request(b"2", "x/y", params), notification("x/y", params)]
@@ -725,9 +725,7 @@ def test_a_client_for_one_session_may_do_nothing_else(scene: Scene, ann: Peer, m
 
 
 @pytest.mark.parametrize("method", ["logout", "authenticate", "providers/set", "nes/close", "x/y"])
-def test_what_is_about_the_whole_agent_is_no_guests_although_it_names_the_session(
-    scene: Scene, ann: Peer, method: str
-) -> None:
+def test_a_guest_may_not_send_requests_about_the_whole_agent(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
     gil = scene.join("gil", "guest-1", only="s", guest=True)
     gil.load()
@@ -742,7 +740,7 @@ def test_what_is_about_the_whole_agent_is_no_guests_although_it_names_the_sessio
 @pytest.mark.parametrize(
     "method", ["session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"]
 )
-def test_what_is_about_the_session_is_a_guests_too(scene: Scene, ann: Peer, method: str) -> None:
+def test_a_guest_may_send_requests_about_its_session(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
     gil = scene.join("gil", "guest-1", only="s", guest=True)
     gil.load()
@@ -751,7 +749,7 @@ def test_what_is_about_the_session_is_a_guests_too(scene: Scene, ann: Peer, meth
     assert [message["method"] for message in scene.agent.heard()] == [method, "session/cancel"]
 
 
-def test_who_came_for_one_of_its_own_sessions_may_say_anything_about_it(scene: Scene, ann: Peer) -> None:
+def test_the_owner_may_send_anything_on_a_connection_for_one_session(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     phone = scene.join("phone", only="s")
     phone.load()
@@ -812,7 +810,7 @@ def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_
     assert not ann.heard()
 
 
-def test_who_said_that_it_will_not_decide_is_not_asked_again_when_it_comes_back(scene: Scene, ann: Peer) -> None:
+def test_a_permission_that_a_client_declined_is_not_forwarded_to_it_again(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob")
     bob.load()
@@ -851,7 +849,7 @@ def test_a_prompt_that_waits_for_its_turn_is_done_although_its_client_has_gone(s
     assert scene.agent.hears()["params"]["prompt"][0]["text"] == "second"
 
 
-def test_what_else_waits_is_forgotten_with_its_client(scene: Scene, ann: Peer) -> None:
+def test_waiting_requests_other_than_prompts_are_dropped_with_their_client(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     ann.request("session/load", sessionId="s", cwd="/srv")
     loading = scene.agent.hears()
@@ -893,7 +891,7 @@ def test_a_client_that_is_dismissed_gets_an_answer_to_everything_it_has_open(sce
     assert (bob.inbox, ann.inbox) == ([], [])
 
 
-def test_who_comes_and_leaves_is_told_to_those_who_asked_for_it(scene: Scene) -> None:
+def test_news_of_attached_clients_go_to_clients_that_asked_for_news(scene: Scene) -> None:
     ann = scene.join("ann", **news_params())
     bob = scene.join("bob", "me")
     ann.new_session()
@@ -959,7 +957,7 @@ def test_the_turn_of_a_client_that_has_gone_keeps_the_multiplexer_busy_to_its_en
     assert not scene.multiplexer.busy
 
 
-def test_what_waits_for_a_decision_can_be_listed(scene: Scene, ann: Peer) -> None:
+def test_open_permissions_can_be_listed(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.ask_permission(7)
     (session,) = scene.multiplexer.sessions
@@ -1021,7 +1019,7 @@ def test_permission_timeout_cancels_the_request_and_withdraws_it_from_clients() 
     assert scene.notes == ["session/request_permission was not decided within permission_timeout: cancelled"]
 
 
-def test_what_waits_for_a_day_is_mentioned_once_and_waits_on(scene: Scene, ann: Peer) -> None:
+def test_a_permission_open_for_a_day_is_logged_once_and_stays_open(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.ask_permission(7)
     for hours in (23, 24, 25):
@@ -1171,7 +1169,7 @@ def test_no_input_of_clients_or_agent_raises_and_only_messages_are_delivered(
 # What is written down of who comes and goes
 
 
-def test_who_takes_part_and_who_has_left_is_written_down_once(scene: Scene, ann: Peer) -> None:
+def test_joining_and_leaving_a_session_is_audited_once(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob, eve = scene.join("bob"), scene.join("eve", role=Role.OBSERVER)
     for peer in (bob, bob, eve):
@@ -1187,7 +1185,7 @@ def test_who_takes_part_and_who_has_left_is_written_down_once(scene: Scene, ann:
     assert scene.audit_events[3:] == [AuditEvent("session_left", peer.client, about) for peer in (bob, eve, ann)]
 
 
-def test_who_was_in_a_session_when_it_ended_has_left_it(scene: Scene, ann: Peer) -> None:
+def test_the_end_of_a_session_is_audited_as_leaving_for_each_client(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.lose_agent()
     assert [audit_event.name for audit_event in scene.audit_events] == ["session_joined", "session_left"]
@@ -1236,7 +1234,7 @@ def test_an_answer_of_the_agent_that_cannot_be_read_is_an_error_for_who_waits_fo
         b"NaN",
     ],
 )
-def test_what_is_no_answer_to_anything_that_is_open_ends_nothing(scene: Scene, ann: Peer, line: bytes) -> None:
+def test_an_unreadable_line_without_an_open_id_settles_no_request(scene: Scene, ann: Peer, line: bytes) -> None:
     ann.say(request(b'"mine"'))
     scene.agent.say(line.replace(b"%b", id_at_agent(scene)))
     assert ann.heard() == []
@@ -1245,7 +1243,7 @@ def test_what_is_no_answer_to_anything_that_is_open_ends_nothing(scene: Scene, a
 
 @pytest.mark.parametrize("method", ["session/update", "session/request_permission", "_x/y", "fs/read_text_file"])
 @pytest.mark.parametrize("more", [b'"Method":"x"', b'"PARAMS":{}', b'"result":1', b'"Error":null'])
-def test_what_some_would_take_for_another_message_is_dropped_from_agents(
+def test_a_message_with_a_lookalike_member_is_dropped_from_agents(
     scene: Scene, ann: Peer, method: str, more: bytes
 ) -> None:
     ann.new_session()

@@ -173,7 +173,7 @@ def test_a_load_of_a_live_session_is_answered_from_the_journal(scene: Scene, ann
     assert bob.heard_text() == ann.heard_text() == [chunk("three")]
 
 
-def test_what_a_loader_is_told_of_the_session_is_what_it_is_now(scene: Scene, ann: Peer) -> None:
+def test_session_load_returns_the_current_state_of_a_session(scene: Scene, ann: Peer) -> None:
     ann.new_session(modes={"currentModeId": "a", "availableModes": []}, configOptions=[{"id": 1}])
     scene.agent.state("current_mode_update", currentModeId="b")
     scene.agent.state("config_option_update", configOptions=[{"id": 2}])
@@ -205,7 +205,7 @@ def test_the_directory_of_a_live_session_is_not_judged_again(scene: Scene, ann: 
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_who_joins_gets_everything_that_is_open_after_the_response(scene: Scene, ann: Peer, method: str) -> None:
+def test_open_agent_requests_come_after_the_response_to_a_join(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
     scene.agent.ask_permission(7)
     scene.agent.ask_permission(8)
@@ -233,7 +233,7 @@ def test_the_last_of_its_owners_to_load_a_session_is_its_host(scene: Scene, ann:
     assert [host and host.name for host in hosts] == ["bob"] * 3
 
 
-def test_who_joins_or_resumes_does_not_become_the_host_of_what_has_one(scene: Scene, ann: Peer) -> None:
+def test_a_client_that_joins_or_resumes_does_not_replace_the_host(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.join("phone", only="s").request("session/new", cwd="/srv")
     scene.join("tablet").request("session/resume", sessionId="s")
@@ -241,7 +241,7 @@ def test_who_joins_or_resumes_does_not_become_the_host_of_what_has_one(scene: Sc
     assert the_session(scene).host is ann.client
 
 
-def test_who_joins_or_resumes_becomes_the_host_of_what_has_none(scene: Scene, ann: Peer) -> None:
+def test_a_client_that_joins_or_resumes_a_session_without_a_host_becomes_it(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     phone, laptop = scene.join("phone", only="s"), scene.join("laptop")
     ann.gone()
@@ -252,7 +252,7 @@ def test_who_joins_or_resumes_becomes_the_host_of_what_has_none(scene: Scene, an
     assert the_session(scene).host is laptop.client
 
 
-def test_who_loads_a_session_again_gets_its_history_again_and_takes_part_once(scene: Scene) -> None:
+def test_a_second_session_load_replays_the_history_and_attaches_once(scene: Scene) -> None:
     ann = scene.join("ann", **news_params())
     ann.new_session()
     scene.agent.update("one")
@@ -450,7 +450,7 @@ def test_when_a_load_fails_the_next_who_waits_tries(scene: Scene, ann: Peer) -> 
     assert the_session(scene).host is bob.client
 
 
-def test_what_waits_for_a_load_of_its_session_comes_after_it(scene: Scene, ann: Peer) -> None:
+def test_requests_that_wait_for_session_load_follow_it(scene: Scene, ann: Peer) -> None:
     begin_load(ann)
     loading = scene.agent.hears()
     own = ann.prompt()
@@ -763,7 +763,7 @@ def test_after_a_load_there_is_no_first_new_any_more(scene: Scene, ann: Peer, me
     assert bob.hears()["error"]["code"] == -32600
 
 
-def test_who_comes_for_a_session_that_is_being_closed_waits_and_has_it_opened_again(scene: Scene, ann: Peer) -> None:
+def test_session_load_of_a_closing_session_waits_and_opens_it_again(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob", only="s")
     ann.request("session/close", sessionId="s")
@@ -777,7 +777,7 @@ def test_who_comes_for_a_session_that_is_being_closed_waits_and_has_it_opened_ag
     assert (response["id"], response["result"]) == (own, {"sessionId": "s"})
 
 
-def test_who_comes_for_a_session_that_could_not_be_closed_joins_it(scene: Scene, ann: Peer) -> None:
+def test_session_load_joins_a_session_that_could_not_be_closed(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob", only="s")
     ann.request("session/close", sessionId="s")
@@ -789,9 +789,7 @@ def test_who_comes_for_a_session_that_could_not_be_closed_joins_it(scene: Scene,
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
-def test_who_was_in_a_session_until_it_was_closed_may_join_it_again(
-    scene: Scene, ann: Peer, *, by_itself: bool
-) -> None:
+def test_a_client_may_join_a_session_again_after_it_was_closed(scene: Scene, ann: Peer, *, by_itself: bool) -> None:
     ann.new_session()
     bob = scene.join("bob", only="s")
     bob.request("session/new", cwd="/srv")
@@ -886,7 +884,7 @@ def test_a_failed_opening_is_not_reported_when_its_client_has_gone(scene: Scene,
     assert scene.multiplexer.sessions == ()
 
 
-def test_who_came_for_a_session_that_is_not_theirs_finds_none(scene: Scene, ann: Peer) -> None:
+def test_a_client_of_one_session_that_is_out_of_scope_finds_none(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     bob = scene.join("bob", "other", only="s")
     bob.request("session/new", cwd="/srv")
@@ -913,7 +911,7 @@ def test_a_fork_is_the_forkers_and_begins_with_the_history_of_its_parent(scene: 
     assert {message["params"]["sessionId"] for message in history} == {"f"}
 
 
-def test_what_a_sub_agent_said_is_in_a_fork_as_it_was_said(scene: Scene, ann: Peer) -> None:
+def test_updates_of_a_sub_agent_are_verbatim_in_a_fork(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.state("subagent_update", sessionId="child")
     scene.agent.update("from below", "child")
@@ -995,7 +993,7 @@ def test_an_error_of_the_agents_list_is_the_clients(scene: Scene, ann: Peer) -> 
 
 
 @pytest.mark.parametrize("role", list(Role))
-def test_who_came_for_one_session_is_shown_no_other(scene: Scene, ann: Peer, role: Role) -> None:
+def test_session_list_shows_a_client_of_one_session_no_other(scene: Scene, ann: Peer, role: Role) -> None:
     ann.new_session("s")
     ann.new_session("t")
     assert listed(scene.join("bob", role=role, only="s")) == ["s"]
@@ -1046,7 +1044,7 @@ def test_no_request_reaches_the_agent_before_its_directory_check(slow: Scene, me
 
 
 @pytest.mark.parametrize("method", OPENING)
-def test_what_was_found_wrong_is_the_answer_and_written_down(slow: Scene, method: str) -> None:
+def test_a_problem_of_a_directory_check_is_the_response_and_audited(slow: Scene, method: str) -> None:
     ann = slow.join("ann")
     ann.request(method, sessionId="s", cwd="/elsewhere", mcpServers=[])
     slow.directory_check(outside())
@@ -1067,7 +1065,7 @@ def test_a_request_that_names_no_directory_is_looked_at_as_well(slow: Scene) -> 
     assert slow.directory_checks[0].directories == ()
 
 
-def test_what_is_live_is_not_looked_at_again(slow: Scene) -> None:
+def test_directories_of_a_live_session_are_not_checked_again(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     ann.request("session/new", cwd="/srv", mcpServers=[])
     slow.directory_check(FOUND)
@@ -1079,7 +1077,7 @@ def test_what_is_live_is_not_looked_at_again(slow: Scene) -> None:
 
 
 @pytest.mark.parametrize("found", [FOUND, outside()])
-def test_what_a_client_asks_meanwhile_comes_behind(slow: Scene, found: DirectoryCheckResult) -> None:
+def test_requests_during_a_directory_check_follow_it(slow: Scene, found: DirectoryCheckResult) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     own = [ann.request("session/new", cwd="/srv", mcpServers=[]), ann.request("session/list"), ann.request("_x/y")]
     bob.request("_of/another")
@@ -1139,7 +1137,7 @@ def test_a_session_load_after_its_directory_check_does_not_wait_for_other_checks
     assert ann.hears()["id"] == own
 
 
-def test_what_is_asked_in_a_session_that_another_is_opening_comes_behind_as_well(slow: Scene) -> None:
+def test_requests_for_a_session_that_another_client_opens_follow_the_directory_check(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
     begin_load(bob)
@@ -1206,7 +1204,7 @@ def test_behind_what_was_cancelled_the_next_opening_is_looked_at(slow: Scene) ->
     assert methods_of(slow) == ["session/new", "_x/y"]
 
 
-def test_what_a_client_that_leaves_wanted_is_never_opened(slow: Scene) -> None:
+def test_a_session_is_not_opened_for_a_client_that_left_during_the_directory_check(slow: Scene) -> None:
     ann, bob = slow.join("ann"), slow.join("bob")
     for client in (ann, bob):
         client.request("session/new", cwd="/srv", mcpServers=[])
@@ -1218,7 +1216,7 @@ def test_what_a_client_that_leaves_wanted_is_never_opened(slow: Scene) -> None:
     assert methods_of(slow) == ["session/new", "_x/y"]
 
 
-def test_who_is_dismissed_gets_one_answer_to_each_and_the_agent_nothing(slow: Scene) -> None:
+def test_a_client_that_is_closed_during_a_directory_check_gets_one_response_to_each_request(slow: Scene) -> None:
     ann = slow.join("ann")
     own = [
         ann.request("session/new", cwd="/srv", mcpServers=[]),
@@ -1236,7 +1234,7 @@ def test_who_is_dismissed_gets_one_answer_to_each_and_the_agent_nothing(slow: Sc
 
 
 @pytest.mark.parametrize("end", [Scene.lose_agent, Scene.stop_agent])
-def test_what_was_looked_at_for_an_agent_that_has_ended_is_not_opened_in_the_next(
+def test_a_directory_check_for_an_ended_agent_opens_nothing_in_the_next(
     slow: Scene, end: Callable[[Scene], None]
 ) -> None:
     ann = slow.join("ann")
@@ -1423,7 +1421,7 @@ def joins(scene: Scene, **params: Any) -> Peer:
 # Joining what is not live
 
 
-def test_who_joins_has_a_session_opened_where_it_was(restored: Scene) -> None:
+def test_joining_opens_a_session_in_its_former_directory(restored: Scene) -> None:
     bob = joins(restored, cwd="/Users/bob", additionalDirectories=["/Users/bob/x"])
     assert restored.directory_checks[0].directories == ("/srv/old",)
     assert restored.agent.inbox == []
@@ -1496,7 +1494,7 @@ def test_those_who_join_one_after_another_meanwhile_have_it_opened_once(slow: Sc
     assert the_session(slow).setup == {"cwd": b'"/srv/x"'}
 
 
-def test_who_has_left_meanwhile_has_nothing_opened_by_joining(slow: Scene) -> None:
+def test_joining_opens_nothing_for_a_client_that_has_left(slow: Scene) -> None:
     bob = joins(slow, cwd="/srv/x")
     bob.gone()
     slow.directory_check(FOUND)
@@ -1545,7 +1543,7 @@ def test_all_together_have_only_so_many_open_whichever_agent_has_them() -> None:
 
 
 @pytest.mark.parametrize("policy", [make_policy(sessions_per_identity=2), make_policy(max_sessions=2)])
-def test_what_the_agent_is_about_to_open_counts_as_well(policy: Policy) -> None:
+def test_pending_openings_count_against_sessions_per_identity(policy: Policy) -> None:
     scene = Scene(policy, agentCapabilities=LOADS)
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session("s")

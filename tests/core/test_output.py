@@ -34,7 +34,7 @@ def test_nothing_was_decided_at_first() -> None:
     assert Outgoing().take() == Output(to_agent=[], to_clients={}, replayed={}, effects=[])
 
 
-def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
+def test_output_keeps_the_order_of_messages_for_one_client() -> None:
     out, ann, bob = Outgoing(), client(), client("bob")
     out.client(ann, b"1")
     out.clients([bob, ann], b"2")
@@ -48,7 +48,7 @@ def test_what_is_sent_to_one_keeps_its_order_however_it_was_decided() -> None:
     assert taken.to_agent == [b"a", b"b"]
 
 
-def test_what_several_are_told_is_one_object_until_one_of_them_is_told_more() -> None:
+def test_output_for_several_clients_is_one_batch_until_one_of_them_gets_more() -> None:
     out, ann, bob, carol = Outgoing(), client(), client("bob"), client("carol")
     out.fan_out([ann, bob, carol], [b"1", b"22"])
     out.client(carol, b"3")
@@ -59,7 +59,7 @@ def test_what_several_are_told_is_one_object_until_one_of_them_is_told_more() ->
     assert to_clients[carol] == [b"1", b"22", b"3"]
 
 
-def test_what_was_taken_is_not_there_any_more_and_does_not_change() -> None:
+def test_taken_output_is_removed_and_does_not_change() -> None:
     out, ann = Outgoing(), client()
     out.client(ann, b"1")
     out.log("one")
@@ -80,7 +80,7 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     assert out.take() == Output()
 
 
-def test_who_is_away_gets_everything_when_it_is_back() -> None:
+def test_a_client_that_was_away_gets_all_messages() -> None:
     out, ann = Outgoing(), client()
     ann.become(Presence.AWAY)
     out.client(ann, b"1")
@@ -98,7 +98,7 @@ def test_history_is_counted_in_bytes_and_nothing_else_is() -> None:
     assert bob not in taken.to_clients
 
 
-def test_what_can_be_answered_under_no_id_is_answered_under_the_id_null() -> None:
+def test_a_refusal_without_a_usable_id_has_the_id_null() -> None:
     out, ann = Outgoing(), client()
     out.refusal(ann, -32700, "not JSON")
     out.refusal(ann, -32600, "no", {"n": 1})

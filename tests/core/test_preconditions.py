@@ -58,7 +58,7 @@ def joins(scene: Scene, **params: Any) -> Peer:
         {"cwd": "/srv", "mcpServers": [{"command": "a", "Command": "b"}]},
     ],
 )
-def test_what_can_be_read_in_more_than_one_way_opens_nothing(method: str, params: dict[str, Any]) -> None:
+def test_params_with_a_second_spelling_of_a_checked_member_open_no_session(method: str, params: dict[str, Any]) -> None:
     scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
     ann = scene.join("ann")
     ann.request(method, sessionId="s", **params)

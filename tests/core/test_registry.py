@@ -39,7 +39,7 @@ def test_an_unregistered_session_may_exist_for_the_gateways_own_user_alone(
 
 
 @pytest.mark.parametrize(("owner", "is_live", "may"), [("me", False, True), ("me", True, False), ("you", False, False)])
-def test_what_another_agent_has_under_an_id_may_be_this_ones_too_for_it_can_be_the_same_disk(
+def test_an_unregistered_session_of_an_id_that_another_agent_has_may_exist(
     owner: str, *, is_live: bool, may: bool
 ) -> None:
     registry = Registry("me")
@@ -223,7 +223,7 @@ def test_no_two_journals_have_the_same_epoch() -> None:
         (SessionScope("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
     ],
 )
-def test_who_may_use_some_workspaces_sees_the_sessions_in_them(
+def test_a_workspace_token_sees_the_sessions_in_its_workspaces(
     viewer: SessionScope, workspace: str | None, *, sees: bool
 ) -> None:
     it = session()

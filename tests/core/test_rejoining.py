@@ -64,13 +64,13 @@ def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
-def test_who_says_nothing_of_another_link_does_not_return(meta: Any) -> None:
+def test_a_resume_without_the_state_of_another_link_is_no_rejoin(meta: Any) -> None:
     assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
     assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
 
 
 @pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], MAX_ID + 1, 10**30, 1e300, "\ud83d"])
-def test_what_makes_no_sense_says_nothing(value: Any) -> None:
+def test_an_invalid_state_in_a_rejoin_is_ignored(value: Any) -> None:
     returned = said(position=value, connection="c")
     assert returned is not None
     assert returned.position == 0
@@ -151,7 +151,7 @@ def test_own_meta_under_an_escaped_name_is_removed_as_well() -> None:
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_who_returns_to_a_live_session_gets_what_it_has_missed_once(scene: Scene, ann: Peer, method: str) -> None:
+def test_a_rejoin_of_a_live_session_gets_each_missed_message_once(scene: Scene, ann: Peer, method: str) -> None:
     scene.agent.update("seen")
     epoch, position = ann.seen["s"]
     ann.gone()
@@ -183,7 +183,7 @@ def test_where_the_epoch_is_another_all_of_it_comes_and_no_mark_before_the_answe
     assert back.marks == [{"s": scene.place()}]
 
 
-def test_what_was_cut_off_is_never_left_out_silently() -> None:
+def test_a_rejoin_gets_a_gap_for_truncated_history() -> None:
     scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
     ann = scene.join("ann", link="first")
     ann.new_session()
@@ -203,7 +203,7 @@ def test_what_was_cut_off_is_never_left_out_silently() -> None:
     assert back.marks == [{"s": place}, before, {"s": (epoch, end)}]
 
 
-def test_who_comes_back_to_what_was_cut_off_gets_the_states_from_before_it() -> None:
+def test_a_rejoin_gets_the_states_from_before_a_gap() -> None:
     scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
     ann = scene.join("ann", link="first")
     ann.new_session()
@@ -241,14 +241,14 @@ def test_a_sub_agents_words_among_what_was_missed_are_counted_by_a_mark(scene: S
     assert back.seen["s"] == scene.place()
 
 
-def test_who_does_not_count_gets_no_mark_and_all_of_it(scene: Scene, ann: Peer) -> None:
+def test_a_client_without_a_link_gets_the_whole_history_and_no_mark(scene: Scene, ann: Peer) -> None:
     scene.agent.update("seen")
     bob = scene.join("bob")
     bob.comes_back(method="session/load", epoch=ann.seen["s"][0], position=1)
     assert texts(bob.heard()) == ["seen"]
 
 
-def test_what_is_asked_for_again_and_again_waits_like_anything_else(scene: Scene, ann: Peer) -> None:
+def test_a_repeated_request_for_a_session_waits_like_any_other(scene: Scene, ann: Peer) -> None:
     scene.agent.update("seen")
     back = scene.join("ann again", link="second")
     sizes: list[bool] = []
@@ -516,7 +516,7 @@ def over(shelf: Shelf, capabilities: dict[str, Any] = LOADS, policy: Policy | No
     ("method", "capabilities"), [("session/load", LOADS), ("session/resume", LOADS), ("session/resume", RESUMES)]
 )
 @pytest.mark.parametrize("result", ['"result":null', '"result":{}', '"result":{"_meta":{"x":1}}', '"error":null'])
-def test_who_returns_to_one_that_is_over_gets_what_it_has_missed_from_the_archive(
+def test_a_rejoin_of_a_session_that_is_not_live_gets_missed_messages_from_the_archive(
     shelf: Shelf, method: str, result: str, capabilities: dict[str, Any]
 ) -> None:
     scene, (epoch, position) = over(shelf, capabilities)
@@ -584,7 +584,7 @@ def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(sh
     assert shelf.journals[journal_loaded].replay() == written
 
 
-def test_what_is_cut_in_memory_while_a_session_is_opened_stays_in_the_archive(shelf: Shelf) -> None:
+def test_history_that_is_truncated_in_memory_during_an_opening_stays_in_the_archive(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
@@ -637,9 +637,7 @@ def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(sh
 
 @pytest.mark.parametrize("place", [{"epoch": "other", "position": 1}, {}])
 @pytest.mark.parametrize("live", [True, False])
-def test_who_resumes_and_can_not_prove_what_it_has_seen_is_told_of_a_gap(
-    shelf: Shelf, place: dict[str, Any], *, live: bool
-) -> None:
+def test_a_resume_without_a_provable_position_gets_a_gap(shelf: Shelf, place: dict[str, Any], *, live: bool) -> None:
     scene, _ = over(shelf)
     if live:
         first = scene.join("bob", link="bob")
@@ -724,7 +722,7 @@ def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shel
     assert texts(watcher.heard()) == ["live"]
 
 
-def test_who_waits_for_a_session_can_take_that_back_and_leave(shelf: Shelf) -> None:
+def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
     scene, _ = over(shelf)
     watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
     asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
@@ -767,7 +765,7 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
     assert answer["id"] == own
 
 
-def test_who_leaves_before_the_archive_was_read_or_the_agent_has_answered_is_not_waited_for(shelf: Shelf) -> None:
+def test_a_client_that_leaves_while_the_archive_is_read_is_not_waited_for(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
@@ -793,7 +791,7 @@ def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
     assert len(scene.session().attached) == 3
 
 
-def test_what_a_client_asks_of_a_session_whose_journal_is_being_read_keeps_its_place(shelf: Shelf) -> None:
+def test_requests_for_a_session_whose_journal_is_being_read_keep_their_order(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     loads = back.comes_back(epoch=epoch, position=position - 1)
@@ -809,7 +807,7 @@ def test_what_a_client_asks_of_a_session_whose_journal_is_being_read_keeps_its_p
     assert back.hears()["id"] == prompts
 
 
-def test_what_waits_behind_a_journal_can_be_taken_back(shelf: Shelf) -> None:
+def test_a_request_that_waits_for_a_journal_can_be_cancelled(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position)
@@ -833,7 +831,7 @@ def test_a_plain_session_load_waits_for_the_journal_of_a_rejoining_client(shelf:
     assert texts(bob.heard()) == ["one", "two", "three"]
 
 
-def test_what_is_said_of_a_session_at_too_great_length_is_not_looked_at(shelf: Shelf) -> None:
+def test_a_rejoin_state_over_its_maximum_size_is_ignored(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(epoch=epoch, position=position, questions=list(range(20_000)))
@@ -875,7 +873,7 @@ def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shel
     assert other.session().journal is had
 
 
-def test_who_returns_to_a_session_opens_it_again_later_without_what_was_the_gateways(shelf: Shelf) -> None:
+def test_the_state_of_a_rejoin_is_not_kept_for_reopening_the_session(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(more={"x": 2}, epoch=epoch, position=position)

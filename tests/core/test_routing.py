@@ -82,7 +82,7 @@ def test_updates_keep_their_order_and_precede_the_end_of_their_turn() -> None:
     assert kinds(ann) == ["session/update", "session/request_permission", "session/update", "response"]
 
 
-def test_who_has_left_a_session_gets_nothing_of_it_any_more() -> None:
+def test_a_detached_client_gets_no_update() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
@@ -123,7 +123,7 @@ def test_updates_that_came_early_are_there_for_late_joiners_too() -> None:
     assert scene.join("bob").load()[0]["params"]["update"]["content"]["text"] == "hello"
 
 
-def test_what_was_early_for_a_session_that_never_comes_is_dropped() -> None:
+def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
@@ -134,7 +134,7 @@ def test_what_was_early_for_a_session_that_never_comes_is_dropped() -> None:
     assert scene.notes == ["dropped an update of the agent for no session that is open"]
 
 
-def test_what_was_early_is_a_sub_agents_where_a_turn_is_running() -> None:
+def test_early_updates_belong_to_a_sub_agent_of_the_running_turn() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
@@ -165,7 +165,7 @@ def closed(scene: Scene, peer: Peer, session_id: str) -> None:
     peer.heard()
 
 
-def test_what_is_said_of_a_session_that_has_ended_is_not_for_the_next_one_of_its_id() -> None:
+def test_updates_of_an_ended_session_are_not_for_the_next_one_of_its_id() -> None:
     scene, xena, yuri = strangers()
     closed(scene, xena, "x")
     yuri.request("session/new", cwd="/srv", mcpServers=[])
@@ -193,7 +193,7 @@ def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_
 
 
 @pytest.mark.parametrize("name", ["s", "child"])
-def test_what_is_said_of_a_session_that_has_ended_does_not_come_when_it_is_opened_again(name: str) -> None:
+def test_updates_of_an_ended_session_are_dropped_when_it_is_opened_again(name: str) -> None:
     scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann = scene.join("ann")
     ann.new_session()
@@ -208,7 +208,7 @@ def test_what_is_said_of_a_session_that_has_ended_does_not_come_when_it_is_opene
     assert kinds(ann) == ["response", "response"]
 
 
-def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_another_one() -> None:
+def test_early_updates_are_not_for_a_session_that_is_loaded_under_the_same_id() -> None:
     scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann = scene.join("ann")
     closed(scene, ann, ann.new_session("x"))
@@ -223,7 +223,7 @@ def test_what_was_early_is_not_for_a_session_that_is_loaded_under_the_id_of_anot
 
 
 @pytest.mark.parametrize("well", [True, False])
-def test_what_is_asked_in_a_session_that_is_on_its_way_waits_for_it_whatever_turns_end_meanwhile(well: bool) -> None:
+def test_an_early_agent_request_waits_for_its_session_although_turns_end(well: bool) -> None:
     scene, xena, _ = strangers()
     turn = start_turn(scene, xena, "x")
     xena.request("session/new", cwd="/srv", mcpServers=[])
@@ -242,7 +242,7 @@ def test_what_is_asked_in_a_session_that_is_on_its_way_waits_for_it_whatever_tur
         assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
 
 
-def test_what_is_asked_in_a_session_that_has_ended_is_not_put_to_the_next_one_of_its_id() -> None:
+def test_an_agent_request_of_an_ended_session_is_not_for_the_next_one_of_its_id() -> None:
     scene, xena, yuri = strangers()
     closed(scene, xena, "x")
     scene.agent.ask_permission(5, "x")
@@ -281,7 +281,7 @@ def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -
     assert said(ann) == ["hello"]
 
 
-def test_what_comes_early_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_early_updates_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "EARLY_SIZE", 300)
     scene = Scene()
     ann = scene.join("ann")
@@ -304,7 +304,7 @@ def test_an_update_of_no_session_is_dropped(params: str) -> None:
     assert scene.notes == ["dropped an update of the agent for no session that is open"]
 
 
-def test_what_an_agent_tells_of_a_session_that_is_loaded_goes_to_the_loader_verbatim_and_once() -> None:
+def test_the_agents_replay_of_a_loaded_session_goes_to_the_loader_verbatim_and_once() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.request("session/load", sessionId="s", cwd="/srv")
@@ -317,7 +317,7 @@ def test_what_an_agent_tells_of_a_session_that_is_loaded_goes_to_the_loader_verb
     assert kinds(bob) == ["session/update", "response"]
 
 
-def test_what_an_agent_tells_of_a_session_that_is_resumed_is_for_late_joiners_only() -> None:
+def test_the_agents_replay_of_a_resumed_session_is_for_late_joiners_only() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.request("session/resume", sessionId="s", cwd="/srv")
@@ -328,7 +328,7 @@ def test_what_an_agent_tells_of_a_session_that_is_resumed_is_for_late_joiners_on
     assert kinds_of(scene.join("bob").load()) == ["session/update", "response"]
 
 
-def test_what_an_agent_tells_of_a_session_that_is_opened_again_is_known_already() -> None:
+def test_the_agents_replay_of_a_reopened_session_is_not_forwarded() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.new_session()
@@ -386,7 +386,7 @@ def test_a_sub_agent_that_was_not_announced_belongs_to_the_only_running_turn_and
     assert yuri.heard() == []
 
 
-def test_what_a_sub_agent_asks_counts_as_asked_in_its_parent() -> None:
+def test_a_request_of_a_sub_agent_counts_as_one_of_its_parent_session() -> None:
     scene, xena, _ = strangers()
     start_turn(scene, xena, "x")
     scene.agent.heard()
@@ -485,7 +485,7 @@ def test_an_agent_request_from_before_a_turn_does_not_end_with_it() -> None:
     assert len(scene.multiplexer.waiting(None)) == 1
 
 
-def test_what_was_asked_while_no_turn_was_running_is_not_for_who_prompts_next() -> None:
+def test_an_unrouted_agent_request_is_not_for_the_client_that_prompts_next() -> None:
     scene, xena, yuri = strangers()
     prompt = start_turn(scene, xena, "x")
     end_turn(scene, xena, prompt)
@@ -671,7 +671,7 @@ def test_where_neither_is_connected_it_is_asked_of_any_controller_that_is() -> N
     assert bob.heard() == watcher.heard() == []
 
 
-def test_who_began_the_turn_and_has_left_is_not_asked() -> None:
+def test_an_agent_request_does_not_go_to_a_client_that_has_left_its_turn() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
@@ -697,7 +697,7 @@ def test_when_the_one_who_was_asked_leaves_the_agent_gets_an_error_for_it_may_ha
 # Requests about no session.
 
 
-def test_what_is_asked_about_no_session_is_asked_where_the_only_turn_is_running() -> None:
+def test_an_agent_request_without_a_session_goes_to_that_of_the_only_running_turn() -> None:
     scene, xena, yuri = strangers()
     start_turn(scene, yuri, "y")
     scene.agent.send(id="q", method="craft/ask", params={})
@@ -976,7 +976,7 @@ def test_that_a_page_was_visited_is_told_once_to_the_controllers_of_its_session_
     assert watcher.heard() == outsider.heard() == []
 
 
-def test_who_has_left_the_session_is_not_told() -> None:
+def test_the_completion_of_an_elicitation_does_not_go_to_detached_clients() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
@@ -1010,7 +1010,7 @@ def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(param
     assert ann.heard() == []
 
 
-def test_what_was_asked_of_an_agent_that_has_ended_says_nothing_about_the_next_one() -> None:
+def test_sub_agents_and_elicitations_of_an_ended_agent_are_forgotten() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.new_session()

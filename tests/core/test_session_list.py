@@ -66,13 +66,13 @@ def test_session_list_omits_sessions_of_another_identity_on_another_agent() -> N
     assert ids(text) == ["unknown"]
 
 
-def test_what_is_left_of_a_page_is_verbatim() -> None:
+def test_the_remaining_entries_of_a_list_page_are_verbatim() -> None:
     known = registry(past=(("yours", "you"),))
     text, _ = filtered(query(), known, page("a", "yours"))
     assert text == b'{"id":1,"result":{"sessions" : [{"n":1.10,"sessionId" : "a"}] ,"x":1e999}}'
 
 
-def test_what_is_live_comes_first_unless_the_agent_lists_it_itself() -> None:
+def test_live_sessions_come_first_in_a_list_unless_the_agent_lists_them() -> None:
     known = registry(("new", "me"), ("old", "me"), ("yours", "you"))
     text, _ = filtered(query(), known, page("past", "old"))
     entries = json.loads(text)["result"]["sessions"]
@@ -95,7 +95,7 @@ def test_entries_that_name_no_session_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("result", [b"{}", b"null", b'{"sessions":null}', b'{"sessions":{"sessionId":"a"}}'])
-def test_what_is_no_list_stays_verbatim(result: bytes) -> None:
+def test_a_response_to_session_list_without_a_list_stays_verbatim(result: bytes) -> None:
     text = b'{"id":1,"result":%b}' % result
     assert filtered(query(), registry(("live", "me")), text) == (text, None)
 
@@ -110,7 +110,7 @@ def test_a_page_with_nothing_on_it_has_a_next_one_where_the_agent_says_so(cursor
 # What is live.
 
 
-def test_what_is_live_is_listed_with_what_is_known_of_it() -> None:
+def test_live_sessions_are_listed_with_cwd_title_and_time() -> None:
     known = registry(("a", "me"))
     (session,) = known
     session.title, session.updated_at = "about \u00e9", "2026-01-01T00:00:00Z"
@@ -139,7 +139,7 @@ def test_there_is_no_second_page_of_what_is_live() -> None:
     assert catalogue.known(query(first=False), registry(("a", "me")), reopens=False) == b'{"sessions":[]}'
 
 
-def test_who_is_there_for_one_session_sees_that_one() -> None:
+def test_a_list_for_a_client_of_one_session_has_that_one() -> None:
     known = registry(("a", "me"), ("b", "me"))
     for viewer in (query("me", only="b"), query("guest-1", only="b", guest=True)):
         assert [
@@ -320,7 +320,7 @@ def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> 
     assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]
 
 
-def test_what_a_list_shows_is_composed_once_and_anew_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_of_a_list_is_composed_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     composed: list[str] = []
     compose = catalogue._compose
 

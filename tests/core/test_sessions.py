@@ -123,7 +123,7 @@ def test_of_something_huge_that_a_session_was_opened_with_only_the_directory_is_
         ("[]", {}),
     ],
 )
-def test_what_opening_a_session_returned_is_kept_but_for_its_id(result: str, kept: dict[str, bytes]) -> None:
+def test_the_result_of_opening_a_session_is_kept_without_its_id(result: str, kept: dict[str, bytes]) -> None:
     it = session()
     it.result = {"old": b"1"}
     it.keep_result(message(f'{{"id":1,"result":{result}}}'))
@@ -140,7 +140,7 @@ def test_neither_a_session_nor_a_client_tells_secrets_when_it_is_printed() -> No
 # What is kept for another process of the gateway.
 
 
-def test_who_can_be_resumed_counts_and_knows_where_it_is_in_all_that_it_takes_part_in() -> None:
+def test_a_client_with_a_link_has_positions_in_its_attached_sessions() -> None:
     scene = Scene()
     ann, bob = scene.join("ann", link="l"), scene.join("bob")
     assert ann.client.counts

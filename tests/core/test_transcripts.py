@@ -110,7 +110,7 @@ def test_a_shared_agent_hears_and_says_the_same_but_for_initialize(transcript: l
     assert answered["result"] == then
 
 
-def test_who_joins_late_sees_what_was_said_and_what_there_is(transcript: list[Line]) -> None:
+def test_a_late_joiner_gets_the_history_and_the_states(transcript: list[Line]) -> None:
     played = Relay(shared=True)
     for line in transcript:
         played.play(line)

@@ -139,7 +139,7 @@ def test_prompts_of_all_clients_wait_for_the_end_of_the_turn_in_order() -> None:
     assert not scene.multiplexer.busy
 
 
-def test_what_waits_is_shown_to_the_others_when_its_turn_comes() -> None:
+def test_a_queued_prompt_is_fanned_out_when_its_turn_begins() -> None:
     scene, ann, bob = together()
     first = ann.prompt("first")
     asked = scene.agent.takes("session/prompt")
@@ -180,7 +180,7 @@ def test_a_turn_in_one_session_does_not_hold_up_another() -> None:
     assert len(scene.agent.heard()) == 2
 
 
-def test_what_a_client_said_is_done_when_it_has_left() -> None:
+def test_a_queued_prompt_is_sent_to_the_agent_after_its_client_has_left() -> None:
     scene, ann, bob = together()
     ann.prompt("first")
     ann.prompt("second")
@@ -196,7 +196,7 @@ def test_what_a_client_said_is_done_when_it_has_left() -> None:
     assert not scene.multiplexer.busy
 
 
-def test_what_a_client_said_is_not_done_when_it_was_told_that_it_had_failed() -> None:
+def test_a_queued_prompt_that_was_answered_with_an_error_is_not_sent_to_the_agent() -> None:
     scene, ann, _ = together()
     first, second = ann.prompt("first"), ann.prompt("second")
     asked = scene.agent.takes("session/prompt")
@@ -209,7 +209,7 @@ def test_what_a_client_said_is_not_done_when_it_was_told_that_it_had_failed() ->
     assert scene.agent.heard() == []
 
 
-def test_who_is_not_attached_cannot_prompt() -> None:
+def test_a_prompt_of_a_client_that_is_not_attached_is_refused() -> None:
     scene, _, _ = together()
     cleo = scene.join("cleo")
     cleo.prompt()
@@ -416,7 +416,7 @@ def test_the_others_learn_of_a_mode_when_the_agent_has_taken_it_and_so_do_late_j
     assert loaded["result"] == {"modes": MODES | {"currentModeId": "code"}}
 
 
-def test_who_resumes_learns_of_the_mode_as_well() -> None:
+def test_session_resume_tells_the_current_mode() -> None:
     scene, ann, _ = together(modes=MODES)
     scene.agent.answer(choose(scene, ann, "session/set_mode", modeId="code"))
     cleo = scene.join("cleo")
@@ -470,7 +470,7 @@ def test_a_set_mode_or_set_model_without_a_value_is_passed_on_and_no_news(method
 
 
 @pytest.mark.parametrize("method", ["session/set_mode", "session/set_model", "session/set_config_option"])
-def test_who_is_not_attached_chooses_nothing(method: str) -> None:
+def test_a_choice_of_a_client_that_is_not_attached_is_refused(method: str) -> None:
     scene, _, _ = together()
     cleo = scene.join("cleo")
     cleo.request(method, sessionId="s", modeId="code")
@@ -481,7 +481,7 @@ def test_who_is_not_attached_chooses_nothing(method: str) -> None:
 # The news.
 
 
-def test_who_asked_for_news_hears_of_the_beginning_and_the_end_of_a_turn_and_who_began_it() -> None:
+def test_news_of_a_turn_name_its_begin_its_end_and_its_client() -> None:
     scene, ann, bob = together()
     curious = scene.join("curious", role=Role.OBSERVER, **news_params())
     curious.load()
@@ -496,7 +496,7 @@ def test_who_asked_for_news_hears_of_the_beginning_and_the_end_of_a_turn_and_who
     assert len(ann.heard()) == len(bob.heard()) == 1
 
 
-def test_who_asked_for_news_hears_who_comes_and_goes() -> None:
+def test_news_name_clients_that_attach_and_leave() -> None:
     scene = Scene()
     curious = scene.join("curious", **news_params())
     curious.new_session()

@@ -31,7 +31,7 @@ def said(kind: str, **members: Any) -> Any:
     return parse(json.dumps({"method": "session/update", "params": params}).encode())
 
 
-def test_what_is_said_in_a_session_is_found_at_one_look() -> None:
+def test_the_session_of_a_passthrough_update_is_found_with_one_search() -> None:
     assert updates.session_of_passthrough(said("agent_message_chunk", text="caf\u00e9").text) == "s"
     assert (
         updates.session_of_passthrough('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
@@ -136,7 +136,7 @@ def test_a_state_that_says_nothing_changes_nothing(kind: str) -> None:
     assert (it.result, it.title, it.updated_at) == ({"modes": MODES}, None, None)
 
 
-def test_what_an_agent_told_in_a_session_is_what_a_late_joiner_is_told() -> None:
+def test_a_late_joiner_gets_the_states_that_the_agent_sent() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session(modes={"currentModeId": "ask"})
@@ -146,7 +146,7 @@ def test_what_an_agent_told_in_a_session_is_what_a_late_joiner_is_told() -> None
     assert scene.multiplexer.sessions[0].title == "about things"
 
 
-def test_what_an_agent_tells_while_a_session_is_loaded_is_known_as_well() -> None:
+def test_states_sent_during_session_load_are_kept() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.request("session/load", sessionId="s", cwd="/srv")
@@ -160,7 +160,7 @@ def test_what_an_agent_tells_while_a_session_is_loaded_is_known_as_well() -> Non
 # What a late joiner gets.
 
 
-def test_who_opens_a_live_session_gets_its_result_as_it_is_now() -> None:
+def test_opening_a_live_session_returns_its_current_result() -> None:
     it = session(modes=MODES)
     assert updates.opening_result(it, with_id=False) == b'{"modes":%b}' % MODES
     assert updates.opening_result(it, with_id=True) == b'{"sessionId":"s/\\u00e9","modes":%b}' % MODES
@@ -181,7 +181,7 @@ def test_a_history_whose_beginning_is_missing_is_said_to_be_so_twice() -> None:
 
 
 @pytest.mark.parametrize("meta", [b"null", b"7", b"[]"])
-def test_what_is_said_of_the_gap_needs_nothing_of_the_agents(meta: bytes) -> None:
+def test_a_gap_notice_needs_no_update_of_the_agent(meta: bytes) -> None:
     it = session(_meta=meta)
     it.journal.begin_truncated()
     assert updates.opening_result(it, with_id=False) == b'{"_meta":{"acp-gateway":{"truncated":true}}}'
@@ -211,5 +211,5 @@ def test_a_fork_s_history_is_under_its_own_name() -> None:
 
 
 @pytest.mark.parametrize("text", [b'{"params":{}}', b'{"params":{"sessionId":"a sub-agent"}}'])
-def test_what_a_sub_agent_said_stays_its_own_in_a_fork(text: bytes) -> None:
+def test_updates_of_a_sub_agent_keep_its_session_id_in_a_fork(text: bytes) -> None:
     assert updates.under_session(text, "s", "f") == text
