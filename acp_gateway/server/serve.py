@@ -225,7 +225,7 @@ def _reload(file: Path | None, gateway: Gateway, listeners: Sequence[Listener], 
             problems.append(str(error))
         else:
             if changed:
-                log.warning("%s has changed: what is new there needs a restart; agents end with it", file)
+                log.warning("%s has changed: the changes need a restart, which ends the agents", file)
     gateway.audit.record("reloaded", problems=problems or None)
     log.info("reloaded")
     notifier.ready()

@@ -406,7 +406,7 @@ def file(tmp_path: Path) -> Path:
     [
         ("", []),
         ("# only a comment\n", []),
-        ("idle_timeout = 60\n", ["FILE has changed: what is new there needs a restart; agents end with it"]),
+        ("idle_timeout = 60\n", ["FILE has changed: the changes need a restart, which ends the agents"]),
         ("zebra = 1\n", ["with this the gateway would not start again: FILE:7: agents.a.zebra: unknown option"]),
     ],
 )

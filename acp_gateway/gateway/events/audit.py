@@ -162,7 +162,9 @@ class Audit:
         mode = stat.S_IMODE(status.st_mode)
         if mode & ~0o600:
             _log.error(
-                "others could use %s (mode %04o), which is mended; what is in it may not be true", self._path, mode
+                "other users could change %s (mode %04o): its mode is corrected, its entries may be false",
+                self._path,
+                mode,
             )
             os.fchmod(file, 0o600)
 

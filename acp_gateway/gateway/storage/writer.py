@@ -129,7 +129,7 @@ class Writer:
         mistake = None if isinstance(error, _FAILURES) else error
         if self._corrupt and isinstance(error, OSError):
             reason += " (it is damaged, and can't be put aside)"
-        text = f"{reason}; what is new of sessions does not outlive a restart until that is over"
+        text = f"{reason}; until it can be written again, a restart loses changes of sessions"
         self.report("failure", text, mistake)
 
     def report(self, kind: str, text: str, mistake: Exception | None = None) -> None:
@@ -149,10 +149,10 @@ class Writer:
             _log.info("%s can be written again", self._path)
         if "damage" in self._problems and is_complete:
             del self._problems["damage"]
-            _log.info("%s: what is known of sessions is stored in the new file", self._path)
+            _log.info("%s: the known sessions are stored in the new file", self._path)
         if "slow" in self._problems and not is_slow:
             del self._problems["slow"]
-            _log.info("%s: what was to be written is written", self._path)
+            _log.info("%s: the waiting changes are written", self._path)
 
     async def call(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
         """Call a function in the worker thread, and return its result.
