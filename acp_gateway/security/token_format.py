@@ -1,9 +1,11 @@
-r"""Makes tokens, recognizes mistyped ones, and reads the file that holds one.
+r"""Makes tokens and the secrets of browsers, recognizes mistyped ones, and reads the file that holds a token.
 
     acpgw_  + 33 characters + 6 characters    a controller's
     acpgwo_ + 33 characters + 6 characters    an observer's
     acpgwg_ + 33 characters + 6 characters    a guest's: for one session, whatever its role
     acpgwm_ + 33 characters + 6 characters    for reading metrics and nothing else
+    acpgwp_ + 33 characters + 6 characters    no token: the one-use code that signs a browser in
+    acpgwb_ + 33 characters + 6 characters    no token: the cookie of a browser
               192 random bits, a CRC-32
 
 Both numbers are in base62, so that a token survives a double click, a shell, an HTTP header and a WebSocket
@@ -15,7 +17,7 @@ a token allows.
 
 A secret scanner finds tokens that leaked into a repository or a log with
 
-    \bacpgw[ogm]?_[0-9A-Za-z]{39}\b
+    \bacpgw[ogmpb]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -34,13 +36,24 @@ from acp_gateway.errors import ConfigError
 Kind = Literal["controller", "observer", "guest", "metrics"]
 """Purpose of a token, encoded in its prefix."""
 
-_LETTERS: Final[Mapping[Kind, str]] = {"controller": "", "observer": "o", "guest": "g", "metrics": "m"}
+BrowserKind = Literal["code", "browser"]
+"""A secret of a browser: the code that signs it in, and the cookie that keeps it signed in."""
+
+_LETTERS: Final[Mapping[Kind | BrowserKind, str]] = {
+    "controller": "",
+    "observer": "o",
+    "guest": "g",
+    "metrics": "m",
+    "code": "p",
+    "browser": "b",
+}
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_PREFIX = re.compile("acpgw[ogm]?_")
-_SHAPE = re.compile(f"acpgw([ogm]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_PREFIX = re.compile("acpgw[ogmpb]?_")
+_BROWSER_PREFIX = re.compile("acpgw[pb]_")
+_SHAPE = re.compile(f"acpgw([ogmpb]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
 MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
@@ -50,8 +63,8 @@ _PIN = re.compile("sha256:[0-9A-Fa-f]*")
 _ID = re.compile("[0-9a-f]{8}")
 
 
-def mint(kind: Kind = "controller") -> str:
-    """Make a token from the operating system's random numbers."""
+def mint(kind: Kind | BrowserKind = "controller") -> str:
+    """Make a token, or a secret of a browser, from the operating system's random numbers."""
     letter = _LETTERS[kind]
     secret = _base62(secrets.randbits(_SECRET_BITS), _SECRET_LENGTH)
     return f"acpgw{letter}_{secret}{_checksum(letter, secret)}"
@@ -67,10 +80,14 @@ def explain_flaw(text: str) -> str | None:
         return "is the id of a token, not the token itself"
     if _PREFIX.match(text) is None:
         return "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
-    shape = _SHAPE.fullmatch(text)
-    if shape is None or shape[3] != _checksum(shape[1], shape[2]):
-        return "is not whole: the checksum does not match"
-    return None
+    if _BROWSER_PREFIX.match(text):
+        return "is no token: it signs a browser in, and belongs there"
+    return None if _is_whole(text) else "is not whole: the checksum does not match"
+
+
+def is_well_formed(text: str, kind: BrowserKind) -> bool:
+    """Return whether a text is a complete secret of this kind."""
+    return text.startswith(f"acpgw{_LETTERS[kind]}_") and _is_whole(text)
 
 
 def explain_foreign_flaw(text: str) -> str | None:
@@ -125,6 +142,11 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
             f"the token in it {flaw}; save what `acp-gateway token create` printed{elsewhere}", file=str(path)
         )
     return token
+
+
+def _is_whole(text: str) -> bool:
+    shape = _SHAPE.fullmatch(text)
+    return shape is not None and shape[3] == _checksum(shape[1], shape[2])
 
 
 def _checksum(letter: str, secret: str) -> str:

@@ -23,7 +23,8 @@ import msgspec
 
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security import token_format as tokens
-from acp_gateway.security.token_file import Role, Token, TokenFile, kind_of, login_name
+from acp_gateway.security.private_file import login_name
+from acp_gateway.security.token_file import Role, Token, TokenFile, kind_of
 
 __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
@@ -185,6 +186,14 @@ class TokenStore:
         It grants nothing; `authenticate` does.
         """
         presented = tokens.digest(secret) if secret is not None and tokens.explain_flaw(secret) is None else ""
+        return self._by_digest(presented)
+
+    def find_current(self, token_id: str, sha256: str) -> Token | None:
+        """Return the entry of a token by its id and the digest of its secret; None if that is not accepted any more."""
+        found = self._by_digest(sha256)
+        return found if found is not None and found.id == token_id and self.is_current(found) else None
+
+    def _by_digest(self, presented: str) -> Token | None:
         found = None
         for token in self._trusted_tokens():
             # No early exit: the time taken must not tell which entries exist.

@@ -166,7 +166,7 @@ def test_a_writer_reads_and_writes_while_it_keeps_other_writers_out(
 
         return noted
 
-    monkeypatch.setattr(store._file, "_read", noting_the_lock(store._file._read))
+    monkeypatch.setattr(store._file._file, "_read", noting_the_lock(store._file._file._read))
     monkeypatch.setattr(store._file, "write", noting_the_lock(store._file.write))
     store.create("phone", "ann", None)
     assert alone == ["_read", "write"]

@@ -233,3 +233,23 @@ def test_where_there_are_no_owners_the_mode_is_not_judged(tmp_path: Path, monkey
     path = token_file(tmp_path, TOKEN.encode(), 0o644)
     monkeypatch.delattr(os, "geteuid", raising=False)
     assert tokens.read_token_file(path) == TOKEN
+
+
+# Browsers
+
+
+@pytest.mark.parametrize("kind", get_args(tokens.BrowserKind))
+def test_a_secret_of_a_browser_is_well_formed_and_no_token(kind: tokens.BrowserKind) -> None:
+    secret = tokens.mint(kind)
+    assert [other for other in get_args(tokens.BrowserKind) if tokens.is_well_formed(secret, other)] == [kind]
+    assert tokens.explain_flaw(secret) == tokens.explain_foreign_flaw(secret)
+    assert tokens.explain_flaw(secret) == "is no token: it signs a browser in, and belongs there"
+    assert not tokens.is_well_formed(secret[:-1], kind)
+    assert not tokens.is_well_formed(tokens.mint(), kind)
+
+
+def test_a_code_begins_with_acpgwp_and_a_scanner_finds_it() -> None:
+    pattern = (tokens.__doc__ or "").splitlines()[-1].strip()
+    secrets = [tokens.mint("code"), tokens.mint("browser")]
+    assert [secret[:7] for secret in secrets] == ["acpgwp_", "acpgwb_"]
+    assert re.findall(pattern, " ".join(secrets)) == secrets

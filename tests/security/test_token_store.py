@@ -686,7 +686,7 @@ def test_a_file_that_has_not_changed_for_a_while_is_not_read_again(
     later = file.stat().st_ctime_ns + 2_000_000_000
     monkeypatch.setattr("time.time_ns", lambda: later)
     store.authenticate(secret)
-    monkeypatch.setattr(store._file, "_read", lambda: pytest.fail("read again"))
+    monkeypatch.setattr(store._file._file, "_read", lambda: pytest.fail("read again"))
     store.authenticate(secret)
 
 

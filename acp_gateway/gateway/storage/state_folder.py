@@ -19,7 +19,17 @@ LOCK: Final = "gateway.lock"
 process, however that ends."""
 
 STATE_FILES: Final = (
-    *("tokens.json", "tokens.lock", "sessions.db", "sessions.db-wal", "sessions.db-shm", "audit.jsonl", "agents"),
+    *(
+        "tokens.json",
+        "tokens.lock",
+        "browsers.json",
+        "browsers.lock",
+        "sessions.db",
+        "sessions.db-wal",
+        "sessions.db-shm",
+        "audit.jsonl",
+        "agents",
+    ),
     LOCK,
 )
 """Files of a gateway in `state_dir`."""
