@@ -55,6 +55,7 @@ class _Program(click.Group):
         return super().list_commands(ctx)
 
     def _add_the_others(self) -> None:
+        from acp_gateway.cli.browsers import open_browser
         from acp_gateway.cli.certs import certs
         from acp_gateway.cli.files import files
         from acp_gateway.cli.pair import pair, pair_here, relay
@@ -65,7 +66,7 @@ class _Program(click.Group):
         from acp_gateway.cli.tokens import token
 
         for_clients = (sessions, pair, files)
-        for_gateways = (serve, check_configuration, token, share, pair_here, relay, certs, audit, replay)
+        for_gateways = (serve, check_configuration, token, share, open_browser, pair_here, relay, certs, audit, replay)
         for command in (*for_clients, *for_gateways):
             self.add_command(command)
 

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from acp_gateway.cli.browsers import REVOKED, TOKEN_REVOKED, open_audit, open_browsers, record_ends
 from acp_gateway.cli.common import config_option, print_any_character, print_line, print_secret, print_table
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
-    from acp_gateway.security.token_store import Role, Token
+    from acp_gateway.security.browser_sessions import Browser
+    from acp_gateway.security.token_store import Role, Token, TokenStore
 
 
 def lifetime_option(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
@@ -145,10 +147,7 @@ def record_token(
     settings: "Config", event: Literal["token_created", "token_rotated", "token_revoked"], token: "Token"
 ) -> None:
     """Write an event about a token to the audit log."""
-    from acp_gateway.gateway.events.audit import FILE_NAME, Audit
-
-    gateway = settings.gateway
-    audit = Audit(gateway.state_dir / FILE_NAME, max_size=gateway.audit_size, files=gateway.audit_files)
+    audit = open_audit(settings)
     audit.record(event, id=token.id, label=token.label, identity=token.identity)
     audit.close()
 
@@ -156,19 +155,38 @@ def record_token(
 @token.command("list")
 @config_option
 def list_tokens(config: Path | None) -> None:
-    """List the tokens, one per row, with the id first.
+    """List the tokens, one per row, with the id first; then the browsers that are signed in.
 
     LAST USED is the hour, in UTC, of the last connection with it; the gateway records it once an hour.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
 
-    state_dir = load_config(config).gateway.state_dir
+    settings = load_config(config)
+    state_dir = settings.gateway.state_dir
     store = TokenStore(state_dir)
     tokens = store.tokens()
-    if not tokens:
+    if tokens:
+        _print_tokens(store, tokens, state_dir)
+    else:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
-        return
+    browsers = open_browsers(settings)[0].browsers()
+    if browsers:
+        click.echo("Browsers that are signed in:", err=True)
+        print_table(BROWSER_COLUMNS, [_browser_row(browser, used) for browser, used in browsers])
+
+
+BROWSER_COLUMNS = ("ID", "IDENTITY", "ROLE", "TOKEN", "SESSION", "CREATED", "EXPIRES", "LAST USED", "LABEL")
+
+
+def _browser_row(browser: "Browser", used: str) -> tuple[str, ...]:
+    return (
+        *(browser.id, browser.identity, browser.role, browser.token_id or "-", browser.session or "-"),
+        *(browser.created, browser.expires, f"{used[:13]}Z", browser.label),
+    )
+
+
+def _print_tokens(store: "TokenStore", tokens: "list[Token]", state_dir: Path) -> None:
     used = _last_uses(state_dir)
     rows: list[tuple[str, ...]] = [
         (
@@ -294,12 +312,19 @@ def describe_end(token: "Token") -> str:
 @config_option
 @click.argument("token_id", metavar="ID")
 def revoke_token(config: Path | None, token_id: str) -> None:
-    """Revoke a token and close its connections."""
+    """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id."""
     from acp_gateway.config.load import load_config
-    from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
-    record = TokenStore(settings.gateway.state_dir).revoke(token_id)
+    browsers, store = open_browsers(settings)
+    browser = browsers.end(token_id)
+    if browser is not None:
+        record_ends(settings, [browser], REVOKED)
+        print_any_character()
+        print_line(f"Signed out {browser.id} ({browser.label}).")
+        return
+    record = store.revoke(token_id)
     record_token(settings, "token_revoked", record)
+    record_ends(settings, browsers.end_all_of(record.id), TOKEN_REVOKED)
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")

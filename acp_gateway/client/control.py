@@ -1,4 +1,4 @@
-"""Requests to the gateway itself over a control connection, which has no agent: the list of sessions."""
+"""Requests to the gateway itself over a control connection, which has no agent: sessions, codes for browsers."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,8 @@ import trio
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
 from acp_gateway.errors import ProtocolError, Unreachable
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.protocol.methods import OPEN, SESSIONS
+from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket import Timing, WebSocketStream
 
@@ -132,6 +133,22 @@ async def list_sessions(destination: Destination, *, time_limit: float) -> Listi
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
     )
+
+
+async def make_code(
+    destination: Destination, session: str | None, label: str | None, *, observe: bool, time_limit: float
+) -> str:
+    """Return a code that signs a browser in, with the rights of the destination's token at most.
+
+    `time_limit` and errors are those of `request`.
+    """
+    params: dict[str, object] = {"observe": observe}
+    params |= {name: value for name, value in (("session", session), ("label", label)) if value is not None}
+    result = await request(destination, OPEN, params, time_limit=time_limit)
+    code = result.get("code") if isinstance(result, dict) else None
+    if not isinstance(code, str) or not is_well_formed(code, "code"):
+        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
+    return code
 
 
 def _is_listing(value: object) -> bool:

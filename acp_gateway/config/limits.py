@@ -43,6 +43,18 @@ class LimitsSection:
     connections_per_guest: Count = 16
     """The same for one guest's token. A person watches from two or three devices."""
 
+    browsers_per_token: Count = 16
+    """Maximum browsers that are signed in by one token, or by the gateway's own user. Beyond it, the one that was
+    unused for longest has to sign in again. A person has a handful of devices, with a browser or two each."""
+
+    browser_days: Count = 30
+    """Days after which a browser has to sign in again, used or not. A month: signing in takes a moment, and a cookie
+    that was copied from a disk is of no use for longer."""
+
+    browser_idle_days: Count = 7
+    """Days without use after which a browser has to sign in again. A week: longer than most pauses of a person who uses
+    it at all, and a browser that was used once, on a machine of others, is forgotten soon."""
+
     max_event_streams: Count = 64
     """Maximum event streams that one client over Streamable HTTP has open at once: one for its connection and one for
     each session that it works in. Each is a TCP connection."""

@@ -1,10 +1,11 @@
 """Authenticated principals, connect requests, and the grants that connections get for them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
 from acp_gateway.core.sessions import Role, SessionScope
+from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.revocations import CertificateId
 from acp_gateway.security.token_store import Role as AccessRole
 from acp_gateway.security.token_store import Token
@@ -16,7 +17,8 @@ class Access:
 
     identity: str
     token: Token | None
-    """The token; None for client certificates, and for the gateway's own user, whom the kernel identifies."""
+    """The token, or that of the browser; None for client certificates, and for the gateway's own user, whom the kernel
+    identifies."""
     certificate: str | None = None
     """The name in the configuration of the certificate that was shown."""
     role: AccessRole = "controller"
@@ -32,6 +34,10 @@ class Access:
 
     certificate_id: CertificateId | None = None
     """The id by which a revocation list names the certificate."""
+    only: str | None = None
+    """The only session of its identity that a browser may join; None for all."""
+    browser: Browser | None = None
+    """The browser whose cookie was shown."""
 
     @classmethod
     def of(cls, token: Token) -> Self:
@@ -51,9 +57,21 @@ class Access:
         identity = section.identity or own_identity
         return cls(identity, None, name, role=section.role, agents=section.agents, workspaces=section.workspaces)
 
+    @classmethod
+    def of_browser(cls, browser: Browser, token: Token | None) -> Self:
+        """The access of a browser: that of its token, or of the gateway's own user, narrowed by its own limits."""
+        access = cls(browser.identity, None) if token is None else cls.of(token)
+        # Every other role of a token allows less than a browser's.
+        role: AccessRole = browser.role if access.role == "controller" else access.role
+        # The session of a guest's token is of any owner: it can't be narrowed further.
+        only = browser.session if access.session is None else None
+        return replace(access, role=role, only=only, browser=browser)
+
     @property
     def credential(self) -> str:
         """Name of the credential for the log and the audit; equal for connections with equal credentials."""
+        if self.browser is not None:
+            return f"browser {self.browser.id}"
         if self.token is not None:
             return f"token {self.token.id}"
         return "the system" if self.certificate is None else f"certificate {self.certificate}"

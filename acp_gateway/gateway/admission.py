@@ -37,17 +37,17 @@ class Authorizer:
         Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, and `Forbidden` if the
         token does not allow the agent.
         """
-        token, bound = access.token, access.session
+        token, bound = access.token, access.session or access.only
         if access.role == "metrics":
             raise Forbidden("this token is for reading metrics and nothing else")
         if token is not None:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
-            raise _unknown_session(connect_request.session)
+            raise unknown_session(connect_request.session)
         scope = SessionScope(
             access.identity,
             connect_request.session if bound is None else bound,
-            bound is not None,
+            access.session is not None,
             None if token is None else self._granted_by(token),
             access.workspaces,
         )
@@ -67,7 +67,7 @@ class Authorizer:
                 session = self.find_session(access, scope, agent)
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
-                    raise _unknown_session(scope.only)
+                    raise unknown_session(scope.only)
         return Grant(access, connect_request, agent, scope, role)
 
     def _granted_by(self, token: Token) -> str | None:
@@ -117,10 +117,10 @@ class Authorizer:
         try:
             agent = self._choose_agent(access, agent)
         except AccessError:
-            raise _unknown_session(scope.only) from None
+            raise unknown_session(scope.only) from None
         # What was never registered may be on the disk of the gateway's own user.
         if scope.only is None or not self._registry.may_exist(scope, agent, scope.only):
-            raise _unknown_session(scope.only)
+            raise unknown_session(scope.only)
         return agent
 
     def find_session(self, access: Access, scope: SessionScope, agent: str | None) -> Session | None:
@@ -138,7 +138,7 @@ class Authorizer:
         return found[0] if len(found) == 1 else None
 
 
-def _unknown_session(session_id: str | None) -> UnknownSession:
+def unknown_session(session_id: str | None) -> UnknownSession:
     """Return the error for an unknown session, with the same text for one that the token may not join."""
     return UnknownSession(f"no session {_quoted(session_id or '')} is open here, or it is not yours")
 

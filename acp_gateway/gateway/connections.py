@@ -14,6 +14,7 @@ from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
+from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.streams import CloseReason
@@ -24,6 +25,7 @@ REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "una
 ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 EVICTED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
 REVOKED_CERTIFICATE = Disconnect(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
+SIGNED_OUT = Disconnect(CloseReason.POLICY, "this browser is not signed in any more", "unauthorized")
 CERTIFICATE_EXPIRED = Disconnect(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
 
 
@@ -100,6 +102,7 @@ class Connections:
         tokens: which of them are valid.
         now: says the time, in seconds since 1970.
         revocations: which certificates of clients are not valid any more.
+        browsers: which of them are signed in.
     """
 
     def __init__(
@@ -108,10 +111,12 @@ class Connections:
         tokens: TokenStore,
         now: Callable[[], float] = time.time,
         revocations: Revocations | None = None,
+        browsers: BrowserStore | None = None,
     ) -> None:
         self._limits = limits
         self._tokens = tokens
         self._revoked = revocations or Revocations()
+        self._browsers = browsers
         self._now = now
         self._watches: set[_Watch] = set()
         self._counts: Counter[Hashable] = Counter()
@@ -216,6 +221,9 @@ class Connections:
         reasons: dict[Access, Disconnect | None] = {}
         for watch in list(self._watches):
             access = watch.connection.access
+            if access.browser is not None and self._browsers is not None and watch.connection.away_since is None:
+                # A browser with an open page is in use.
+                self._browsers.note_use(access.browser)
             if access not in reasons:
                 reasons[access] = self._closing_reason(access)
             disconnect = reasons[access]
@@ -232,7 +240,11 @@ class Connections:
             return CERTIFICATE_EXPIRED
         if access.certificate_id is not None and access.certificate_id in self._revoked:
             return REVOKED_CERTIFICATE
-        token = access.token
+        token, browser = access.token, access.browser
+        if browser is not None and (self._browsers is None or not self._browsers.is_current(browser)):
+            return SIGNED_OUT
         if token is None or self._tokens.is_current(token):
             return None
+        if browser is not None:
+            return SIGNED_OUT
         return ROTATED if self._tokens.is_rotated(token) else REVOKED

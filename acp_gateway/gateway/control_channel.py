@@ -1,4 +1,4 @@
-"""The gateway's own desk: what a control connection may ask, which has no agent."""
+"""Answers the requests of control connections, which have no agent: the list of sessions, codes for browsers."""
 
 import time
 from collections.abc import Callable, Container
@@ -12,11 +12,12 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
 from acp_gateway.core.states import Presence
+from acp_gateway.errors import AccessError, UsageError
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -30,6 +31,9 @@ prompt as the title."""
 
 WEIGHT: Final = 100
 """Messages that a control request counts as in rate limits: searching thousands of sessions takes that much longer."""
+
+CODE_WEIGHT: Final = 2000
+"""Messages that a sign-in code counts as: it is written to the disk before it is answered."""
 
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
@@ -46,6 +50,8 @@ class ControlContext:
     """Returns the present hubs."""
     problem: Callable[[], str | None]
     """Returns the current storage problem, for the gateway's own user only: it names files."""
+    make_code: Callable[[bytes], dict[str, Any]]
+    """Returns a code that signs a browser in, by the params of the request; raises `GatewayError`."""
 
 
 async def serve_control_channel(
@@ -63,12 +69,12 @@ async def serve_control_channel(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply = _answer(text, scope, context)
+                    reply, weight = _answer(text, scope, context)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.meter.take()
                     # What one read brings may be a thousand questions: others get their turn after each.
-                    await trio.sleep(charge(WEIGHT, size, frames=frames))
+                    await trio.sleep(charge(weight, size, frames=frames))
         except MessageTooLarge as error:
             disconnect = Disconnect(CloseReason.TOO_LARGE, str(error))
             try:
@@ -83,16 +89,30 @@ async def serve_control_channel(
     return disconnect
 
 
-def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> bytes | None:
+def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[bytes | None, int]:
+    """Return the response to a message, None for a notification, and what it counts as."""
     try:
         message: Message = jsonrpc.parse(text)
     except InvalidMessage as error:
-        return jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))
+        return jsonrpc.error(jsonrpc.NO_ID, error.code, str(error)), WEIGHT
     if message.kind is not Kind.REQUEST:
-        return None
-    if message.method != SESSIONS:
-        return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, f"a control connection knows only {SESSIONS}")
-    return jsonrpc.result(message.id, list_sessions(scope, context))
+        return None, WEIGHT
+    if message.method == SESSIONS:
+        return jsonrpc.result(message.id, list_sessions(scope, context)), WEIGHT
+    if message.method == OPEN:
+        return _answer_open(message, context), CODE_WEIGHT
+    known = f"a control connection knows only {SESSIONS} and {OPEN}"
+    return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
+
+
+def _answer_open(message: Message, context: ControlContext) -> bytes:
+    params = bytes(lookup.members_at(message.text).get("params", b"{}"))
+    try:
+        return jsonrpc.result(message.id, context.make_code(params))
+    except UsageError as error:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+    except AccessError as error:
+        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
 
 
 def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any]:

@@ -38,10 +38,12 @@ from acp_gateway.gateway.resumption import (
     claim,
     serve_resumed,
 )
+from acp_gateway.gateway.sign_in_codes import SignInCodes
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.maintained import MaintainedStream
@@ -99,7 +101,15 @@ class Gateway:
         self._throttle = AuditThrottle(audit)
         self.revocations = Revocations()
         """Revoked client certificates."""
-        self.connections = Connections(config.limits, tokens, revocations=self.revocations)
+        self.browsers = BrowserStore(
+            settings.state_dir,
+            tokens,
+            days=config.limits.browser_days,
+            idle_days=config.limits.browser_idle_days,
+            most=config.limits.browsers_per_token,
+        )
+        """Browsers that are signed in."""
+        self.connections = Connections(config.limits, tokens, revocations=self.revocations, browsers=self.browsers)
         """Authenticated connections."""
         self._recorder = recorder
         self.storage = Storage(
@@ -293,7 +303,8 @@ class Gateway:
         connection = _ControlConnection(access)
         wanted = grant.connect_request.agent
         agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
-        context = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem)
+        codes = SignInCodes(grant, self.registry, self.browsers, self._throttle)
+        context = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem, codes.make)
         try:
             with connection.scope, self.connections.watched(connection):
                 limiter = self.connections.rate_limiter(

@@ -22,6 +22,9 @@ GOODBYE = RESERVED_PREFIX + "goodbye"
 SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
 
+OPEN = RESERVED_PREFIX + "open"
+"""On a control connection: a code that signs a browser in."""
+
 NEWS = RESERVED_PREFIX + "news"
 """Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
 

@@ -22,7 +22,7 @@ import msgspec
 from acp_gateway.errors import ConfigError, Unauthorized
 from acp_gateway.security import token_format
 from acp_gateway.security.private_file import PrivateFile
-from acp_gateway.security.token_file import Role, Timestamp, Token
+from acp_gateway.security.token_file import Timestamp, Token
 from acp_gateway.security.token_store import TokenStore
 
 _log = logging.getLogger(__name__)
@@ -49,16 +49,19 @@ NO_BROWSER: Final = "this browser is not signed in, or not any more; sign in wit
 
 _VERSION: Final = 1
 
+BrowserRole = Literal["controller", "observer"]
+"""The most that a browser may do; a token may allow less."""
+
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     sha256: _Digest
     identity: str
-    token: str | None
+    token_id: str | None
     """The id of the token that it is bound to; None for the gateway's own user."""
     token_sha256: _Digest | None
-    role: Role
+    role: BrowserRole
     """The most that it allows, besides what the token allows."""
     session: str | None
     """The only session of the identity that it opens; None for all that the token opens."""
@@ -71,7 +74,7 @@ class Code(_Record, frozen=True):
     """An unused code."""
 
     def __repr__(self) -> str:
-        return f"Code(token={self.token!r}, role={self.role!r}, session={self.session!r}, label={self.label!r})"
+        return f"Code(token={self.token_id!r}, role={self.role!r}, session={self.session!r}, label={self.label!r})"
 
 
 class Browser(_Record, frozen=True):
@@ -80,7 +83,7 @@ class Browser(_Record, frozen=True):
     id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}$")]
 
     def __repr__(self) -> str:
-        return f"Browser(id={self.id!r}, token={self.token!r}, role={self.role!r}, session={self.session!r})"
+        return f"Browser(id={self.id!r}, token={self.token_id!r}, role={self.role!r}, session={self.session!r})"
 
 
 class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,7 +150,13 @@ class BrowserStore:
     # Codes
 
     def make_code(
-        self, token: Token | None, identity: str, *, role: Role = "controller", session: str | None = None, label: str
+        self,
+        token: Token | None,
+        identity: str,
+        *,
+        role: BrowserRole = "controller",
+        session: str | None = None,
+        label: str,
     ) -> tuple[Code, str]:
         """Add a code, bound to a token or to the gateway's own user; return its entry and its text.
 
@@ -158,7 +167,7 @@ class BrowserStore:
         code = Code(
             sha256=token_format.digest(secret),
             identity=identity,
-            token=None if token is None else token.id,
+            token_id=None if token is None else token.id,
             token_sha256=None if token is None else token.sha256,
             role=role,
             session=session,
@@ -245,7 +254,7 @@ class BrowserStore:
         """Return whether a browser is still signed in, and its token valid."""
         content = self._trusted()
         is_known = browser in content.browsers and self._is_live(browser, content)
-        return is_known and (browser.token is None or self._token_of(browser) is not None)
+        return is_known and (browser.token_id is None or self._token_of(browser) is not None)
 
     def note_use(self, browser: Browser) -> None:
         """Remember that a browser is in use, now; it is written once in `USE_INTERVAL`."""
@@ -277,7 +286,7 @@ class BrowserStore:
 
         Raises ConfigError if the file cannot be read or written.
         """
-        return self._end(lambda record: record.token == token_id)
+        return self._end(lambda record: record.token_id == token_id)
 
     def _end(self, chosen: Callable[[_Record], bool]) -> list[Browser]:
         content = self._content()
@@ -331,12 +340,12 @@ class BrowserStore:
                 found = code
         if found is None or self._has_expired(found):
             return None
-        return found if found.token is None or self._token_of(found) is not None else None
+        return found if found.token_id is None or self._token_of(found) is not None else None
 
     def _token_of(self, record: _Record) -> Token | None:
-        if record.token is None or record.token_sha256 is None:
+        if record.token_id is None or record.token_sha256 is None:
             return None
-        return self._tokens.find_current(record.token, record.token_sha256)
+        return self._tokens.find_current(record.token_id, record.token_sha256)
 
     def _is_live(self, browser: Browser, content: _Content) -> bool:
         used = content.used.get(browser.id, browser.created)
@@ -355,7 +364,7 @@ class BrowserStore:
 
 def _owner(record: _Record) -> tuple[str | None, str]:
     """Return what a number of browsers is counted by."""
-    return record.token, record.identity
+    return record.token_id, record.identity
 
 
 def _decode(content: bytes) -> _Content:

@@ -1,6 +1,7 @@
-"""Authenticates connections: by token, by the kernel at a unix socket, or by client certificate.
+"""Authenticates connections: by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
 
-A token takes precedence over the other two, even if it is wrong: the client meant to use it.
+A token takes precedence over the others, even if it is wrong: the client meant to use it. So does a cookie over a
+certificate.
 """
 
 import os
@@ -33,6 +34,16 @@ class Authenticator:
             if access is not None:
                 return access
         return Access.of(self._gateway.tokens.authenticate(token))
+
+    def authenticate_browser(self, cookie: str) -> Access:
+        """Return the principal of a browser. Raises `Unauthorized`."""
+        return Access.of_browser(*self._gateway.browsers.authenticate(cookie))
+
+    def check_same_identity(self, access: Access, cookie: str) -> None:
+        """Raise `Forbidden` for a cookie that is another identity's than the token that was sent with it."""
+        browser = self._gateway.browsers.identify(cookie)
+        if browser is not None and browser.identity != access.identity:
+            raise Forbidden("the token and the cookie of this request are of different identities: send one of them")
 
     def _by_kernel(self, sock: socket.socket) -> Access | None:
         """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""

@@ -69,12 +69,18 @@ class ConnectionAuthorizer:
         self._limiter = limiter
         self._authenticator = authenticator
 
-    def authenticate(self, client: Client, token: str | None) -> Access:
-        """Return the principal of a connection. Raises `AccessError`."""
-        client.connection.token = token
+    def authenticate(self, client: Client, token: str | None, cookie: str | None = None) -> Access:
+        """Return the principal of a connection; `cookie` is a browser's. Raises `AccessError`."""
+        connection = client.connection
+        connection.token = token or cookie
+        if token is None and cookie is not None:
+            connection.access = self._authenticator.authenticate_browser(cookie)
+            return connection.access
         certificate = client.stream.peer_certificate if token is None else None
-        client.connection.access = self._authenticator.authenticate(token, client.sock, certificate)
-        return client.connection.access
+        connection.access = self._authenticator.authenticate(token, client.sock, certificate)
+        if cookie is not None:
+            self._authenticator.check_same_identity(connection.access, cookie)
+        return connection.access
 
     def authorize(
         self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None

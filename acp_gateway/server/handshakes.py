@@ -29,6 +29,7 @@ from acp_gateway.server.hello import BadHello, read_hello
 from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.http_routes import HttpRoutes, Upgrade
 from acp_gateway.server.pending import Accepted, PendingConnection
+from acp_gateway.server.sign_in import BodyNeeded
 from acp_gateway.server.streamable_http import Exchange
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Response
@@ -121,6 +122,8 @@ class Handshakes:
                 if request is None:
                     break
                 answer = self._routes.answer(client, request)
+                if isinstance(answer, BodyNeeded):
+                    answer = await self._routes.answer_body(client, http, request, answer)
                 if isinstance(answer, Exchange) and answer.prepare is not None:
                     answer = await self._routes.prepare(client, http, answer)
             except HttpError as error:

@@ -275,11 +275,12 @@ def asks_for_websocket(headers: Headers) -> bool:
     return any(word.strip().lower() == "websocket" for value in headers.get_all("Upgrade") for word in value.split(","))
 
 
-def check_origin(headers: Headers, allowed: Sequence[str]) -> None:
-    """Raise `Forbidden` for a request of a web page whose origin is not listed."""
+def check_origin(headers: Headers, allowed: Sequence[str]) -> bool:
+    """Return whether a request is a web page's. Raises `Forbidden` if the origin of that is not listed."""
     origins = headers.get_all("Origin")
     if origins and (len(origins) > 1 or origins[0] not in allowed):
         raise Forbidden("this Origin is not allowed to connect")
+    return bool(origins)
 
 
 def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> None:
@@ -296,7 +297,7 @@ def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> N
     found = _HOST.fullmatch(hosts[0].lower())
     # A fully qualified name may end with a dot.
     name = "" if found is None else found[1].removesuffix(".")
-    if name in allowed or (loopback and _is_loopback(name)):
+    if name in allowed or (loopback and is_loopback(name)):
         return
     raise Forbidden(
         f'this gateway does not go by the name "{name}" here; add it to allowed_hosts of the [[listen]] section'
@@ -305,7 +306,8 @@ def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> N
     )
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Return whether a name, in lower case and without a port, is that of the machine itself for every program."""
     if name in ("localhost", "[::1]") or name.endswith(".localhost"):
         return True
     try:

@@ -1,7 +1,8 @@
 """Answers the HTTP requests of one listener, by one table of routes.
 
-Every request must name a host that the gateway goes by; the endpoint also checks the page's origin and the token. What
-needs no token is answered at once: health, readiness, a page in words for a person with a browser, refusals.
+Every request must name a host that the gateway goes by; the endpoint also checks the page's origin, and the token or
+the cookie. What needs neither is answered at once: health, readiness, a page in words for a person with a browser,
+refusals.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.server.authorization import Client, ConnectionAuthorizer
+from acp_gateway.server.cookies import check_page, site_of
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.hello import (
     BadRequest,
@@ -30,8 +32,10 @@ from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.metrics import MetricsExporter
 from acp_gateway.server.pending import Accepted
 from acp_gateway.server.refusals import Refusal
-from acp_gateway.server.start_page import start_page
+from acp_gateway.server.sign_in import LOGIN, LOGOUT, BodyNeeded, SignInRoutes
+from acp_gateway.server.start_page import PAGE_HEADERS, start_page
 from acp_gateway.server.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
+from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Request, Response
 from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME
 
@@ -67,7 +71,7 @@ class Upgrade:
         return {CONNECTION_ID: self.accepted.connection_id} | count
 
 
-Answer = Response | Upgrade | Exchange
+Answer = Response | Upgrade | Exchange | BodyNeeded
 Handler = Callable[[Client, Request], Answer]
 
 
@@ -98,24 +102,44 @@ class HttpRoutes:
         if "metrics" in section.services:
             self._exporter = MetricsExporter(gateway, limiter)
             self._routes[METRICS] = _READ, self._answer_metrics
+        self._has_browsers = "page" in section.services
+        if self._has_browsers:
+            sign_in = SignInRoutes(section, gateway)
+            self._routes[LOGIN] = ("POST",), sign_in.log_in
+            self._routes[LOGOUT] = ("POST",), sign_in.log_out
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
+        return self._decide(client, request, lambda: self._route(client, request))
+
+    async def answer_body(self, client: Client, http: HttpConnection, request: Request, needed: BodyNeeded) -> Response:
+        """Receive the body of a request, and decide the request by it. Raises what the stream raises."""
+        try:
+            body = await http.receive_body(needed.size)
+        except HttpError as error:
+            return Response.of_text(error.status, str(error), PAGE_HEADERS, close=True)
+        answer = self._decide(client, request, lambda: needed.decide(body))
+        assert isinstance(answer, Response)
+        return answer
+
+    def _decide(self, client: Client, request: Request, decide: Callable[[], Answer]) -> Answer:
         with self._limiter.measured(client.connection):
             try:
-                answer = self._route(client, request)
+                answer = decide()
             except AccessError as error:
                 answer = _refused(self._limiter.refuse(client.connection, error))
             except BadRequest as error:
                 headers = {REFUSAL_HEADER: ProtocolError.reason}
                 self._limiter.refusals.counts[ProtocolError.reason] += 1
                 answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
+        if isinstance(answer, Response) and request.path in (LOGIN, LOGOUT):
+            answer = replace(answer, headers={**answer.headers, **PAGE_HEADERS})
         if isinstance(answer, Response) and asks_for_websocket(request.headers):
             # Such a client sends no second request.
             return replace(answer, close=True)
         return answer
 
-    async def prepare(self, client: Client, http: HttpConnection, exchange: Exchange) -> Answer:
+    async def prepare(self, client: Client, http: HttpConnection, exchange: Exchange) -> Response | Exchange:
         """Receive what an exchange needs before its connection leaves the limits for unauthenticated ones.
 
         Raises `HttpError`, and what the stream raises.
@@ -146,11 +170,11 @@ class HttpRoutes:
         return handler(client, request)
 
     def _answer_endpoint(self, client: Client, request: Request) -> Answer:
-        check_origin(request.headers, self._section.allowed_origins)
+        cookie = self._check_page(request)
         cors = _cors(request)
         if request.method == "OPTIONS":
             return Response(HTTPStatus.NO_CONTENT, headers=cors | _PREFLIGHT)
-        access = self._authorizer.authenticate(client, read_bearer(request.headers))
+        access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
         if not asks_for_websocket(request.headers):
             answer = self._streamable_http.answer(client.connection, access, request)
             return replace(answer, headers={**answer.headers, **cors})
@@ -188,6 +212,21 @@ class HttpRoutes:
         if token is None or not self._gateway.readiness.tokens_readable:
             return False
         return self._authorizer.authenticate(client, token).session is None
+
+    def _check_page(self, request: Request) -> str | None:
+        """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""
+        headers, allowed = request.headers, self._section.allowed_origins
+        if not self._has_browsers:
+            check_origin(headers, allowed)
+            return None
+        site = site_of(headers, tls=self._section.address.tls)
+        is_page = check_origin(headers, (site.origin, *allowed))
+        cookie = site.read_cookie(headers)
+        if cookie is not None and not is_page:
+            if read_bearer(headers) is None:
+                check_page(headers, allowed, site)
+            return None
+        return cookie
 
 
 def _answer_health(client: Client, request: Request) -> Response:  # noqa: ARG001

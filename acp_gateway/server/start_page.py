@@ -15,7 +15,8 @@ This is an acp-gateway. It runs coding agents, which editors use over the Agent 
 browsers here.
 To use an agent, have your editor run `acp-gateway connect` with this address and a token.
 The owner of this gateway creates a token with `acp-gateway token create`, or with `acp-gateway share` for a guest of \
-one session."""
+one session.
+A link from `acp-gateway open` signs a browser in. The page that will use it is not part of this version."""
 
 _PARAGRAPHS: Final = re.sub("(.+)", r"<p>\1</p>", re.sub("`(.*?)`", r"<code>\1</code>", html.escape(_TEXT)))
 
@@ -31,14 +32,18 @@ _HTML: Final = f"""\
 </html>
 """
 
-_HEADERS: Final = {
+PAGE_HEADERS: Final = {
     "Content-Security-Policy": "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
-    "Vary": "Accept",
 }
-"""Nothing is loaded, run or framed, and no copy outlives an upgrade of the gateway."""
+"""Headers of every response for browsers. Nothing is loaded, run or framed, and no copy is kept: it may hold a secret,
+and must not outlive an upgrade of the gateway."""
+
+_HEADERS: Final = {**PAGE_HEADERS, "Vary": "Accept"}
 
 
 def start_page(request: Request) -> Response:

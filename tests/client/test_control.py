@@ -29,7 +29,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.protocol.methods import SESSIONS
+from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import open_listener
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -373,7 +373,9 @@ async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
             await list_sessions(replace(ann, agent="another"), time_limit=TIMEOUT)
         assert await list_ids(replace(ann, agent="obliging")) == [anns]
         assert await list_ids(guest) == [bobs]
-        with pytest.raises(ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}"):
+        with pytest.raises(
+            ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS} and {OPEN}"
+        ):
             await request(ann, "session/list", {}, time_limit=TIMEOUT)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
             await list_sessions(replace(guest, session="another"), time_limit=TIMEOUT)

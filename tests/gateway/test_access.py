@@ -1,11 +1,14 @@
 """Principals of connections and their scopes."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.security.token_store import TokenStore
+from acp_gateway.security.browser_sessions import Browser, BrowserRole, BrowserStore
+from acp_gateway.security.token_store import Role, Token, TokenStore
 
 
 @pytest.fixture
@@ -40,3 +43,53 @@ def test_no_repr_shows_what_is_at_rest_of_a_token(tokens: TokenStore) -> None:
 
 def test_an_empty_connect_request_names_no_agent_and_no_session() -> None:
     assert ConnectRequest() == ConnectRequest(agent=None, session=None, observe=False, control=False)
+
+
+# Browsers
+
+
+def sign_in(tokens: TokenStore, tmp_path: Path, token: Token | None, **options: Any) -> Browser:
+    browsers = BrowserStore(tmp_path / "state", tokens)
+    return browsers.sign_in(browsers.make_code(token, "ann", label="phone", **options)[1]).browser
+
+
+def test_a_browser_has_the_access_of_its_token(tokens: TokenStore, tmp_path: Path) -> None:
+    token, _ = tokens.create("laptop", "ann", ["a"], workspaces=["w"])
+    browser = sign_in(tokens, tmp_path, token)
+    access = Access.of_browser(browser, token)
+    assert access == replace(Access.of(token), browser=browser)
+    assert access.credential == f"browser {browser.id}"
+
+
+def test_a_browser_without_a_token_is_the_gateways_own_user(tokens: TokenStore, tmp_path: Path) -> None:
+    browser = sign_in(tokens, tmp_path, None)
+    assert Access.of_browser(browser, None) == replace(Access("ann", None), browser=browser)
+
+
+@pytest.mark.parametrize(
+    ("of_token", "of_code", "granted"),
+    [
+        ("controller", "controller", "controller"),
+        ("controller", "observer", "observer"),
+        ("observer", "controller", "observer"),
+        ("observer", "observer", "observer"),
+        ("metrics", "controller", "metrics"),
+        ("metrics", "observer", "metrics"),
+    ],
+)
+def test_a_browser_has_the_lesser_role_of_its_token_and_its_code(
+    of_token: Role, of_code: BrowserRole, granted: Role, tokens: TokenStore, tmp_path: Path
+) -> None:
+    token, _ = tokens.create("laptop", "ann", None, role=of_token)
+    assert Access.of_browser(sign_in(tokens, tmp_path, token, role=of_code), token).role == granted
+
+
+def test_a_session_of_the_code_is_one_of_the_identity_and_a_guests_stays_the_guests(
+    tokens: TokenStore, tmp_path: Path
+) -> None:
+    token, _ = tokens.create("laptop", "ann", None)
+    access = Access.of_browser(sign_in(tokens, tmp_path, token, session="s1"), token)
+    assert (access.session, access.only) == (None, "s1")
+    guest, _ = tokens.create_guest("s2", role="controller", lifetime=None)
+    access = Access.of_browser(sign_in(tokens, tmp_path, guest, session="s2"), guest)
+    assert (access.session, access.only) == ("s2", None)

@@ -1,6 +1,7 @@
 """Authorization: agents, sessions and roles that connections get, and what errors do not reveal."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -425,3 +426,21 @@ def test_who_shows_a_certificate_has_what_that_is_bound_to(scene: Scene) -> None
     access = Access("ann", None, "laptop", role="observer", agents=("fake",), workspaces=("w",))
     admission = listener.admit(access, ConnectRequest())
     assert (admission.agent, admission.role, admission.scope.workspaces) == ("fake", Role.OBSERVER, ("w",))
+
+
+# Browsers for one session
+
+
+def test_a_browser_for_one_session_joins_it_alone_and_never_one_of_another_owner(scene: Scene) -> None:
+    listener = scene.listener()
+    only = replace(scene.access(), only="s1")
+    grant = listener.admit(only, ConnectRequest(control=True))
+    assert (grant.scope.only, grant.scope.guest, grant.scope.identity) == ("s1", False, "ann")
+    for wanted in ("s2", "S1", ""):
+        with pytest.raises(UnknownSession):
+            listener.admit(only, ConnectRequest(session=wanted))
+        with pytest.raises(UnknownSession):
+            listener.admit(only, ConnectRequest(session=wanted, control=True))
+    for request in (ConnectRequest(), ConnectRequest(session="s1")):
+        with pytest.raises(UnknownSession):
+            listener.admit(only, request)

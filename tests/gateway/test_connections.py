@@ -15,8 +15,9 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, Connections
+from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
 from acp_gateway.gateway.rate_limits import MAX_PAUSE
+from acp_gateway.security.browser_sessions import DAY, BrowserStore
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.streams import Flooded
 
@@ -27,15 +28,21 @@ class Scene:
     def __init__(self, tmp_path: Path) -> None:
         self.now = 1_800_000_000.0
         self.tokens = TokenStore(tmp_path / "state", lambda: self.now)
+        self.browsers = BrowserStore(tmp_path / "state", self.tokens, now=lambda: self.now)
         self.connections = self.limited()
 
     def limited(self, **limits: int) -> Connections:
         """With other limits."""
-        return Connections(LimitsSection(**limits), self.tokens, lambda: self.now)
+        return Connections(LimitsSection(**limits), self.tokens, lambda: self.now, browsers=self.browsers)
 
     def access(self, identity: str = "ann", **options: Any) -> Access:
         """With a token of this identity."""
         return Access.of(self.tokens.create("laptop", identity, None, **options)[0])
+
+    def browser(self, access: Access) -> Access:
+        """With the cookie of a browser that was signed in by the token of another access."""
+        signed_in = self.browsers.sign_in(self.browsers.make_code(access.token, access.identity, label="phone")[1])
+        return Access.of_browser(*self.browsers.authenticate(signed_in.cookie))
 
     def rotate(self, access: Access, **options: Any) -> Access:
         """Give a token a new secret; what who presents that has."""
@@ -515,3 +522,59 @@ def test_enforce_continues_when_a_connection_ends_meanwhile(scene: Scene) -> Non
     scene.connections.enforce()
     assert len(scene.connections) == 0
     assert set(closed) == {REVOKED}
+
+
+# Browsers
+
+
+def test_a_browser_that_is_signed_out_loses_its_connections_and_no_other_does(scene: Scene, stack: ExitStack) -> None:
+    token = scene.access()
+    one, other = scene.browser(token), scene.browser(token)
+    guarded = [Guarded(access, resumes=True).watched(scene.connections, stack) for access in (one, one, other, token)]
+    scene.connections.enforce()
+    assert one.browser is not None
+    scene.browsers.end(one.browser.id)
+    scene.connections.enforce()
+    assert [each.disconnects for each in guarded] == [[SIGNED_OUT], [SIGNED_OUT], [], []]
+    assert sum(each.losses for each in guarded) == 0
+
+
+@pytest.mark.parametrize("grace", [0.0, 60.0])
+def test_a_revoked_or_rotated_token_ends_the_connections_of_its_browsers(
+    grace: float, scene: Scene, stack: ExitStack
+) -> None:
+    revoked, rotated = scene.access(), scene.access()
+    guarded = [
+        Guarded(scene.browser(token), resumes=True).watched(scene.connections, stack) for token in (revoked, rotated)
+    ]
+    scene.revoke(revoked)
+    scene.rotate(rotated, grace=grace)
+    scene.connections.enforce()
+    assert [each.disconnects for each in guarded] == [[SIGNED_OUT], [] if grace else [SIGNED_OUT]]
+    scene.now += grace
+    scene.connections.enforce()
+    assert [each.disconnects for each in guarded] == [[SIGNED_OUT], [SIGNED_OUT]]
+    assert sum(each.losses for each in guarded) == 0
+
+
+def test_a_token_whose_rights_changed_ends_the_connections_of_its_browsers(
+    scene: Scene, stack: ExitStack, tmp_path: Path
+) -> None:
+    guarded = Guarded(scene.browser(scene.access())).watched(scene.connections, stack)
+    file = tmp_path / "state" / "tokens.json"
+    file.write_text(file.read_text().replace('"controller"', '"observer"'))
+    scene.connections.enforce()
+    assert guarded.disconnects == [SIGNED_OUT]
+
+
+def test_a_connected_browser_is_in_use_and_one_that_is_away_is_not(scene: Scene, stack: ExitStack) -> None:
+    token = scene.access()
+    connected, away = (Guarded(scene.browser(token)).watched(scene.connections, stack) for _ in range(2))
+    away.away_since = 1.0
+    for _ in range(8):
+        scene.now += DAY
+        scene.connections.enforce()
+    assert (connected.disconnects, away.disconnects) == ([], [SIGNED_OUT])
+    scene.now += 30 * DAY
+    scene.connections.enforce()
+    assert connected.disconnects == [SIGNED_OUT]

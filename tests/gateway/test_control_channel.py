@@ -11,10 +11,11 @@ import trio
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role, Session, SessionScope
+from acp_gateway.errors import Forbidden, UsageError
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.control_channel import PAST, TEXT, WEIGHT, serve_control_channel
+from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, serve_control_channel
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import Limits
 from acp_gateway.transports.maintained import MaintainedStream
@@ -48,7 +49,18 @@ class ControlContext:
 
     def context(self) -> control_channel.ControlContext:
         """The context that the control channel knows."""
-        return control_channel.ControlContext(self.registry, self.agents, lambda: self.hubs, lambda: self.problem)
+        return control_channel.ControlContext(
+            self.registry, self.agents, lambda: self.hubs, lambda: self.problem, self.make_code
+        )
+
+    def make_code(self, params: bytes) -> dict[str, Any]:
+        """A code that tells what was asked for, or the refusal that was asked for."""
+        wanted = json.loads(params)
+        if "refused" in wanted:
+            raise Forbidden("not so")
+        if "wrong" in wanted:
+            raise UsageError("what is that")
+        return {"code": wanted}
 
     def remember(self, session_id: str, owner: str = "me", agent: str = "agent") -> Session:
         """A session of an earlier process of the gateway."""
@@ -464,7 +476,7 @@ async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own
 async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -> None:
     async with connection(context) as editor:
         error = (await editor.request(method, {}))["error"]
-        assert error == {"code": -32601, "message": f"a control connection knows only {METHOD}"}
+        assert error == {"code": -32601, "message": f"a control connection knows only {METHOD} and _acp-gateway/open"}
         assert "result" in await editor.request(METHOD)
 
 
@@ -543,3 +555,41 @@ async def test_who_sends_too_much_is_told_so() -> None:
     await lines.aclose(disconnect.code, disconnect.text)
     answer = json.loads(await theirs.receive_some())
     assert answer["error"] == {"code": -32600, "message": disconnect.text}
+
+
+# Codes for browsers
+
+
+@pytest.mark.parametrize(
+    ("params", "answer"),
+    [
+        ({"session": "s1"}, {"result": {"code": {"session": "s1"}}}),
+        ({}, {"result": {"code": {}}}),
+        (None, {"result": {"code": {}}}),
+        ({"refused": 1}, {"error": {"code": 403, "message": "not so", "data": {"reason": "forbidden"}}}),
+        ({"wrong": 1}, {"error": {"code": -32602, "message": "what is that"}}),
+    ],
+)
+async def test_open_answers_with_a_code_or_the_refusal(params: Any, answer: Any, context: ControlContext) -> None:
+    request = {"jsonrpc": "2.0", "id": 1, "method": "_acp-gateway/open"}
+    async with connection(context) as editor:
+        await editor.send(**(request if params is None else request | {"params": params}))
+        assert await editor.receive() == {"jsonrpc": "2.0", "id": 1} | answer
+
+
+async def test_open_counts_as_more_messages_than_a_list() -> None:
+    theirs, ours = memory_message_stream_pair()
+    weights: list[int] = []
+
+    def charge(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        weights.append(messages)
+        return 0.0
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(serve_control_channel, ours, ME, ControlContext().context(), charge)
+        editor = Editor(theirs)
+        for method in ("_acp-gateway/open", METHOD):
+            await editor.send(jsonrpc="2.0", id=1, method=method)
+            await editor.receive()
+        await theirs.aclose()
+    assert [weight for weight in weights if weight] == [CODE_WEIGHT, WEIGHT]

@@ -101,7 +101,7 @@ def test_a_code_is_exchanged_once_by_two_processes_together(scene: Scene) -> Non
 
 def test_a_code_of_another_process_signs_in(scene: Scene) -> None:
     code = scene.another().make_code(None, "ann", label="x")[1]
-    assert scene.browsers.sign_in(code).browser.token is None
+    assert scene.browsers.sign_in(code).browser.token_id is None
 
 
 def test_a_code_expires_after_ten_minutes(scene: Scene) -> None:
@@ -112,11 +112,11 @@ def test_a_code_expires_after_ten_minutes(scene: Scene) -> None:
     assert scene.refuses(late)
 
 
-@pytest.mark.parametrize("wrong", ["", "x", token_format.mint("code"), token_format.mint(), "acpgwp_" + "é" * 39])
-def test_a_code_that_was_never_made_is_refused_in_the_same_words_and_writes_nothing(scene: Scene, wrong: str) -> None:
+def test_a_code_that_was_never_made_is_refused_in_the_same_words_and_writes_nothing(scene: Scene) -> None:
     scene.code()
     before = (scene.state_dir / "browsers.json").stat()
-    assert scene.refuses(wrong)
+    for wrong in ("", "x", token_format.mint("code"), token_format.mint(), "acpgwp_" + "é" * 39):
+        assert scene.refuses(wrong)
     after = (scene.state_dir / "browsers.json").stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 

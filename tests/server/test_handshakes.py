@@ -292,7 +292,9 @@ async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGa
     [
         ((), 101),
         (("https://editor.example",), 101),
-        (("http://localhost",), 403),
+        (("http://localhost",), 101),  # The gateway's own page, by the Host header.
+        (("https://localhost",), 403),
+        (("http://localhost:7443",), 403),
         (("http://127.0.0.1:7443",), 403),
         (("null",), 403),
         (("",), 403),
@@ -301,7 +303,7 @@ async def test_an_agent_is_not_named_to_those_without_a_token(gateway: EchoingGa
         (("https://editor.example", "https://editor.example"), 403),
     ],
 )
-async def test_a_browser_gets_in_from_allowed_origins_only_on_loopback_as_well(
+async def test_a_browser_gets_in_from_allowed_origins_and_its_own_only_on_loopback_as_well(
     origins: Sequence[str], status: int, gateway: EchoingGateway
 ) -> None:
     section = ListenSection(url=WS, allowed_origins=("https://editor.example",))

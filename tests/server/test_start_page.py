@@ -70,6 +70,11 @@ async def test_the_start_page_names_the_commands_and_has_neither_script_nor_styl
         page = Page((await ask(listener, "/", f"Accept: {BROWSER}")).body)
     assert set(page.elements) == {"html", "meta", "title", "h1", "p", "code"}
     commands = re.findall("`(.*?)`", plain)
-    assert commands == ["acp-gateway connect", "acp-gateway token create", "acp-gateway share"]
+    assert commands == [
+        "acp-gateway connect",
+        "acp-gateway token create",
+        "acp-gateway share",
+        "acp-gateway open",
+    ]
     assert page.elements.count("code") == len(commands)
     assert plain.replace("`", "").split() == page.text.split()[2:]

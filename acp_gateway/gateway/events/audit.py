@@ -41,6 +41,7 @@ EVENTS: Final = frozenset(
         *("agent_started", "agent_ended", "permission_decided", "elicitation_decided"),
         *("cwd_refused", "mcp_server_dropped", "mcp_server_refused"),
         *("token_created", "token_rotated", "token_revoked", "reloaded", "entries_lost"),
+        *("browser_code_created", "browser_signed_in", "browser_ended"),
     }
 )
 """The names of all events, as docs/support.md has them."""

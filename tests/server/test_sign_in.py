@@ -1,0 +1,443 @@
+"""Browsers that sign in and out over HTTP, and use the endpoint by cookie."""
+
+import json
+import logging
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.load import ListenSection
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events.audit import Audit
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security import token_format
+from acp_gateway.security.browser_sessions import NO_BROWSER, NO_CODE
+from acp_gateway.security.token_store import Token, TokenStore
+from acp_gateway.server.listener import Listener
+from tests.doubles import make_config
+from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
+from tests.server.http_client import NEW, Client
+
+JSON = "Content-Type: application/json"
+
+
+class Book(Audit):
+    """Keeps the entries in memory."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(os.devnull), max_size=0, files=0)
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def record(self, event: str, **details: Any) -> None:
+        self.events.append((event, details))
+
+
+@dataclass
+class Browser:
+    """A browser at a listener, on a page of the gateway."""
+
+    gateway: EchoingGateway
+    listener: Listener
+    token: Token
+    cookie: str = ""
+
+    @property
+    def host(self) -> str:
+        return f"localhost:{port_of(self.listener)}"
+
+    @property
+    def origin(self) -> str:
+        return f"Origin: http://{self.host}"
+
+    def code(self, **options: Any) -> str:
+        return self.gateway.browsers.make_code(self.token, "ann", label="phone", **options)[1]
+
+    async def post(self, path: str, body: Any, *headers: str, method: str = "POST") -> Response:
+        text = body if isinstance(body, str) else json.dumps(body)
+        return await ask(
+            self.listener, path, *headers, f"Content-Length: {len(text)}", method=method, host=self.host, body=text
+        )
+
+    async def log_in(self, code: str | None = None, *headers: str) -> Response:
+        fields = headers or (self.origin, JSON)
+        response = await self.post("/login", {"code": self.code() if code is None else code}, *fields)
+        for header in response.headers.get("set-cookie", []):
+            self.cookie = f"Cookie: {header.partition(';')[0]}"
+        return response
+
+    async def log_out(self, *headers: str) -> Response:
+        return await self.post("/logout", {}, *(headers or (self.origin, JSON, self.cookie)))
+
+    async def connect(self, *headers: str, target: str = "/acp") -> Response:
+        """Ask for a WebSocket."""
+        return await ask(self.listener, target, *upgrade(*headers), host=self.host)
+
+    async def status(self) -> int:
+        return (await self.connect(self.origin, self.cookie)).status
+
+
+@asynccontextmanager
+async def browsing(gateway: EchoingGateway, section: ListenSection | str = WS) -> AsyncIterator[Browser]:
+    token = gateway.tokens.create("laptop", "ann", None)[0]
+    async with listening(section, gateway) as listener:
+        yield Browser(gateway, listener, token)
+
+
+# Signing in
+
+
+async def test_a_code_is_exchanged_for_a_cookie_that_opens_the_endpoint(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        response = await browser.log_in()
+        assert (response.status, json.loads(response.body)) == (
+            200,
+            {"identity": "ann", "role": "controller", "session": None},
+        )
+        (header,) = response.headers["set-cookie"]
+        port = port_of(browser.listener)
+        assert header.startswith(f"acp-gateway-{port}=acpgwb_")
+        assert header.endswith("; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000")
+        assert await browser.status() == 101
+    (served,) = gateway.served
+    assert served.access.identity == "ann"
+    assert served.access.token == browser.token
+    assert served.access.browser is not None
+
+
+async def test_a_proxy_that_ends_tls_gets_a_secure_cookie_for_its_name(gateway: EchoingGateway) -> None:
+    section = ListenSection(url=WS, allowed_hosts=("box.example",))
+    async with browsing(gateway, section) as browser:
+        fields = ("Origin: https://box.example", JSON, "Content-Length: 56")
+        body = json.dumps({"code": browser.code()})
+        fields = (*fields[:2], f"Content-Length: {len(body)}")
+        response = await ask(browser.listener, "/login", *fields, method="POST", host="box.example", body=body)
+        (header,) = response.headers["set-cookie"]
+        assert header.startswith("__Host-acp-gateway=acpgwb_")
+        assert "; Secure; " in header
+
+
+async def test_the_responses_of_sign_in_have_the_headers_of_a_page(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        answers = [
+            await browser.log_in(),
+            await browser.log_in("wrong"),
+            await browser.post("/login", "{", browser.origin, JSON),
+            await browser.post("/login", "{}", browser.origin, "Content-Type: text/plain"),
+            await browser.post("/login", "x" * 2000, browser.origin, JSON),
+            await browser.post("/login", "", method="GET"),
+            await browser.log_out(),
+        ]
+    assert [answer.status for answer in answers] == [200, 401, 400, 415, 413, 405, 204]
+    for answer in answers:
+        assert answer.headers["cache-control"] == ["no-store"]
+        assert answer.headers["x-content-type-options"] == ["nosniff"]
+        assert answer.headers["referrer-policy"] == ["no-referrer"]
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"][0]
+        assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
+    gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with browsing(gateway) as browser:
+        used = browser.code()
+        await browser.log_in(used)
+        gone = browser.code()
+        gateway.browsers._end(lambda record: record.sha256 == token_format.digest(gone))
+        answers = [await browser.log_in(code) for code in (used, gone, token_format.mint("code"), "x", "")]
+    assert {(answer.status, answer.body) for answer in answers} == {(401, f"{NO_CODE}\n")}
+    assert all("set-cookie" not in answer.headers for answer in answers)
+    assert "acp-gateway open" in NO_CODE
+
+
+async def test_wrong_codes_count_as_failed_attempts(gateway: EchoingGateway) -> None:
+    gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
+    async with browsing(gateway) as browser:
+        statuses = [(await browser.log_in("x")).status for _ in range(3)]
+        assert statuses == [401, 401, 429]
+        # A right code is accepted whatever the count.
+        assert (await browser.log_in()).status == 200
+
+
+async def test_wrong_cookies_count_as_failed_attempts(gateway: EchoingGateway) -> None:
+    gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
+    async with browsing(gateway) as browser:
+        cookie = f"Cookie: acp-gateway-{port_of(browser.listener)}={token_format.mint('browser')}"
+        answers = [await browser.connect(browser.origin, cookie) for _ in range(3)]
+    assert [answer.status for answer in answers] == [401, 401, 429]
+    assert answers[0].body == f"{NO_BROWSER}\n"
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["", "{", "[]", '"x"', "{}", '{"code":1}', '{"code":null}', '{"code":"x","a":1}', "code=x", "[" * 900, "\xff"],
+)
+async def test_a_login_that_is_not_understood_is_refused_without_quoting_it(body: str, gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        response = await browser.post("/login", body.encode("latin-1").decode("latin-1"), browser.origin, JSON)
+    assert (response.status, response.body) == (400, 'the body must be {"code": "acpgwp_…"}\n')
+
+
+# Requests of other pages
+
+
+FOREIGN = [
+    (),
+    ("Origin: null",),
+    ("Origin: https://evil.example",),
+    ("Origin: http://localhost",),
+    ("Origin: http://localhost:1",),
+    ("Origin: https://localhost:{port}",),
+    ("Origin: http://sub.localhost:{port}",),
+    ("Origin: http://127.0.0.1:{port}",),
+    ("Origin: http://localhost:{port}", "Origin: http://localhost:{port}"),
+]
+
+
+def at_port(headers: tuple[str, ...], browser: Browser) -> list[str]:
+    return [header.replace("{port}", str(port_of(browser.listener))) for header in headers]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_an_upgrade_by_cookie_is_refused_without_the_origin_of_the_page(
+    origin: tuple[str, ...], gateway: EchoingGateway
+) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        assert (await browser.connect(*at_port(origin, browser), browser.cookie)).status == 403
+        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
+        response = await browser.post("/acp", message, JSON, browser.cookie, *at_port(origin, browser))
+        assert response.status == 403
+        assert await browser.status() == 101
+    assert len(gateway.served) == 1
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+async def test_signing_in_and_out_is_refused_without_the_origin_of_the_page(
+    origin: tuple[str, ...], gateway: EchoingGateway
+) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        code = browser.code()
+        assert (await browser.log_in(code, JSON, *at_port(origin, browser))).status == 403
+        assert (await browser.log_out(JSON, browser.cookie, *at_port(origin, browser))).status == 403
+        assert await browser.status() == 101
+        assert (await browser.log_in(code)).status == 200
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "Content-Type: application/x-www-form-urlencoded",
+        "Content-Type: multipart/form-data; boundary=x",
+        "Content-Type: text/plain",
+        "Content-Type: text/plain; application/json",
+        "Content-Type: application/json-seq",
+        "X: y",
+    ],
+)
+async def test_signing_in_and_out_takes_no_content_type_of_a_form(content_type: str, gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        assert (await browser.log_in(None, content_type, browser.origin)).status == 415
+        assert (await browser.log_out(content_type, browser.origin, browser.cookie)).status == 415
+        assert await browser.status() == 101
+
+
+@pytest.mark.parametrize("path", ["/login", "/logout"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
+async def test_signing_in_and_out_is_done_by_post_alone(method: str, path: str, gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        fields = (browser.origin, JSON, browser.cookie, "X-HTTP-Method-Override: POST", "X-HTTP-Method: POST")
+        response = await browser.post(path, {"code": browser.code()}, *fields, method=method)
+        assert (response.status, response.headers["allow"]) == (405, ["POST"])
+        assert "access-control-allow-methods" not in response.headers
+        assert await browser.status() == 101
+
+
+async def test_an_allowed_origin_may_use_the_cookie(gateway: EchoingGateway) -> None:
+    section = ListenSection(url=WS, allowed_origins=("https://page.example",))
+    async with browsing(gateway, section) as browser:
+        await browser.log_in()
+        assert (await browser.connect("Origin: https://page.example", browser.cookie)).status == 101
+
+
+async def test_two_cookies_of_the_name_are_refused_even_if_one_is_right(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        tossed = browser.cookie.partition("=")[0] + "=x"
+        assert (
+            await browser.connect(browser.origin, f"{browser.cookie}; {tossed.removeprefix('Cookie: ')}")
+        ).status == 400
+        assert (await browser.connect(browser.origin, tossed, browser.cookie)).status == 400
+        assert (await browser.log_out(browser.origin, JSON, tossed, browser.cookie)).status == 400
+
+
+async def test_a_listener_without_page_has_neither_sign_in_nor_cookies(gateway: EchoingGateway) -> None:
+    async with browsing(gateway, ListenSection(url=WS, serves=("acp",))) as browser:
+        assert (await browser.log_in()).status == 404
+        assert (await browser.log_out(browser.origin, JSON)).status == 404
+        signed_in = gateway.browsers.sign_in(browser.code())
+        cookie = f"Cookie: acp-gateway-{port_of(browser.listener)}={signed_in.cookie}"
+        assert (await browser.connect(cookie)).status == 401
+        assert (await browser.connect(browser.origin, cookie)).status == 403
+
+
+# Tokens and cookies together
+
+
+async def test_a_token_takes_precedence_over_the_cookie_of_the_same_identity(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        assert (await browser.connect(bearer(gateway.token()), browser.origin, browser.cookie)).status == 101
+        assert (await browser.connect(bearer("acpgw_wrong"), browser.origin, browser.cookie)).status == 401
+        assert (await browser.connect(bearer(gateway.token()), browser.cookie)).status == 101
+    assert [served.access.browser for served in gateway.served] == [None, None]
+
+
+async def test_a_token_and_a_cookie_of_different_identities_are_refused(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        bob = gateway.tokens.create("laptop", "bob", None)[1]
+        assert (await browser.connect(bearer(bob), browser.origin, browser.cookie)).status == 403
+        stale = f"Cookie: acp-gateway-{port_of(browser.listener)}={token_format.mint('browser')}"
+        assert (await browser.connect(bearer(bob), browser.origin, stale)).status == 101
+
+
+# Rights
+
+
+async def test_a_browser_has_the_role_of_its_code_within_that_of_its_token(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in(browser.code(role="observer"))
+        assert await browser.status() == 101
+        browser.token = gateway.tokens.create("screen", "ann", None, role="observer")[0]
+        await browser.log_in()
+        assert await browser.status() == 101
+    assert [served.access.role for served in gateway.served] == ["observer", "observer"]
+
+
+async def test_a_browser_for_one_session_opens_no_other(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in(browser.code(session="s1"))
+        response = await browser.connect(browser.origin, browser.cookie, target="/acp?session=s2")
+        assert (response.status, "s2" in response.body) == (404, True)
+        response = await browser.connect(browser.origin, browser.cookie)
+        assert (response.status, "s1" in response.body) == (404, True)
+
+
+# The end
+
+
+async def test_logout_ends_the_browser_and_removes_the_cookie(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        kept = browser.cookie
+        response = await browser.log_out()
+        assert (response.status, response.body) == (204, "")
+        (header,) = response.headers["set-cookie"]
+        assert header == f"acp-gateway-{port_of(browser.listener)}=; HttpOnly; SameSite=Strict; Path=/; Max-Age=0"
+        assert (await browser.connect(browser.origin, kept)).status == 401
+        again = await browser.log_out(browser.origin, JSON, kept)
+        assert (again.status, again.headers["set-cookie"]) == (204, [header])
+        assert (await browser.log_out(browser.origin, JSON)).status == 204
+
+
+async def test_a_browser_that_signs_in_again_ends_its_former_self(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        kept = browser.cookie
+        await browser.log_in(browser.code(), browser.origin, JSON, browser.cookie)
+        assert (await browser.connect(browser.origin, kept)).status == 401
+        assert await browser.status() == 101
+
+
+async def test_a_revoked_token_ends_its_browsers(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        await browser.log_in()
+        gateway.tokens.revoke(browser.token.id)
+        assert await browser.status() == 401
+
+
+async def test_signing_in_and_out_is_audited_without_a_secret(gateway: EchoingGateway) -> None:
+    gateway.audit = audit = Book()
+    async with browsing(gateway) as browser:
+        code = browser.code()
+        await browser.log_in(code)
+        cookie = browser.cookie.partition("=")[2]
+        await browser.log_out()
+    browsers = [(event, details) for event, details in audit.events if event.startswith("browser_")]
+    assert [event for event, _ in browsers] == ["browser_signed_in", "browser_ended"]
+    assert {details["identity"] for _, details in browsers} == {"ann"}
+    assert {details["token"] for _, details in browsers} == {browser.token.id}
+    assert browsers[1][1]["why"] == "signed out"
+    assert code not in str(audit.events)
+    assert cookie not in str(audit.events)
+
+
+async def test_neither_code_nor_cookie_is_logged(gateway: EchoingGateway, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG):
+        async with browsing(gateway) as browser:
+            code = browser.code()
+            await browser.log_in(code)
+            await browser.log_in(code)
+            cookie = browser.cookie
+            await browser.status()
+            await browser.log_out()
+            await browser.connect(browser.origin, cookie)
+    assert "refused" in caplog.text
+    assert code not in caplog.text
+    assert cookie.partition("=")[2] not in caplog.text
+
+
+async def test_a_file_that_cannot_be_written_refuses_a_login_and_keeps_the_code(
+    gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with browsing(gateway) as browser:
+        code = browser.code()
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            patch.setattr("acp_gateway.security.private_file.os.fsync", full)
+            response = await browser.log_in(code)
+        assert response.status == 503
+        assert "browsers.json" not in response.body
+        assert "No space left" in caplog.text
+        assert (await browser.log_in(code)).status == 200
+
+
+async def test_logout_closes_the_open_connections_of_the_browser_at_once(tmp_path: Path, spawner: Spawner) -> None:
+    gateway = Gateway(make_config(tmp_path / "state", WS), TokenStore(tmp_path / "state"), spawner, {})
+    token = gateway.tokens.create("laptop", "ann", None)[0]
+    cookies = [
+        gateway.browsers.sign_in(gateway.browsers.make_code(token, "ann", label="phone")[1]).cookie for _ in range(2)
+    ]
+    async with listening(WS, gateway) as listener:
+        port = port_of(listener)
+        clients = []
+        for cookie in cookies:
+            page = {"Host": f"localhost:{port}", "Origin": f"http://localhost:{port}"}
+            clients.append(Client(listener, None, headers=page | {"Cookie": f"acp-gateway-{port}={cookie}"}))
+        one, other = clients
+        await one.initialize()
+        await other.initialize()
+        other_link, other.link = other.link, one.link
+        assert (await other.post(NEW)).status == 404
+        other.link = other_link
+        async with one.stream() as events, other.stream() as others:
+            assert (events.reply.status, others.reply.status) == (200, 200)
+            assert (await one.ask("POST", {}, "/logout", **{"Content-Type": "application/json"})).status == 204
+            with pytest.raises(EOFError):
+                await events.next()
+            assert (await other.post(NEW)).status == 202
+            assert (await others.next())["id"] == NEW["id"]
+        assert (await one.post(NEW)).status == 401
