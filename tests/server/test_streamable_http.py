@@ -230,6 +230,40 @@ async def test_a_prompt_is_answered_in_its_sessions_stream(gateway: Gateway, age
                 assert (await updates.next())["result"] == {"stopReason": "cancelled"}
 
 
+async def test_a_response_needs_no_session_header(gateway: Gateway, agents: ServingAgents) -> None:
+    async with http_client(gateway) as ann:
+        await ann.initialize()
+        async with ann.stream() as events:
+            session = await new_session(ann, events)
+            async with ann.stream(session) as updates:
+                await agents[0].send(id=7, method="_test/ask", params={"sessionId": session})
+                asked = await updates.next()
+                assert (await ann.post({"jsonrpc": "2.0", "id": asked["id"], "result": "yes"})).status == 202
+                while agents[0].received[-1].get("result") != "yes":
+                    await trio.lowlevel.checkpoint()
+                assert agents[0].received[-1]["id"] == 7
+
+
+async def test_a_replay_is_in_the_sessions_stream_if_that_was_opened_before_session_load(
+    gateway: Gateway, agents: ServingAgents
+) -> None:
+    async with http_client(gateway) as ann:
+        await ann.initialize()
+        async with ann.stream() as events:
+            session = await new_session(ann, events)
+        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "before"}}
+        await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
+        bob = Client(ann.listener, ann.token)
+        await bob.initialize()
+        load = {"sessionId": session, "cwd": "/", "mcpServers": []}
+        async with bob.stream() as events, bob.stream(session) as updates:
+            await bob.post(
+                {"jsonrpc": "2.0", "id": 1, "method": "session/load", "params": load}, Acp_Session_Id=session
+            )
+            assert (await updates.next())["params"]["update"] == update
+            assert (await events.next())["id"] == 1
+
+
 # Limits
 
 
