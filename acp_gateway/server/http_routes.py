@@ -114,6 +114,10 @@ class HttpRoutes:
 
     async def answer_body(self, client: Client, http: HttpConnection, request: Request, needed: BodyNeeded) -> Response:
         """Receive the body of a request, and decide the request by it. Raises what the stream raises."""
+        if http.announced_size is None:
+            # An unknown client's body of very small chunks would take far longer to read than to send.
+            text = f"{request.path} needs a Content-Length"
+            return Response.of_text(HTTPStatus.LENGTH_REQUIRED, text, PAGE_HEADERS, close=True)
         try:
             body = await http.receive_body(needed.size)
         except HttpError as error:

@@ -30,7 +30,7 @@ class Reply:
 class Http:
     """One HTTP connection of a client."""
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._h11 = h11.Connection(h11.CLIENT)
 
@@ -61,7 +61,7 @@ class Http:
 
     async def _event(self) -> Any:
         while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self.stream.receive_some())
+            self._h11.receive_data(bytes(await self.stream.receive_some()))
         return event
 
 

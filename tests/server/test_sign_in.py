@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
@@ -18,11 +20,12 @@ from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import NO_BROWSER, NO_CODE
+from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.server.listener import Listener
 from tests.doubles import make_config
 from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
-from tests.server.http_client import NEW, Client
+from tests.server.http_client import NEW, Client, Http, Reply
 
 JSON = "Content-Type: application/json"
 
@@ -122,6 +125,29 @@ async def test_a_proxy_that_ends_tls_gets_a_secure_cookie_for_its_name(gateway: 
         assert "; Secure; " in header
 
 
+async def test_over_tls_the_cookie_is_secure_and_http_is_another_site(gateway: EchoingGateway, tmp_path: Path) -> None:
+    created = create_certificate(["localhost"], tmp_path / "tls")
+    section = ListenSection(url="wss://127.0.0.1:0", cert=created.cert_path, key=created.key_path)
+    async with browsing(gateway, section) as browser:
+        context = ssl.create_default_context(cafile=created.cert_path)
+
+        async def post(path: str, body: Any, **headers: str) -> Reply:
+            plain = await trio.open_tcp_stream("127.0.0.1", port_of(browser.listener))
+            async with trio.SSLStream(plain, context, server_hostname="localhost", https_compatible=True) as stream:
+                fields = {"Content-Type": "application/json", "Host": browser.host, **headers}
+                return await Http(stream).ask("POST", path, body, **fields)
+
+        own, http = f"https://{browser.host}", f"http://{browser.host}"
+        assert (await post("/login", {"code": browser.code()}, Origin=http)).status == 403
+        signed_in = await post("/login", {"code": browser.code()}, Origin=own)
+        cookie, _, attributes = signed_in.headers["set-cookie"].partition("; ")
+        assert cookie.startswith("__Host-acp-gateway=acpgwb_")
+        assert attributes == "Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=2592000"
+        statuses = [(await post("/acp", {}, Origin=origin, Cookie=cookie)).status for origin in (own, http, "null")]
+        # Authenticated, and no `initialize`; then two foreign sites.
+        assert statuses == [400, 403, 403]
+
+
 async def test_the_responses_of_sign_in_have_the_headers_of_a_page(gateway: EchoingGateway) -> None:
     async with browsing(gateway) as browser:
         answers = [
@@ -182,6 +208,13 @@ async def test_a_login_that_is_not_understood_is_refused_without_quoting_it(body
     async with browsing(gateway) as browser:
         response = await browser.post("/login", body.encode("latin-1").decode("latin-1"), browser.origin, JSON)
     assert (response.status, response.body) == (400, 'the body must be {"code": "acpgwp_…"}\n')
+
+
+async def test_a_login_in_chunks_is_refused_before_any_of_them_is_read(gateway: EchoingGateway) -> None:
+    async with browsing(gateway) as browser:
+        fields = (browser.origin, JSON, "Transfer-Encoding: chunked")
+        response = await ask(browser.listener, "/login", *fields, method="POST", host=browser.host, body="1\r\n{\r\n")
+    assert (response.status, response.headers["cache-control"]) == (411, ["no-store"])
 
 
 # Requests of other pages
