@@ -42,10 +42,10 @@ def serve(config: Path | None, *, verbose: bool, log_bodies: bool) -> None:
 @config_option
 def check_configuration(config: Path | None) -> None:
     """List everything that is wrong with the gateway's configuration, with file, line and option."""
-    from acp_gateway.config.load import check_config, load_config
+    from acp_gateway.config.load import load_config
     from acp_gateway.errors import ConfigError
     from acp_gateway.security.token_store import TokenStore
-    from acp_gateway.server.config_check import problems_with_files
+    from acp_gateway.server.config_check import check_config, problems_with_files
 
     findings = check_config(config)
     for finding in findings:

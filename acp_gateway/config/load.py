@@ -1,22 +1,18 @@
 """Reads and checks the gateway's configuration, and makes an agent's environment of it.
 
-`_collect` finds every problem of the text of a file; `load_config` raises the first of these problems, and
-`check_config` reports all of them and then looks at the machine as well. The options themselves are in `options`.
+`collect` finds all problems of the text of a file; `load_config` raises the first of them. The options are in
+`options`, further checks in `server/config_check`.
 """
 
 import os
 import shlex
-import shutil
-import stat
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from acp_gateway.config.addresses import Address, overlap
 from acp_gateway.config.directories import config_home
 from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
-from acp_gateway.config.known_agents import advise
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import (
     AgentSection,
@@ -32,7 +28,6 @@ from acp_gateway.config.schema import (
     Section,
     by_importance,
     check_name,
-    missing_credential,
     read_section,
     unknown_keys,
 )
@@ -43,7 +38,6 @@ __all__ = [
     "AgentSection",
     "CertificateSection",
     "Config",
-    "Finding",
     "GatewaySection",
     "HooksSection",
     "LimitsSection",
@@ -51,7 +45,7 @@ __all__ = [
     "LogSection",
     "WorkspaceSection",
     "agent_environment",
-    "check_config",
+    "collect",
     "default_config_path",
     "inherited_environment",
     "load_config",
@@ -88,14 +82,6 @@ class Config:
         return self.gateway.default_agent or next(iter(self.agents))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem that `check_config` reports about one place."""
-
-    severity: Literal["error", "warning"]
-    error: ConfigError
-
-
 def default_config_path() -> Path:
     """Return the configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
     places = [SYSTEM_CONFIG]
@@ -121,36 +107,10 @@ def load_config(path: Path | None) -> Config:
     Files that it names need not exist yet.
     """
     file = path or default_config_path()
-    config, problems = _collect(TomlFile.read(file))
+    config, problems = collect(TomlFile.read(file))
     if config is None:
         raise _first_of(problems, file)
     return config
-
-
-def check_config(path: Path | None) -> list[Finding]:
-    """List all problems of the configuration, and of what it names on this machine, in the file's order.
-
-    Problems that `load_config` refuses, or that certainly keep the gateway from listening or an agent from starting,
-    are errors; the rest are warnings. Raises nothing.
-    """
-    try:
-        file = TomlFile.read(path or default_config_path())
-    except ConfigError as error:
-        return [Finding("error", error)]
-    config, problems = _collect(file)
-    findings = [Finding("error", problem) for problem in problems]
-    if config is not None:
-        root = Entry(file, (), file.data).table()
-        for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
-            findings.extend(_check_certificate(section, entry.table()))
-        for name, workspace in config.workspaces.items():
-            if not os.path.isdir(workspace.root):
-                place = root["workspaces"].table()[name].table()["root"]
-                findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
-        for name, entry in root["agents"].table().items():
-            findings.extend(_check_agent(config.agents[name], entry.table()))
-        findings.extend(_check_hooks(config.hooks, root))
-    return findings
 
 
 def inherited_environment(base: Mapping[str, str], also: Collection[str] = ()) -> dict[str, str]:
@@ -171,7 +131,7 @@ def agent_environment(agent: AgentSection, base: Mapping[str, str]) -> dict[str,
     return {name: value for name, value in environment.items() if not name.startswith(RESERVED_PREFIX)}
 
 
-def _collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
+def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
@@ -357,64 +317,3 @@ def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[Co
     elif gateway.default_agent not in names:
         hint = suggestion(gateway.default_agent, names) or f"; there are: {', '.join(names)}"
         yield entry.error(f'there is no agent "{gateway.default_agent}"{hint}')
-
-
-def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    files = {
-        "cert": section.cert,
-        "key": section.key,
-        "client_ca": section.client_ca,
-        "client_crl": section.client_crl,
-    }
-    for option, path in files.items():
-        if path is None:
-            continue
-        if missing := missing_credential(path):
-            # No fault of the file: it may be checked in a user's shell, where systemd hands over nothing.
-            yield Finding("warning", table[option].error(missing))
-            continue
-        try:
-            with path.open("rb") as file:
-                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                content = file.read()
-        except OSError as error:
-            problem = f"{path} cannot be read: {error.strerror}"
-            yield Finding("error", table[option].error(problem))
-        else:
-            # A certificate in its place is another mistake, which is told when it is loaded.
-            swapped = b"BEGIN CERTIFICATE-----" in content and b"PRIVATE KEY-----" not in content
-            if option == "key" and mode & stat.S_IRWXO and not swapped:
-                problem = f"every user of this machine may open it (mode {mode:04o}): chmod o= {path}"
-                yield Finding("warning", table[option].error(problem))
-
-
-def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
-    if agent.cwd is not None and not os.path.isdir(agent.cwd):
-        yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
-    if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
-        yield Finding("warning", table["env_file"].error(missing))
-        agent = replace(agent, env_file=None)
-    try:
-        environment = agent_environment(agent, os.environ)
-    except ConfigError as error:
-        yield Finding("error", error)
-        return
-    advice = advise(agent.command)
-    if advice is not None:
-        yield Finding("warning", table["command"].error(advice))
-    yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
-
-
-def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:
-    environment = inherited_environment(os.environ)
-    for option, command in (("on_permission_waiting", hooks.on_permission_waiting), ("on_turn_end", hooks.on_turn_end)):
-        if command is not None:
-            yield from _check_program(command[0], Path.cwd(), environment, root["hooks"].table()[option])
-
-
-def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
-    # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
-    named = str(cwd / program) if "/" in program else program
-    if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
-        problem = f'no program "{program}" is found: install it, or name it by its absolute path'
-        yield Finding("warning", entry.error(problem))

@@ -1,10 +1,26 @@
-"""Checks of a configuration that need its files: certificates, tokens, the state directory."""
+"""Checks of a configuration: all problems of its text, and those of the files and programs that it names."""
 
 import os
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
-from acp_gateway.config.load import Config, Finding, ListenSection
-from acp_gateway.config.schema import missing_credential
+from acp_gateway.config.known_agents import advise
+from acp_gateway.config.load import (
+    AgentSection,
+    Config,
+    HooksSection,
+    ListenSection,
+    agent_environment,
+    collect,
+    default_config_path,
+    inherited_environment,
+)
+from acp_gateway.config.schema import Entry, missing_credential
+from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
@@ -16,6 +32,40 @@ from acp_gateway.server.sockets import find_overlap
 
 _SQLITE = b"SQLite format 3\x00"
 """First bytes of every SQLite file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem that `check_config` reports about one place."""
+
+    severity: Literal["error", "warning"]
+    error: ConfigError
+
+
+def check_config(path: Path | None) -> list[Finding]:
+    """List all problems of the configuration, and of what it names on this machine, in the file's order.
+
+    Problems that `load_config` refuses, or that certainly keep the gateway from listening or an agent from starting,
+    are errors; the rest are warnings. Raises nothing.
+    """
+    try:
+        file = TomlFile.read(path or default_config_path())
+    except ConfigError as error:
+        return [Finding("error", error)]
+    config, problems = collect(file)
+    findings = [Finding("error", problem) for problem in problems]
+    if config is not None:
+        root = Entry(file, (), file.data).table()
+        for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):
+            findings.extend(_check_certificate(section, entry.table()))
+        for name, workspace in config.workspaces.items():
+            if not os.path.isdir(workspace.root):
+                place = root["workspaces"].table()[name].table()["root"]
+                findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
+        for name, entry in root["agents"].table().items():
+            findings.extend(_check_agent(config.agents[name], entry.table()))
+        findings.extend(_check_hooks(config.hooks, root))
+    return findings
 
 
 def check_metrics(config: Config) -> None:
@@ -121,3 +171,64 @@ def _check_database(path: Path) -> None:
         raise ConfigError(f"{error.strerror}; sessions will not outlive a restart", file=str(path)) from error
     if beginning not in (b"", _SQLITE):
         raise ConfigError("is damaged; `serve` will put it aside and begin a new one", file=str(path))
+
+
+def _check_certificate(section: ListenSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    files = {
+        "cert": section.cert,
+        "key": section.key,
+        "client_ca": section.client_ca,
+        "client_crl": section.client_crl,
+    }
+    for option, path in files.items():
+        if path is None:
+            continue
+        if missing := missing_credential(path):
+            # No fault of the file: it may be checked in a user's shell, where systemd hands over nothing.
+            yield Finding("warning", table[option].error(missing))
+            continue
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                content = file.read()
+        except OSError as error:
+            problem = f"{path} cannot be read: {error.strerror}"
+            yield Finding("error", table[option].error(problem))
+        else:
+            # A certificate in its place is another mistake, which is told when it is loaded.
+            swapped = b"BEGIN CERTIFICATE-----" in content and b"PRIVATE KEY-----" not in content
+            if option == "key" and mode & stat.S_IRWXO and not swapped:
+                problem = f"every user of this machine may open it (mode {mode:04o}): chmod o= {path}"
+                yield Finding("warning", table[option].error(problem))
+
+
+def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    if agent.cwd is not None and not os.path.isdir(agent.cwd):
+        yield Finding("warning", table["cwd"].error(f"{agent.cwd} is not a folder"))
+    if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
+        yield Finding("warning", table["env_file"].error(missing))
+        agent = replace(agent, env_file=None)
+    try:
+        environment = agent_environment(agent, os.environ)
+    except ConfigError as error:
+        yield Finding("error", error)
+        return
+    advice = advise(agent.command)
+    if advice is not None:
+        yield Finding("warning", table["command"].error(advice))
+    yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
+
+
+def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:
+    environment = inherited_environment(os.environ)
+    for option, command in (("on_permission_waiting", hooks.on_permission_waiting), ("on_turn_end", hooks.on_turn_end)):
+        if command is not None:
+            yield from _check_program(command[0], Path.cwd(), environment, root["hooks"].table()[option])
+
+
+def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
+    # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
+    named = str(cwd / program) if "/" in program else program
+    if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
+        problem = f'no program "{program}" is found: install it, or name it by its absolute path'
+        yield Finding("warning", entry.error(problem))

@@ -12,10 +12,8 @@ from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.load import (
     AgentSection,
     Config,
-    Finding,
     HooksSection,
     agent_environment,
-    check_config,
     default_config_path,
     inherited_environment,
     load_config,
@@ -46,12 +44,7 @@ def error_of(path: Path) -> str:
     return str(caught.value).removeprefix(str(path))
 
 
-def texts(findings: list[Finding], path: Path) -> list[tuple[str, str]]:
-    return [(finding.severity, str(finding.error).removeprefix(str(path))) for finding in findings]
-
-
 def load(path: Path) -> Config:
-    assert [finding for finding in check_config(path) if finding.severity == "error"] == []
     return load_config(path)
 
 
@@ -457,23 +450,6 @@ def test_on_a_laptop_it_is_said_where_the_command_runs(
     assert "write one" in str(caught.value)
 
 
-def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -> None:
-    path = write(
-        '[agents.demo]\ncomand = ["x"]\nenv = { ACP_GATEWAY_X = "1" }\n'
-        '[[listen]]\nurl = "ws://0.0.0.0"\n[[listen]]\nurl = "ssh://x"\n[gateway]\nping_timeout = "1"\nextra = 1'
-    )
-    findings = texts(check_config(path), path)
-    assert {severity for severity, _ in findings} == {"error"}
-    assert [text.split(": ")[:2] for _, text in findings] == [
-        [":2", "agents.demo.comand"],
-        [":5", "listen[0].url"],
-        [":7", "listen[1].url"],
-        [":9", "gateway.ping_timeout"],
-        [":10", "gateway.extra"],
-        [":1", "agents.demo.command"],
-    ]
-
-
 def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(write: Write) -> None:
     path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
     assert error_of(path) == (
@@ -493,148 +469,6 @@ def test_what_lists_all_problems_needs_no_path_where_the_file_is_the_default(
 
 def test_a_single_problem_is_told_without_another_command(write: Write) -> None:
     assert "check-config" not in error_of(write(LISTEN + AGENT + "scop = 1"))
-
-
-def test_a_file_that_is_no_toml_is_one_finding(write: Write) -> None:
-    path = write("[gateway\n")
-    ((severity, text),) = texts(check_config(path), path)
-    assert (severity, text.startswith(":1: is not valid TOML")) == ("error", True)
-
-
-def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "agent.env").write_text("KEY=value")
-    (tmp_path / "agent.env").chmod(0o600)
-    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "{tmp_path}"\nenv_file = "agent.env"')
-    assert check_config(path) == []
-
-
-def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_one(
-    write: Write, tmp_path: Path
-) -> None:
-    program = tmp_path / "opencode"
-    program.touch(0o755)
-    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}"]\n')
-    assert texts(check_config(path), path) == [
-        ("warning", ":4: agents.demo.command: opencode is an ACP agent with: opencode acp")
-    ]
-    path = write(f'{LISTEN}[agents.demo]\ncommand = ["{program}", "acp"]\n')
-    assert check_config(path) == []
-
-
-def test_a_command_that_is_not_found_is_a_warning(write: Write) -> None:
-    path = write(f"{LISTEN}{AGENT}env = {{ PATH = '/nowhere' }}")
-    assert texts(check_config(path), path) == [
-        ("warning", ':4: agents.demo.command: no program "demo" is found: install it, or name it by its absolute path')
-    ]
-
-
-def test_a_command_is_looked_for_in_the_path_of_the_agent(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "demo").write_text("#!/bin/sh\n")
-    (tmp_path / "demo").chmod(0o700)
-    assert check_config(write(f'{LISTEN}{AGENT}env = {{ PATH = "{tmp_path}" }}')) == []
-
-
-def test_a_relative_command_is_looked_for_in_the_folder_of_the_agent(write: Write, tmp_path: Path) -> None:
-    path = write(f'{LISTEN}[agents.demo]\ncommand = ["./demo"]\ncwd = "{tmp_path}"')
-    program = tmp_path / "demo"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o600)
-    assert [finding.severity for finding in check_config(path)] == ["warning"]
-    program.chmod(0o700)
-    assert check_config(path) == []
-
-
-def test_a_hook_s_program_that_is_not_found_is_a_warning(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program = tmp_path / "notify"
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o700)
-    path = write(
-        f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["notify", "x"]\non_permission_waiting = ["{program}"]'
-    )
-    monkeypatch.setenv("PATH", "/nowhere")
-    assert texts(check_config(path), path) == [
-        ("warning", ':6: hooks.on_turn_end: no program "notify" is found: install it, or name it by its absolute path')
-    ]
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert check_config(path) == []
-    program.unlink()
-    assert [finding.severity for finding in check_config(path)] == ["warning", "warning"]
-
-
-def test_a_relative_program_of_a_hook_is_looked_for_where_the_gateway_is(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "notify").write_text("#!/bin/sh\n")
-    (tmp_path / "notify").chmod(0o700)
-    path = write(f'{LISTEN}{PRESENT_AGENT}[hooks]\non_turn_end = ["./notify"]')
-    monkeypatch.chdir("/")
-    assert [finding.severity for finding in check_config(path)] == ["warning"]
-    monkeypatch.chdir(tmp_path)
-    assert check_config(path) == []
-
-
-def test_a_folder_that_is_missing_is_a_warning(write: Write) -> None:
-    path = write(f'{LISTEN}{PRESENT_AGENT}cwd = "/nowhere"')
-    assert texts(check_config(path), path) == [("warning", ":5: agents.demo.cwd: /nowhere is not a folder")]
-
-
-def test_an_env_file_that_cannot_be_used_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
-    path = write(f'{LISTEN}{PRESENT_AGENT}env_file = "agent.env"')
-    assert load_config(path).agents["demo"].env_file == tmp_path / "agent.env"
-    (finding,) = check_config(path)
-    assert finding.severity == "error"
-    assert str(finding.error) == f"{tmp_path / 'agent.env'}: cannot be read: No such file or directory"
-
-
-def test_a_certificate_that_is_missing_is_an_error_of_the_check_only(write: Write, tmp_path: Path) -> None:
-    path = write(LISTEN_TLS + PRESENT_AGENT)
-    assert load_config(path).listen[0].cert == tmp_path / "c.pem"
-    assert texts(check_config(path), path) == [
-        ("error", f":3: listen[0].cert: {tmp_path / 'c.pem'} cannot be read: No such file or directory"),
-        ("error", f":4: listen[0].key: {tmp_path / 'k.pem'} cannot be read: No such file or directory"),
-    ]
-
-
-def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
-    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write(
-        '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "credential:k.pem"\n'
-        f'{PRESENT_AGENT}env_file = "credential:agent.env"'
-    )
-    (tmp_path / "c.pem").touch()
-    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
-    key, env_file = texts(check_config(path), path)
-    assert key[0] == env_file[0] == "warning"
-    assert key[1].startswith(':4: listen[0].key: there is no "credential:k.pem" here, because systemd has handed over')
-    assert env_file[1].startswith(':7: agents.demo.env_file: there is no "credential:agent.env" here')
-    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
-    (tmp_path / "k.pem").touch(0o440)
-    (tmp_path / "agent.env").touch(0o440)
-    assert check_config(path) == []
-
-
-def test_a_certificate_given_as_key_is_not_warned_of_as_readable_by_others(write: Write, tmp_path: Path) -> None:
-    (tmp_path / "c.pem").touch(0o600)
-    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n")
-    path = write(LISTEN_TLS + PRESENT_AGENT)
-    assert check_config(path) == []
-    (tmp_path / "k.pem").write_text("-----BEGIN CERTIFICATE-----\n-----BEGIN EC PRIVATE KEY-----\n")
-    assert [finding.severity for finding in check_config(path)] == ["warning"]
-
-
-def test_a_key_that_every_user_may_open_is_a_warning(write: Write, tmp_path: Path) -> None:
-    for name in ("c.pem", "k.pem"):
-        (tmp_path / name).write_text("x")
-        (tmp_path / name).chmod(0o644)
-    path = write(LISTEN_TLS + PRESENT_AGENT)
-    ((severity, text),) = texts(check_config(path), path)
-    assert severity == "warning"
-    assert text.startswith(":4: listen[0].key: every user of this machine may open it (mode 0644)")
-    (tmp_path / "k.pem").chmod(0o640)
-    assert check_config(path) == []
 
 
 def test_without_a_path_the_user_s_configuration_goes_before_the_system_s(
@@ -674,13 +508,6 @@ def test_a_configuration_under_something_that_is_no_folder_does_not_count(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(not_a_folder))
     monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
     assert default_config_path() == system
-
-
-def test_a_check_without_any_configuration_is_one_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "none")
-    (finding,) = check_config(None)
-    assert finding.severity == "error"
 
 
 def test_an_agent_gets_a_small_part_of_the_environment() -> None:
