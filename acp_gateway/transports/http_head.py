@@ -1,7 +1,8 @@
 """The head of an HTTP/1.1 request: refused where two parsers may read it differently (RFC 9112, 11.2).
 
-Bare CR or LF, folded lines, more than one `Content-Length`, one beside `Transfer-Encoding`, and a target whose host is
-not that of the `Host` header. A proxy in front and this server then never disagree about where a request ends.
+Bare CR or LF, control characters, folded lines, more than one `Content-Length`, one beside `Transfer-Encoding`, and a
+target whose host is not that of the `Host` header. A proxy in front and this server then never disagree about where a
+request ends.
 """
 
 import re
@@ -20,8 +21,8 @@ LINE_SIZE: Final = 8192
 MAX_FIELDS: Final = 128
 """Maximum header fields."""
 
-_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|\0|\r\n[ \t]")
-"""Line ends that parsers read differently, NUL, and folded lines."""
+_AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r\n[ \t]")
+"""Line ends that parsers read differently, control characters, and folded lines."""
 
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,20}(?:\Z| )")
 """The beginning of a request: what else comes is no HTTP, and its end need not be waited for."""

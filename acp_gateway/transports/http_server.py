@@ -114,6 +114,8 @@ class HttpConnection:
         # Bytes that were read and not given to h11 yet.
         self._unread = bytearray()
         self._request: Request | None = None
+        # Method of the request, also of one that is refused.
+        self._method = b""
         # Bytes written so far, and the parts of the body that may not have arrived.
         self._written = 0
         self._parts: deque[_Part] = deque()
@@ -147,6 +149,9 @@ class HttpConnection:
             raise HttpError(error.error_status_hint, NOT_HTTP) from None
         if not isinstance(event, h11.Request):
             raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+        self._method = event.method
+        if event.http_version not in (b"1.0", b"1.1"):
+            raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, NOT_HTTP)
         headers = Headers()
         for name, value in event.headers.raw_items():
             headers[name.decode("ascii")] = value.decode("latin-1")
@@ -255,12 +260,13 @@ class HttpConnection:
         """
         if response.delay:
             await trio.sleep(response.delay)
-        without_body = self._request is not None and self._request.method == "HEAD"
         size = {} if response.status == HTTPStatus.NO_CONTENT else {"Content-Length": str(len(response.body))}
         headers = {**size, **response.headers, **self.headers}
         if response.close or not self._whole_request():
             headers["Connection"] = "close"
-        await self._send(self._head(response.status, headers), b"" if without_body else self._data(response.body))
+        await self._send(
+            self._head(response.status, headers), b"" if self._method == b"HEAD" else self._data(response.body)
+        )
         return self._next_request()
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
@@ -363,6 +369,7 @@ class HttpConnection:
         self._unread[:0] = behind
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
         self._request = None
+        self._method = b""
         self.headers = {}
         return True
 

@@ -39,6 +39,8 @@ def refused(head: bytes) -> int:
         LINE + b"A: b\r\n C: d\r\n",
         LINE + b"A: b\r\n\tC: d\r\n",
         LINE + b"A: b\0\r\n",
+        LINE + b"A: b\x7f\r\n",
+        LINE + b"A: \x0bb\r\n",
         b"\x16\x03\x01 /a",
         b"A" * 21 + b" /a",
     ],

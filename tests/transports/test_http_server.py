@@ -119,6 +119,9 @@ async def test_pipelined_requests_are_answered_in_order(data: bytes, found: list
         b"GET /a HTTP/1.1\nHost: h\n\n",
         b"GET  /a HTTP/1.1\r\nHost: h\r\n\r\n",
         b"GET /a HTTP/2\r\nHost: h\r\n\r\n",
+        b"GET /a HTTP/2.0\r\nHost: h\r\n\r\n",
+        b"GET /a HTTP/1.2\r\nHost: h\r\n\r\n",
+        b"GET /a HTTP/1.1\r\nHost: h\r\nX: \x7f\r\n\r\n",
         b"GET /a\r\n\r\n",
         b"\x16\x03\x01\x02\x00",
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
@@ -130,7 +133,7 @@ async def test_a_request_with_two_readings_reaches_no_route_and_ends_the_connect
     found, written = await serve(data + GET)
     assert found == []
     assert written.count(b"\r\nDate: ") == 1
-    assert written.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501 "))
+    assert written.startswith((b"HTTP/1.1 4", b"HTTP/1.1 501 ", b"HTTP/1.1 505 "))
     assert b"\r\nConnection: close\r\n" in written
 
 
@@ -190,6 +193,14 @@ async def test_a_body_that_does_not_come_is_refused_in_time(autojump_clock: trio
 async def test_head_is_answered_without_a_body() -> None:
     _, written = await serve(GET.replace(b"GET", b"HEAD"))
     assert b"Content-Length: 3\r\n" in written
+    assert written.endswith(b"\r\n\r\n")
+
+
+async def test_a_head_request_that_is_refused_is_answered_without_a_body() -> None:
+    data = post("Content-Length: 2", "Content-Length: 2").replace(b"POST", b"HEAD")
+    found, written = await serve(data)
+    assert found == []
+    assert written.startswith(b"HTTP/1.1 400 ")
     assert written.endswith(b"\r\n\r\n")
 
 
