@@ -80,6 +80,8 @@ class EventStream:
     """Number of written events, from the left."""
     count: int = 0
     """Number of events so far."""
+    seen: int = 0
+    """Count of the last event that a reader may have: it was written once, even if it is to be written again."""
     reader: object | None = None
     opened: bool = False
     """True once it had a reader."""
@@ -237,15 +239,17 @@ class EventStreams:
         self._kept = deque(entry for entry in self._kept if entry[0] is not stream)
         stream.events.clear()
         stream.written = 0
-        # By number, between what waits there: a later response must not overtake them.
-        waiting = [*self._connection.events]
-        written, behind = waiting[: self._connection.written], waiting[self._connection.written :]
+        stream.seen = min(stream.seen, stream.count)
+        # By number, between what waits there: a later response must not overtake them. What a reader may have keeps its
+        # count.
+        fixed = [event for event in self._connection.events if event.count <= self._connection.seen]
+        behind = islice(self._connection.events, len(fixed), None)
         merged = sorted([*behind, *moved], key=lambda event: event.number)
-        first = _next_count(self._connection)
+        first = self._connection.seen + 1
         for count, event in enumerate(merged, first):
             event.count = count
         self._connection.count = first + len(merged) - 1
-        self._connection.events = deque([*written, *merged])
+        self._connection.events = deque([*fixed, *merged])
         self._connection.waiting_bytes += stream.waiting_bytes
         self._waiting[self._connection] = None
         stream.waiting_bytes = 0
@@ -293,8 +297,13 @@ class EventStreams:
         if epoch != self._epoch or not (number.isascii() and number.isdigit() and len(number) <= 15):
             raise EventsGone
         kept = stream.events[0].count if stream.events else stream.count + 1
-        if not kept - 1 <= int(number) < _next_count(stream):
+        if not kept - 1 <= int(number) <= stream.seen:
             raise EventsGone
+        # It may have more than its system has confirmed.
+        for event in self._unwritten(stream):
+            if event.count > int(number):
+                break
+            self._note_written(stream, event)
         self._rewind(stream, int(number))
 
     def close(self, stream: EventStream, reader: object, unconfirmed: int) -> None:
@@ -343,17 +352,21 @@ class EventStreams:
                 break
             frames.append(frame)
             size += len(frame)
-            stream.written += 1
-            stream.waiting_bytes -= len(event.text)
             stream.ends.append((stream.sent + size, event.count))
-            self._kept.append((stream, event))
-            self.written_bytes += len(event.text)
+            stream.seen = max(stream.seen, event.count)
+            self._note_written(stream, event)
             self.taken_bytes += len(event.text)
         stream.sent += size
-        if not stream.waiting:
-            self._waiting.pop(stream, None)
         self._forget()
         return b"".join(frames)
+
+    def _note_written(self, stream: EventStream, event: _Event) -> None:
+        stream.written += 1
+        stream.waiting_bytes -= len(event.text)
+        self._kept.append((stream, event))
+        self.written_bytes += len(event.text)
+        if not stream.waiting:
+            self._waiting.pop(stream, None)
 
     def _unwritten(self, stream: EventStream) -> Iterator[_Event]:
         while stream.waiting:
@@ -394,8 +407,3 @@ class EventStreams:
             number = min(stream.events[stream.written].number for stream in self._waiting) - 1
         self._confirmed = max(self._confirmed, number)
         return self._confirmed
-
-
-def _next_count(stream: EventStream) -> int:
-    """Return the count of the next event to be written."""
-    return stream.events[stream.written].count if stream.waiting else stream.count + 1

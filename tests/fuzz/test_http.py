@@ -50,7 +50,7 @@ def read_line(data: bytes) -> tuple[bytes, bytes]:
 
 
 def read_fields(data: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-    fields = []
+    fields: list[tuple[bytes, bytes]] = []
     while True:
         line, data = read_line(data)
         if not line:

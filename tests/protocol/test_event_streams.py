@@ -462,3 +462,27 @@ def test_small_events_are_kept_in_a_bounded_number() -> None:
     assert streams.kept_bytes == MAX_KEPT * (EVENT_COST + 30)
     with pytest.raises(EventsGone):
         streams.open(None, "e.9", READER)
+
+
+def test_a_client_may_have_more_than_its_system_has_confirmed(streams: EventStreams) -> None:
+    for number in (1, 2, 3):
+        streams.put(update("s", number))
+    stream = streams.open(None, None, READER)
+    data = streams.take(stream, KEPT)
+    streams.close(stream, READER, len(data))
+    assert numbers(read(streams, None, "e.2")) == [3]
+    with pytest.raises(EventsGone):
+        streams.open(None, "e.4", READER)
+
+
+def test_an_event_that_a_client_may_have_keeps_its_id_when_others_move_into_its_stream(streams: EventStreams) -> None:
+    streams.note_request(request(1, "session/new", cwd="/"))
+    streams.put(encode(id=1, result={"sessionId": "s"}))
+    streams.put(update("s", 1))
+    streams.put(update("other", 2))
+    stream = streams.open(None, None, READER)
+    data = streams.take(stream, KEPT)
+    streams.close(stream, READER, len(data))
+    (waiting,) = (unread for unread in streams.unread() if unread.session == "s")
+    streams.give_up_waiting(waiting)
+    assert numbers(read(streams, None, "e.2")) == [1]
