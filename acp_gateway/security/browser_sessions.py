@@ -36,6 +36,10 @@ MAX_CODES: Final = 16
 USE_INTERVAL: Final = 3600.0
 """Minimum seconds between two writes of a browser's last use."""
 
+LOCK_ATTEMPTS: Final = 50
+"""Attempts to take the lock of the file. The gateway's event loop waits meanwhile: a writer that was stopped in the
+middle must not stop it as well."""
+
 DAY: Final = 86400.0
 
 NO_CODE: Final = (
@@ -175,7 +179,7 @@ class BrowserStore:
             created=_timestamp(now),
             expires=_timestamp(now + CODE_LIFETIME),
         )
-        with self._file.writing():
+        with self._file.writing(LOCK_ATTEMPTS):
             content = self._content()
             others = [other for other in content.codes if _owner(other) == _owner(code)]
             dropped = others[: max(0, len(others) - MAX_CODES + 1)]
@@ -192,7 +196,7 @@ class BrowserStore:
         # A wrong code costs no lock and no write.
         if self._valid_code(presented) is None:
             raise Unauthorized(NO_CODE)
-        with self._file.writing():
+        with self._file.writing(LOCK_ATTEMPTS):
             code = self._valid_code(presented)
             if code is None:
                 raise Unauthorized(NO_CODE)
@@ -266,7 +270,7 @@ class BrowserStore:
             written = self._content().used.get(browser.id, browser.created)
             if _timestamp(now - USE_INTERVAL) < written:
                 return
-            with self._file.writing():
+            with self._file.writing(LOCK_ATTEMPTS):
                 content = self._content()
                 if browser in content.browsers:
                     self._write(content, used=content.used | {browser.id: _timestamp(now)})
@@ -292,7 +296,7 @@ class BrowserStore:
         content = self._content()
         if not any(chosen(record) for record in (*content.browsers, *content.codes)):
             return []
-        with self._file.writing():
+        with self._file.writing(LOCK_ATTEMPTS):
             content = self._content()
             ended = [browser for browser in content.browsers if chosen(browser)]
             browsers = [browser for browser in content.browsers if not chosen(browser)]

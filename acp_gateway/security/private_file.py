@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
@@ -22,6 +22,9 @@ from acp_gateway.errors import ConfigError
 
 _SETTLED_NS = 1_000_000_000
 """Two changes within one tick of the file system's clock (milliseconds; a second on old ones) leave the same times."""
+
+LOCK_PAUSE: Final = 0.002
+"""Seconds between two attempts to take the lock. A writer keeps it for as long as the disk takes: some milliseconds."""
 
 Content = TypeVar("Content")
 
@@ -90,21 +93,36 @@ class PrivateFile(Generic[Content]):
         return self._content
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
+    def writing(self, attempts: int | None = None) -> Iterator[None]:
         """Hold the write lock, so that reading, changing and replacing the file is one step. Readers need no lock.
 
-        Creates the directory. Raises ConfigError if it, or the file, cannot be written.
+        With `attempts` it is tried so often only, `LOCK_PAUSE` apart. Creates the directory. Raises ConfigError if it,
+        or the file, cannot be written, or if another process keeps the lock.
         """
         try:
             self._state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = self._open_lock()
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._take(lock, attempts)
                 yield
             finally:
                 os.close(lock)
         except OSError as error:
             raise self._flaw(f"cannot be written: {error.strerror}") from None
+
+    def _take(self, lock: int, attempts: int | None) -> None:
+        if attempts is None:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return
+        for attempt in range(attempts):
+            if attempt:
+                time.sleep(LOCK_PAUSE)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            return
+        raise self._flaw("cannot be written now: another process keeps its lock")
 
     def write(self, content: msgspec.Struct) -> None:
         """Replace the file. Must be called in `writing`."""

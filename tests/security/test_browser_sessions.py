@@ -1,5 +1,6 @@
 """Codes and cookies of browsers: made, exchanged once, bound to a token, expired, ended."""
 
+import fcntl
 import json
 import logging
 import stat
@@ -13,6 +14,7 @@ from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import (
     CODE_LIFETIME,
     DAY,
+    LOCK_ATTEMPTS,
     MAX_CODES,
     NO_BROWSER,
     NO_CODE,
@@ -21,6 +23,7 @@ from acp_gateway.security.browser_sessions import (
     BrowserStore,
     SignIn,
 )
+from acp_gateway.security.private_file import LOCK_PAUSE
 from acp_gateway.security.token_store import Token, TokenStore
 
 
@@ -256,6 +259,19 @@ def test_a_browser_that_signs_in_again_replaces_itself(scene: Scene) -> None:
     again = scene.browsers.sign_in(scene.code(), second.browser)
     assert again.replaced == (second.browser,)
     assert [scene.is_in(each) for each in (first, second, third, again)] == [True, False, True, True]
+
+
+def test_a_process_that_keeps_the_lock_stops_no_other_for_good(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    signed_in, code = scene.sign_in(), scene.code()
+    pauses: list[float] = []
+    monkeypatch.setattr("acp_gateway.security.private_file.time.sleep", pauses.append)
+    with (scene.state_dir / "browsers.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another process keeps its lock"):
+            scene.browsers.sign_in(code)
+        assert scene.is_in(signed_in)
+    assert pauses == [LOCK_PAUSE] * (LOCK_ATTEMPTS - 1)
+    scene.browsers.sign_in(code)
 
 
 # At rest
