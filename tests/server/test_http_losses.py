@@ -26,7 +26,7 @@ UPDATES = 5
 """Updates of one turn."""
 
 CUT = (OSError, EOFError, trio.BrokenResourceError, h11.RemoteProtocolError, h11.LocalProtocolError, AssertionError)
-"""What a request raises whose connection is cut."""
+"""Errors of a request whose connection is cut."""
 
 
 class Resilient:
