@@ -235,9 +235,9 @@ WORDS: Final = (
 )
 """Pieces that the fields of a request are filled with."""
 
-SIDES: Final = ("core", "shim", "history", "link", "recording", "hello", "http")
+SIDES: Final = ("core", "shim", "history", "link", "recording", "hello", "http", "events")
 """Readers of messages: the core, the client beside the editor, who joins a session later, a link that resumes, the
-recording and the log of bodies, and a listener before the token."""
+recording and the log of bodies, a listener before the token, and the event streams of a client over HTTP."""
 
 OF_STRANGERS: Final = ("hello", "http")
 """Readers before the token; what they read has a few kilobytes."""

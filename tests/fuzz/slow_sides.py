@@ -20,6 +20,7 @@ from acp_gateway.core.sessions import Role
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.event_streams import EventStreams
 from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.path_maps import PathMaps
@@ -47,6 +48,8 @@ def steps(plan: Plan) -> Iterator[Step]:
             yield partial(read_control, text)
         case "recording":
             yield from _recording(text.replace(b'"id":#', b'"id":1'))
+        case "events":
+            yield from _events(text.replace(b'"id":#', b'"id":1'))
         case "hello":
             yield partial(_try, partial(hello.read_hello, text), hello.BadHello)
         case "http":
@@ -58,6 +61,13 @@ def _try(step: Step, refusal: type[Exception] | tuple[type[Exception], ...]) -> 
         step()
     except refusal:
         pass
+
+
+def _events(text: bytes) -> Iterator[Step]:
+    streams = EventStreams("e", len(text))
+    stream = streams.open(None, None, streams)
+    yield lambda: streams.put(text)
+    yield lambda: streams.take(stream, 1)
 
 
 def _shim(who: str, text: bytes) -> Iterator[Step]:
