@@ -4,7 +4,7 @@ The order of messages is kept: a `POST` waits until the one before it was answer
 two kinds of messages do not wait:
 
 - responses, which an agent may need to go on at all;
-- cancellations. They follow what they may cancel, which must be under way for `PATIENCE`: a server reads two
+- cancellations. They follow what they may cancel, which must be under way for `ANSWER_TIMEOUT`: a server reads two
   connections in any order. Later messages of the session follow them in turn.
 
 A message belongs to the session that its params name, a response to that of its request. There is no I/O and no clock
@@ -31,7 +31,7 @@ from acp_gateway.protocol.methods import (
     SESSION_CANCEL,
 )
 
-PATIENCE: Final = 1.0
+ANSWER_TIMEOUT: Final = 1.0
 """Seconds after which a `POST` that was sent and is not answered counts as slow."""
 
 URGENT: Final = 2
@@ -211,7 +211,7 @@ def _free_at(earlier: Post, later: Post) -> float:
             concerned = False
         case _:
             concerned = earlier.session == later.session
-    return earlier.sent_at + PATIENCE if concerned else -inf
+    return earlier.sent_at + ANSWER_TIMEOUT if concerned else -inf
 
 
 def session_header(session: str | None) -> dict[str, str]:

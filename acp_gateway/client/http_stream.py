@@ -18,7 +18,7 @@ from typing import Final
 import trio
 
 from acp_gateway.client.http_pool import Endpoint, HttpPool, Reply
-from acp_gateway.client.http_requests import PATIENCE, Post, PostQueue, is_response, messages_in, session_header
+from acp_gateway.client.http_requests import ANSWER_TIMEOUT, Post, PostQueue, is_response, messages_in, session_header
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
 from acp_gateway.protocol.event_parser import EventParser
@@ -74,6 +74,8 @@ class _EventStream:
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     settled: trio.Event = field(default_factory=trio.Event)
     """Set once it is open, or can't be opened."""
+    wanted_again: bool = False
+    """True if the session was opened while the request for its stream was pending: the server may not have known it."""
     last_event_id: str = ""
     last_event_at: float = -inf
     pause: float = PAUSE
@@ -347,12 +349,13 @@ class HttpClientStream(MaintainedStream):
             stream = self._streams[session] = _EventStream(session)
             if self._nursery is not None:
                 self._nursery.start_soon(self._keep_open, stream)
+        stream.wanted_again = True
         return stream
 
     async def _open_stream(self, session: str | None) -> None:
-        """Open a stream, and wait until the server has answered, or for `PATIENCE`."""
+        """Open a stream, and wait until the server has answered, or for `ANSWER_TIMEOUT`."""
         stream = self._start_stream(session)
-        with trio.move_on_after(PATIENCE):
+        with trio.move_on_after(ANSWER_TIMEOUT):
             await stream.settled.wait()
 
     async def _keep_open(self, stream: _EventStream) -> None:
@@ -380,6 +383,7 @@ class HttpClientStream(MaintainedStream):
         fields = {"Accept": _EVENTS, "Acp-Connection-Id": self._connection_id or ""} | session_header(stream.session)
         if stream.last_event_id:
             fields["Last-Event-ID"] = stream.last_event_id
+        stream.wanted_again = False
         async with self._pool.begin(fields) as (head, http):
             if head.status == _OK and head.headers.get("content-type", "").lower().startswith(_EVENTS):
                 stream.settled.set()
@@ -390,6 +394,8 @@ class HttpClientStream(MaintainedStream):
             stream.pause = _pause(reply, stream.pause)
             return False
         if stream.session is not None and head.status != _CONFLICT:
+            if stream.wanted_again:
+                return False
             log.info("%s does not exist at the server: HTTP %d (%s)", stream, head.status, _text(reply))
             self._streams.pop(stream.session, None)
             stream.settled.set()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.http_requests import (
-    PATIENCE,
+    ANSWER_TIMEOUT,
     REQUESTS_KEPT,
     URGENT,
     Arrival,
@@ -63,8 +63,8 @@ def test_a_response_waits_for_nothing() -> None:
 def test_a_cancel_waits_for_the_messages_of_its_session_until_they_are_slow() -> None:
     posts = queue(ONE, CANCEL)
     assert sent(posts, 5) == [ONE]
-    assert posts.due() == 5 + PATIENCE
-    assert sent(posts, 5 + PATIENCE) == [CANCEL]
+    assert posts.due() == 5 + ANSWER_TIMEOUT
+    assert sent(posts, 5 + ANSWER_TIMEOUT) == [CANCEL]
 
 
 def test_a_cancel_does_not_overtake_a_message_of_its_session_that_is_not_sent() -> None:
@@ -86,7 +86,7 @@ def test_cancel_request_waits_for_its_request_alone() -> None:
 def test_a_message_does_not_overtake_a_cancel_of_its_session() -> None:
     posts = queue(CANCEL, ONE)
     assert sent(posts, 0) == [CANCEL]
-    assert sent(posts, PATIENCE) == [ONE]
+    assert sent(posts, ANSWER_TIMEOUT) == [ONE]
     assert sent(queue(CANCEL, TWO), 0) == [CANCEL, TWO]
 
 

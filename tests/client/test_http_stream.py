@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client.http_stream import DELETE_TIMEOUT, INBOX, QUIET
+from acp_gateway.client.http_stream import ANSWER_TIMEOUT, DELETE_TIMEOUT, INBOX, QUIET
 from acp_gateway.transports.http_server import Response
 from acp_gateway.transports.streams import MessageTooLarge
 from tests.client.foreign_server import (
@@ -96,6 +96,21 @@ async def test_session_load_works_where_sessions_have_no_streams_of_their_own(
         server.event({"method": "session/update", "params": {"sessionId": "s"}})
         server.event({"id": 1, "result": {}})
         assert [said(await stream.receive()).get("id") for _ in range(2)] == [None, 1]
+
+
+async def test_a_stream_that_was_asked_for_before_its_session_existed_is_opened_after_the_404(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers_to = lambda one: one.method == "GET"
+        server.answers = [Response.of_text(404, "no such session", delay=2 * ANSWER_TIMEOUT)]
+        await stream.send(message("session/load", 1, sessionId="s"))
+        await server.seen("session/load")
+        server.event({"id": 1, "result": {}})
+        assert said(await stream.receive())["id"] == 1
+        server.event({"method": "session/update", "params": {"sessionId": "s"}}, "s")
+        assert said(await stream.receive())["method"] == "session/update"
+    assert [get.headers.get("acp-session-id") for get in server.gets] == [None, "s", "s"]
 
 
 async def test_the_stream_of_a_session_is_closed_after_session_close(autojump_clock: trio.testing.MockClock) -> None:
