@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -82,6 +83,9 @@ def connected(*arguments: str | Path) -> Iterator[Editor]:
     with subprocess.Popen(
         command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
+        # A read has no time limit of its own: its program is ended instead.
+        limit = threading.Timer(120, process.kill)
+        limit.start()
         try:
             editor = Editor(process)
             assert "result" in editor.ask("initialize", protocolVersion=1)
@@ -90,6 +94,7 @@ def connected(*arguments: str | Path) -> Iterator[Editor]:
             process.stdin.close()
             assert process.wait(60) == 0
         finally:
+            limit.cancel()
             process.kill()
 
 
