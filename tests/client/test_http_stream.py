@@ -7,7 +7,8 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client.http_stream import ANSWER_TIMEOUT, DELETE_TIMEOUT, INBOX, QUIET
+from acp_gateway.client.http_requests import ANSWER_TIMEOUT
+from acp_gateway.client.http_stream import DELETE_TIMEOUT, INBOX, QUIET
 from acp_gateway.transports.http_server import Response
 from acp_gateway.transports.streams import MessageTooLarge
 from tests.client.foreign_server import (
