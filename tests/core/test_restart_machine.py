@@ -94,6 +94,9 @@ class Restarting(RuleBasedStateMachine):
             session.keep_directory()
             session.may_lack_end = self.stored_as_open
             self.registry.restore(session)
+            if self.stored_as_open:
+                # The disk keeps that until it is told otherwise.
+                self.shelf.open.add(session)
             if self.disk is not None:
                 self.shelf.journals[session] = self.copied(self.disk)
         for watcher in self.watchers:

@@ -251,7 +251,7 @@ def planted(draw: st.DrawFn) -> tuple[str, Any]:
         )
     )
     for _ in range(draw(st.integers(0, 5))):
-        beside = draw(PLAIN)
+        beside = draw(PLAIN.filter(lambda value: secret not in json.dumps(value)))
         node = draw(st.sampled_from([[beside, node, beside], {"x": beside, "y": node, "z": beside}, [node]]))
     return secret, node
 
