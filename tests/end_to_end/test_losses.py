@@ -300,12 +300,14 @@ async def test_two_hundred_cuts_during_ten_thousand_messages_each_way_go_unnotic
         await assert_unnoticed(gateway, transport, talk, agent=transport, proxy=proxy, cuts=200, report=fifo)
 
 
+@pytest.mark.slow
 async def test_the_program_as_it_is_gets_over_a_bad_network(gateway: RunningGateway) -> None:
     proxy = proxy_for(gateway, "wss", cuts=12, size=(20_000, 60_000), faults=(*QUICK, Fault.MUTE))
     with trio.fail_after(TIMEOUT), told_seed(proxy):
         await assert_unnoticed(gateway, "wss", Talk(rounds=10, notifications=200), agent="usual", proxy=proxy, cuts=12)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_goes_silent_without_an_end_is_given_up_by_both_sides(
     tmp_path: Path, fifo: Path
 ) -> None:

@@ -607,6 +607,7 @@ def test_what_is_too_much_for_an_absent_editor_comes_from_the_journal_without_a_
     assert [text[:8] for text in editor.told] == ["one", *(f"{number:08}" for number in range(20)), "two"]
 
 
+@pytest.mark.slow
 def test_a_permission_asked_while_the_editor_is_away_comes_when_it_is_back_and_a_hook_tells(place: Place) -> None:
     told = place.directory / "told"
     os.mkfifo(told)
