@@ -3,14 +3,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-slow test-hostile interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
+	@echo 'make demo-web      run a gateway whose page can be looked at, until Ctrl-C'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time'
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
-	@echo 'make interop       run the clients of other SDKs against the gateway; ARGS="-k python" runs a few'
+	@echo 'make test-js       test the modules of the page that need no browser; needs Node.js 18 or newer'
+	@echo 'make test-web      test the page, its modules first, then in a browser; ARGS="-k permission" runs a few'
+	@echo 'make screenshots   take the pictures of the page in docs/pictures'
+	@echo 'make vendor-check  compare the libraries of the page with those on npm'
+	@echo 'make interop       run SDKs, agents and clients of others with the gateway; ARGS="-k python" runs a few'
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
@@ -37,6 +42,9 @@ $(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
 demo: $(VENV)/has-run
 	@$(BIN)/python examples/demo.py
 
+demo-web: $(VENV)/has-page
+	@$(BIN)/python -m examples.demo_web
+
 # ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.
 # The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.
 test: $(VENV)/has-test
@@ -48,7 +56,35 @@ test-slow: $(VENV)/has-test
 test-hostile: $(VENV)/has-test
 	tools/hostile $(BIN)/python -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
-# Apart from the test extra: packages from npm, and the Python SDK with its own tests.
+# A program that is missing is installed where that is allowed, or named: $(call need,PROGRAMS,PACKAGES,WHO). One of PROGRAMS will do.
+need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
+	{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install --yes --no-install-recommends $(2); } >/dev/null 2>&1 </dev/null || \
+	{ echo '$(3) needs $(firstword $(1)), in Debian: apt-get install $(2)' >&2; exit 1; }
+
+test-js:
+	$(call need,node,nodejs,make test-js)
+	node --test tests/web/unit/*.test.mjs
+
+BROWSERS := chromium-headless-shell chromium chromium-browser google-chrome
+
+$(VENV)/has-test-web: $(VENV)/has-test tests/web/browser/requirements.txt
+	$(PIP) --requirement tests/web/browser/requirements.txt
+	@touch $@
+
+test-web: $(VENV)/has-test-web
+	$(call need,$(BROWSERS),chromium-headless-shell,make test-web)
+	$(if $(ARGS),,@$(MAKE) --no-print-directory test-js)
+	$(BIN)/python -m pytest -q -m web tests/web $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+
+# Look at them before a commit: nothing compares them.
+screenshots: $(VENV)/has-test-web
+	$(call need,$(BROWSERS),chromium-headless-shell,make screenshots)
+	$(BIN)/python -m tests.web.browser.pictures
+
+vendor-check: $(VENV)/bin/python
+	$(BIN)/python tools/vendor_web --check
+
+# Apart from the test extra: packages from npm, OpenCode and acpx among them, and the Python SDK with its own tests.
 INTEROP := $(VENV)/interop
 NEEDS_NODE := make interop needs Node.js 20 or newer with npm, in Debian: apt-get install nodejs npm
 
@@ -64,8 +100,14 @@ $(INTEROP)/installed: $(VENV)/has-test tests/interop/package.json tests/interop/
 	tar -xzf $(INTEROP)/agent_client_protocol-*.tar.gz -C $(INTEROP)
 	@touch $@
 
+# Without a program of these, its tests are skipped.
 interop: $(INTEROP)/installed
-	$(BIN)/python -m pytest -q -m interop tests/interop $(ARGS)
+	-@$(call need,nginx /usr/sbin/nginx,nginx,make interop)
+	-@$(call need,caddy,caddy,make interop)
+	-@$(call need,haproxy /usr/sbin/haproxy,haproxy,make interop)
+	-@$(call need,promtool,prometheus,make interop)
+	-@$(call need,sshd /usr/sbin/sshd,openssh-server openssh-client python3-venv,make interop)
+	$(BIN)/python -m pytest -q -m interop $(if $(ARGS),$(ARGS),tests/interop)
 
 # Prints the seed of each failure, which repeats it.
 fuzz: $(VENV)/has-test

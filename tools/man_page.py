@@ -1,0 +1,154 @@
+#!/usr/bin/env python3
+"""Print the manual page of the program, made from its commands: python -m tools.man_page | man -l -
+
+The wheel gets it when it is built (`hatch_build.py`).
+"""
+
+import re
+from collections.abc import Iterator
+
+import click
+
+from acp_gateway import __version__
+from acp_gateway.cli.main import main
+
+EXIT_STATUS = {
+    0: "Success; of connect: the editor closed the connection.",
+    1: "A bug; of check-agent and check-client: a rule of level MUST is broken.",
+    2: "Wrong command line.",
+    3: "A configuration file, a token file, or a file or folder that they name. Of service status: it does not run.",
+    4: "The gateway refused the connection.",
+    5: "TLS: the certificate or the pin does not match.",
+    6: "No answer.",
+    7: "The server is no acp-gateway, or speaks the protocol wrongly.",
+    8: "The agent could not be started.",
+    9: "An address can't be listened at.",
+    141: "The reader of the output closed it.",
+}
+
+ENVIRONMENT = {
+    "ACP_GATEWAY_TOKEN_FILE": "A file with the token, for a host of hosts.toml or a URL without one.",
+    "ACP_GATEWAY_TOKEN": "The token itself, if there is no file.",
+    "XDG_CONFIG_HOME, XDG_STATE_HOME": "Folders in place of ~/.config and ~/.local/state.",
+    "NO_COLOR": "If it is not empty, nothing is printed in colour.",
+    "HTTPS_PROXY": "A proxy for the downloads of agents add and update.",
+}
+
+FILES = {
+    "~/.config/acp-gateway/config.toml, /etc/acp-gateway/config.toml": "The gateway's configuration.",
+    "~/.config/acp-gateway/hosts.toml": "The gateways that this machine connects to.",
+    "~/.local/state/acp-gateway": "Tokens, sessions, the audit log and the agents of the registry.",
+}
+
+
+def escape(text: str) -> str:
+    """Return text as roff has it: backslashes and hyphens, and words between backquotes in bold."""
+    text = text.replace("\\", "\\e").replace("-", "\\-")
+    return re.sub(r"`([^`]*)`", r"\\fB\1\\fR", text)
+
+
+def line(text: str) -> str:
+    """Return a line of text that is no request of roff."""
+    escaped = escape(text)
+    return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
+
+
+def paragraphs(text: str) -> Iterator[str]:
+    """Yield the lines of a help text; blocks that begin with click's mark are kept as they are."""
+    for number, block in enumerate(re.split(r"\n\s*\n", text.strip())):
+        if number:
+            yield ".PP"
+        rows = block.strip("\n").splitlines()
+        if rows and rows[0].strip() == "\b":
+            yield from (".nf", *(line(row.strip()) if row == row.lstrip() else line(row) for row in rows[1:]), ".fi")
+        else:
+            yield line(" ".join(row.strip() for row in rows))
+
+
+def option_names(param: click.Option) -> str:
+    """Return the names of an option, with the name of its value."""
+    names = ", ".join(f"\\fB{escape(name)}\\fR" for name in (*param.opts, *param.secondary_opts))
+    if param.is_flag or param.count:
+        return names
+    choices = "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else None
+    return f"{names} \\fI{escape(param.metavar or choices or param.type.name.upper())}\\fR"
+
+
+def argument_name(param: click.Argument) -> str:
+    """Return an argument as in a usage line."""
+    name = param.metavar or (param.name or "").upper()
+    if name.startswith("["):
+        return escape(name)
+    more = "..." if param.nargs == -1 else ""
+    return escape(f"{name}{more}" if param.required else f"[{name}]{more}")
+
+
+def describe(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines about one command: usage, help, options, examples."""
+    arguments = [f"\\fI{argument_name(param)}\\fR" for param in command.params if isinstance(param, click.Argument)]
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    usage = ["[\\fIOPTIONS\\fR]"] if options else []
+    end = ["\\fICOMMAND\\fR"] if isinstance(command, click.Group) else arguments
+    yield f'.SS "{escape(" ".join(words))}"'
+    yield " ".join(["\\fBacp\\-gateway " + escape(" ".join(words)) + "\\fR", *usage, *end])
+    yield ".PP"
+    yield from paragraphs(command.help or "")
+    for param in options:
+        yield ".TP"
+        yield option_names(param)
+        default = param.default if param.show_default and isinstance(param.default, str | int | float) else None
+        yield line((param.help or "") + (f" Default: {default}." if default is not None else ""))
+    if command.epilog:
+        yield ".PP"
+        yield from paragraphs(command.epilog)
+
+
+def walk(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[tuple[click.Command, tuple[str, ...]]]:
+    """Yield each command that is not hidden, in alphabetical order, with the words that name it."""
+    if words:
+        yield command, words
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in sorted(command.list_commands(context)):
+            below = command.get_command(context, name)
+            if below is not None and not below.hidden:
+                yield from walk(below, (*words, name))
+
+
+def definitions(items: dict[str, str]) -> Iterator[str]:
+    """Yield the lines of a list of names and their meanings."""
+    for name, meaning in items.items():
+        yield from (".TP", f"\\fB{escape(name)}\\fR", line(meaning))
+
+
+def make_page() -> str:
+    """Return the manual page."""
+    lines = [
+        f'.TH ACP\\-GATEWAY 1 "" "acp\\-gateway {escape(__version__)}" "User Commands"',
+        ".SH NAME",
+        "acp\\-gateway \\- run coding agents on a remote machine and use them from the editor",
+        ".SH SYNOPSIS",
+        "\\fBacp\\-gateway\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR] [\\fIARGUMENTS\\fR]",
+        ".SH DESCRIPTION",
+        *paragraphs(main.help or ""),
+        ".PP",
+        *paragraphs(main.epilog or ""),
+        ".SH COMMANDS",
+    ]
+    for command, words in walk(main):
+        lines += describe(command, words)
+    lines += [
+        ".SH EXIT STATUS",
+        *definitions({str(code): meaning for code, meaning in EXIT_STATUS.items()}),
+        ".SH ENVIRONMENT",
+        *definitions(ENVIRONMENT),
+        ".SH FILES",
+        *definitions(FILES),
+        ".PP",
+        line("`acp-gateway paths` lists all of them, `acp-gateway files` the documents that come with the program."),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(make_page(), end="")
