@@ -12,8 +12,8 @@ _BOM: Final = b"\xef\xbb\xbf"
 _FIELD: Final = 64
 """Bytes of a line beside the data of an event: the name of its field, an id."""
 
-_SENDABLE: Final = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?")
-"""An id that a header can hold. Any other one counts as none."""
+_SENDABLE: Final = re.compile(rb"[\x21-\x7e](?:[\x20-\x7e]{0,1022}[\x21-\x7e])?")
+"""An id that a header can hold, with at most 1,024 bytes. Any other one counts as none."""
 
 _RETRY_MAX: Final = 30.0
 """Maximum seconds of a `retry` field."""
@@ -41,7 +41,7 @@ class EventParser:
         self._at_start = True
         self._after_cr = False
         # The event that has begun.
-        self._data: list[bytes] = []
+        self._data: bytes | bytearray | None = None
         self._data_size = 0
         self._type = b""
         self._id = last_event_id
@@ -49,7 +49,7 @@ class EventParser:
     @property
     def in_event(self) -> bool:
         """True if a line or an event has begun that is not complete."""
-        return bool(self._pieces or self._data)
+        return bool(self._pieces) or self._data is not None
 
     def feed(self, data: bytes) -> list[bytes]:
         """Parse the next bytes; return the data of each event that they complete."""
@@ -90,8 +90,13 @@ class EventParser:
         value = value.removeprefix(b" ")
         match name:
             case b"data":
-                self._data_size += len(value) + bool(self._data)
-                self._data.append(value)
+                if self._data is None:
+                    self._data = value
+                else:
+                    # Not a list: a megabyte of short lines would take fifteen as objects.
+                    self._data = self._data if isinstance(self._data, bytearray) else bytearray(self._data)
+                    self._data += b"\n" + value
+                self._data_size = len(self._data)
             case b"id" if b"\0" not in value:
                 self._id = value.decode() if _SENDABLE.fullmatch(value) else ""
             case b"event":
@@ -101,8 +106,8 @@ class EventParser:
 
     def _end_event(self, events: list[bytes]) -> None:
         self.last_event_id = self._id
-        if self._data and self._type in (b"", b"message") and self._data_size <= self._max_size:
-            events.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
-        self._data.clear()
+        if self._data is not None and self._type in (b"", b"message") and self._data_size <= self._max_size:
+            events.append(bytes(self._data))
+        self._data = None
         self._data_size = 0
         self._type = b""

@@ -17,7 +17,6 @@ that the client's system has confirmed.
 """
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -117,6 +116,7 @@ class EventStreams:
 
     def __init__(self, epoch: str, kept: int) -> None:
         self._epoch = epoch
+        self._id = b"id: %b." % epoch.encode()
         self._most = kept
         self._connection = EventStream(None)
         self._sessions: dict[str, EventStream] = {}
@@ -300,10 +300,8 @@ class EventStreams:
         if not kept - 1 <= int(number) <= stream.seen:
             raise EventsGone
         # It may have more than its system has confirmed.
-        for event in self._unwritten(stream):
-            if event.count > int(number):
-                break
-            self._note_written(stream, event)
+        unwritten = islice(stream.events, stream.written, None)
+        self._note_written(stream, [event for event in unwritten if event.count <= int(number)])
         self._rewind(stream, int(number))
 
     def close(self, stream: EventStream, reader: object, unconfirmed: int) -> None:
@@ -344,46 +342,52 @@ class EventStreams:
 
     def take(self, stream: EventStream, max_bytes: int) -> bytes:
         """Return the next events of a stream in the format of `text/event-stream`; at least one if any is there."""
+        # A stream may bring hundreds of thousands of events a second: what can wait for the last one does.
+        taken: list[_Event] = []
         frames: list[bytes] = []
         size = 0
-        for event in self._unwritten(stream):
-            frame = b"id: %b.%d\ndata: %b\n\n" % (self._epoch.encode(), event.count, event.text)
+        events, start = stream.events, stream.sent
+        for position in range(stream.written, len(events)):
+            event = events[position]
+            frame = b"%b%d\ndata: %b\n\n" % (self._id, event.count, event.text)
             if frames and size + len(frame) > max_bytes:
                 break
+            taken.append(event)
             frames.append(frame)
             size += len(frame)
-            stream.ends.append((stream.sent + size, event.count))
-            stream.seen = max(stream.seen, event.count)
-            self._note_written(stream, event)
-            self.taken_bytes += len(event.text)
-        stream.sent += size
-        self._forget()
+            stream.ends.append((start + size, event.count))
+        if taken:
+            stream.sent += size
+            stream.seen = max(stream.seen, taken[-1].count)
+            self.taken_bytes += self._note_written(stream, taken)
+            self._forget()
         return b"".join(frames)
 
-    def _note_written(self, stream: EventStream, event: _Event) -> None:
-        stream.written += 1
-        stream.waiting_bytes -= len(event.text)
-        self._kept.append((stream, event))
-        self.written_bytes += len(event.text)
+    def _note_written(self, stream: EventStream, events: list[_Event]) -> int:
+        """Note the first events to be written as written; return the bytes of their texts."""
+        size = sum([len(event.text) for event in events])
+        stream.written += len(events)
+        stream.waiting_bytes -= size
+        self._kept.extend([(stream, event) for event in events])
+        self.written_bytes += size
         if not stream.waiting:
             self._waiting.pop(stream, None)
-
-    def _unwritten(self, stream: EventStream) -> Iterator[_Event]:
-        while stream.waiting:
-            yield stream.events[stream.written]
+        return size
 
     def _forget(self) -> None:
         # One larger event is kept alone.
-        while (len(self._kept) > 1 and self.written_bytes > self._most) or len(self._kept) > MAX_KEPT:
-            stream, event = self._kept.popleft()
+        kept, size = self._kept, self.written_bytes
+        while (len(kept) > 1 and size > self._most) or len(kept) > MAX_KEPT:
+            stream, event = kept.popleft()
             assert stream.events[0] is event  # Both hold the written events of a stream, in order.
             stream.events.popleft()
             stream.written -= 1
             stream.forgotten = event.count
-            self.written_bytes -= len(event.text)
+            size -= len(event.text)
             # The last end before those that are kept tells that all of these are cut off.
             while len(stream.ends) > 1 and stream.ends[1][1] <= event.count:
                 stream.ends.popleft()
+        self.written_bytes = size
 
     @property
     def kept_bytes(self) -> int:

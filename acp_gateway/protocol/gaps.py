@@ -14,6 +14,8 @@ SESSION_LOST: Final = (
     "[acp-gateway: this conversation could not be opened again after the connection was lost: what comes in it is "
     "missing here from now on.]"
 )
+TURN_CUT: Final = "[acp-gateway: the gateway was restarted, and this turn was ended.]"
+TURN_LOST: Final = "[acp-gateway: the connection could not be resumed, and this turn was ended.]"
 
 
 def gap(session_id: str, text: str = GAP) -> bytes:

@@ -167,12 +167,8 @@ def check_utf8(text: bytes) -> None:
             raise InvalidMessage(PARSE_ERROR, f"not UTF-8 at byte {error.start}") from None
 
 
-def _look_again(text: bytes) -> Envelope:
-    """Read the envelope of a text that msgspec refuses.
-
-    It may be invalid, not an object, or have other members or lone surrogates.
-    """
-    plain = spans.structure(text)
+def check_json(plain: bytes) -> None:
+    """Raise `InvalidMessage` if a text with this `structure` is not JSON, or is nested hundreds of levels deep."""
     try:
         if is_shallow(plain):
             _check(plain)
@@ -182,6 +178,15 @@ def _look_again(text: bytes) -> Envelope:
         raise InvalidMessage(PARSE_ERROR, f"not JSON: {error}") from None
     except RecursionError:
         raise InvalidMessage(PARSE_ERROR, "nested too deeply") from None
+
+
+def _look_again(text: bytes) -> Envelope:
+    """Read the envelope of a text that msgspec refuses.
+
+    It may be invalid, not an object, or have other members or lone surrogates.
+    """
+    plain = spans.structure(text)
+    check_json(plain)
     first = text[spans.skip_space(text, 0)]
     if first != ord("{"):
         kind = "an array; batches are not part of ACP" if first == ord("[") else "not an object"

@@ -25,6 +25,15 @@ SESSIONS = RESERVED_PREFIX + "sessions"
 OPEN = RESERVED_PREFIX + "open"
 """On a control connection: a code that signs a browser in."""
 
+ACCESS = RESERVED_PREFIX + "access"
+"""On a control connection: what its credential allows."""
+
+STATUS = RESERVED_PREFIX + "status"
+"""On a control connection of the gateway's own user: its listeners, agents and clients."""
+
+RELOAD = RESERVED_PREFIX + "reload"
+"""On a control connection of the gateway's own user: read the configuration again."""
+
 NEWS = RESERVED_PREFIX + "news"
 """Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
 
@@ -52,12 +61,27 @@ CREATE_ELICITATION = "elicitation/create"
 COMPLETE_ELICITATION = "elicitation/complete"
 CREATE_TERMINAL = "terminal/create"
 
+EARLY_NAMES = {
+    "request_permission": REQUEST_PERMISSION,
+    "read_text_file": "fs/read_text_file",
+    "write_text_file": "fs/write_text_file",
+    "create_terminal": CREATE_TERMINAL,
+    "terminal_output": "terminal/output",
+    "wait_for_terminal_exit": "terminal/wait_for_exit",
+    "kill_terminal": "terminal/kill",
+    "release_terminal": "terminal/release",
+}
+"""Names without a prefix, of the protocol's first versions, by which some clients still serve an agent. Every rule for
+the method on the right holds for them; the message keeps its own name."""
+
 MODE_UPDATE = "current_mode_update"
 CONFIG_UPDATE = "config_option_update"
 INFO_UPDATE = "session_info_update"
 USER_CHUNK = "user_message_chunk"
 AGENT_CHUNK = "agent_message_chunk"
 SUBAGENT_UPDATE = "subagent_update"
+TOOL_CALL = "tool_call"
+TOOL_CALL_UPDATE = "tool_call_update"
 
 STATE_UPDATES = frozenset(
     {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
@@ -78,13 +102,11 @@ _CHECKED = (
         "configId",
     ),
     *("value", "requestId", "cursor", "protocolVersion", "clientCapabilities", "methodId"),
-    *("update", "toolCall", "options", "terminalId", "elicitationId"),
+    *("update", "toolCall", "options", "terminalId", "elicitationId", "path"),
 )
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 
-PLAIN_NAMES = frozenset(
-    (*_CHECKED, "_meta", "clientInfo", "path", "content", "line", "limit", "command", "args", "env")
-)
+PLAIN_NAMES = frozenset((*_CHECKED, "_meta", "clientInfo", "content", "line", "limit", "command", "args", "env"))
 """Names of which nothing is to be checked: those above, and others that are frequent."""
 
 
@@ -158,7 +180,7 @@ CLIENT_METHODS = {
     PROMPT: ClientMethod(guest=True),
     SET_MODE: ClientMethod(guest=True, kept=True),
     SET_MODEL: ClientMethod(guest=True, kept=True),
-    SET_CONFIG_OPTION: ClientMethod(guest=True),
+    SET_CONFIG_OPTION: ClientMethod(guest=True, kept=True),
 }
 
 SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items() if method.weight > 1}
@@ -190,8 +212,14 @@ def is_known(name: str) -> bool:
 
 def has_known_params(name: str) -> bool:
     """Return True for a method or notification, of either side, whose params the protocol defines."""
+    name = current_name(name)
     known = is_known(name) or name in CLIENT_NOTIFICATIONS or name in AGENT_METHODS or name == COMPLETE_ELICITATION
     return known or name.partition("/")[0] in AGENT_FAMILIES
+
+
+def current_name(name: str) -> str:
+    """Return the name that a method has today, for one of `EARLY_NAMES`; else the name itself."""
+    return EARLY_NAMES.get(name, name)
 
 
 def client_method(name: str) -> ClientMethod:
@@ -201,6 +229,7 @@ def client_method(name: str) -> ClientMethod:
 
 def agent_method(name: str) -> AgentMethod:
     """Return how an agent's method is treated."""
+    name = current_name(name)
     if name in AGENT_METHODS:
         return AGENT_METHODS[name]
     family, _, rest = name.partition("/")

@@ -1,7 +1,7 @@
 """Path maps: the same files have other names on the gateway's machine than on the editor's.
 
 The tables below say which members of which messages hold a path or a `file:` URI; nothing else is touched, least
-of all free text, `_meta`, `rawInput` and `rawOutput`. A message is walked along its table, and the strings that
+of all free text, `_meta`, `rawInput` and `rawOutput`. A `StringFinder` walks along the table, and the strings that
 lie below a mapped directory are spliced into it: everything else stays byte for byte, and a message that has
 nothing to map is returned as the same object. Most messages are not even walked, see `_Direction._concerns`.
 
@@ -14,24 +14,13 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
 from acp_gateway.errors import UsageError
 from acp_gateway.protocol.directory_maps import DirectoryMap, Root
-from acp_gateway.protocol.spans import (
-    ELEMENTS,
-    MEMBERS,
-    MalformedJson,
-    TooMany,
-    after_value,
-    member_at,
-    members,
-    skip_space,
-    splice,
-    string_value,
-    structure,
-    value_end,
-)
+from acp_gateway.protocol.methods import EARLY_NAMES
+from acp_gateway.protocol.spans import MalformedJson, splice
+from acp_gateway.protocol.string_finder import Shape, StringFinder
 
 
 class Mapped(Enum):
@@ -40,9 +29,6 @@ class Mapped(Enum):
     PATH = "path"
     URI = "uri"
 
-
-Shape: TypeAlias = "Mapped | Mapping[str, Shape] | list[Shape] | tuple[Shape, ...]"
-"""Position of the strings to map in a value: a string, members of an object, [elements of an array], (this or that)."""
 
 _CONTENT_BLOCK: Final[Shape] = {"uri": Mapped.URI, "resource": {"uri": Mapped.URI}}
 _TOOL_CALL_CONTENT: Final[Shape] = {"path": Mapped.PATH, "content": _CONTENT_BLOCK}
@@ -76,7 +62,7 @@ PARAMS_FROM_EDITOR: Final[Mapping[str, Shape]] = {
     },
 }
 
-PARAMS_FROM_AGENT: Final[Mapping[str, Shape]] = {
+_FROM_AGENT: Final[Mapping[str, Shape]] = {
     "session/update": {
         "update": {
             "content": (_CONTENT_BLOCK, [_TOOL_CALL_CONTENT]),
@@ -92,6 +78,11 @@ PARAMS_FROM_AGENT: Final[Mapping[str, Shape]] = {
     "terminal/create": {"cwd": Mapped.PATH},
 }
 
+PARAMS_FROM_AGENT: Final[Mapping[str, Shape]] = {
+    **_FROM_AGENT,
+    **{early: _FROM_AGENT[name] for early, name in EARLY_NAMES.items() if name in _FROM_AGENT},
+}
+
 # A response does not say what it answers, so these go by shape alone: `session/list` and `nes/suggest`.
 RESULT_FROM_AGENT: Final[Shape] = {"sessions": [_DIRECTORIES], "suggestions": [_DOCUMENT]}
 RESULT_FROM_EDITOR: Final[Shape] = {}
@@ -100,15 +91,6 @@ RESULT_FROM_EDITOR: Final[Shape] = {}
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _UNC = re.compile(r"\\\\[^\\/]")
 _FILE_URI = re.compile(r"(file:)(//[^/?#]*)?(/[^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
-
-# Cost of walking one message, at most, in units of about a microsecond: for any message, and one more for so many bytes
-# of it. A thousand locations with line numbers cost 11,000, a thousand resource links with escapes in them 18,000.
-_COST = 18_000
-_BYTES_PER_UNIT = 64
-
-_COST_OF_MEMBER = 2
-_COST_OF_SKIPPING = 5
-_COST_OF_STRING = 5
 
 # Tails of a path to look for under a home: few projects are deeper, and each one is a look at the disk.
 _MAX_TAILS = 16
@@ -191,41 +173,13 @@ class PathMaps:
         return self._to_local.rewrite(message)
 
 
-class _Places(NamedTuple):
-    """A `Shape`, arranged for a walk."""
-
-    string: Mapped | None = None
-    members: "Mapping[bytes, _Places] | None" = None
-    """By the name as a JSON string."""
-    elements: "_Places | None" = None
-
-    @classmethod
-    def of(cls, shape: Shape) -> "_Places":
-        if isinstance(shape, tuple):
-            either = [cls.of(alternative) for alternative in shape]
-            return cls(
-                next((places.string for places in either if places.string), None),
-                next((places.members for places in either if places.members), None),
-                next((places.elements for places in either if places.elements), None),
-            )
-        if isinstance(shape, Mapped):
-            return cls(string=shape)
-        if isinstance(shape, list):
-            return cls(elements=cls.of(shape[0]))
-        return cls(members={b'"%b"' % name.encode(): cls.of(inner) for name, inner in shape.items()})
-
-
-_NOWHERE: Final = _Places()
-
-
 class _Direction:
     """The maps one way: from whose names to whose, and where in which messages."""
 
     def __init__(self, roots: Sequence[tuple[Root, Root]], params: Mapping[str, Shape], result: Shape) -> None:
         self._posix = DirectoryMap((source, target) for source, target in roots if not source.windows)
         self._windows = DirectoryMap((source, target) for source, target in roots if source.windows)
-        self._params = {name: _Places.of(shape) for name, shape in params.items()}
-        self._result = _Places.of(result)
+        self._finder = StringFinder(params, result)
         # From each directory a piece that is in every spelling of it, see `_concerns`.
         needles = {_longest_plain_run(source.components) for source, _ in roots}
         self._needles = [one for one in needles if not any(other in one for other in needles - {one})]
@@ -234,7 +188,13 @@ class _Direction:
         if not self._concerns(message):
             return message
         try:
-            edits = _Walk(self, message).edits(self._params, self._result)
+            edits = [
+                (start, end, json.dumps(mapped).encode())
+                for kind, value, start, end in self._finder.find_all(message)
+                if (mapped := self.map_path(value) if kind is Mapped.PATH else self.map_uri(value)) != value
+            ]
+            if edits and not message.isascii():
+                message.decode()
         except (MalformedJson, UnicodeDecodeError):
             return message
         return splice(message, edits) if edits else message
@@ -265,102 +225,6 @@ class _Direction:
             return uri
         target, tail = found
         return target.uri("file://" if host else scheme + authority, tail) + rest
-
-
-class _Walk:
-    """One walk through one message, along the table of its direction.
-
-    It goes through each byte once or twice, and its cost is limited: the sender decides how many members there are.
-    """
-
-    def __init__(self, direction: _Direction, message: bytes) -> None:
-        self._direction = direction
-        self._message = message
-        self._plain = structure(message)
-        self._edits: list[tuple[int, int, bytes]] = []
-        self._left = _COST + len(message) // _BYTES_PER_UNIT
-
-    def edits(self, params: Mapping[str, _Places], result: _Places) -> list[tuple[int, int, bytes]]:
-        """Return the spans to replace.
-
-        Raises:
-            MalformedJson: the message is broken.
-            UnicodeDecodeError: it is not UTF-8.
-            TooMany: there is more to walk through than `_COST` and `_BYTES_PER_UNIT` allow.
-        """
-        message, plain = self._message, self._plain
-        top = {string_value(name): (start, end) for name, start, end in members(message, plain=plain)}
-        places, name = result, "result"
-        if "method" in top:
-            start, end = top["method"]
-            is_string = message[start : start + 1] == b'"'
-            places, name = params.get(string_value(message[start:end]) if is_string else "", _NOWHERE), "params"
-        at, _ = top.get(name, (-1, -1))
-        # What is behind the object that was walked through would be passed on unread.
-        if at < 0 or skip_space(plain, value_end(plain, skip_space(plain, 0))) < len(plain):
-            return []
-        self._value(at, places)
-        if self._edits and not message.isascii():
-            message.decode()
-        return self._edits
-
-    def _value(self, start: int, places: _Places, end: int = -1) -> int:
-        """Walk through the value at `start`, as far as it has places; return where it ends, or the space behind it."""
-        first = self._plain[start : start + 1]
-        if first == b"{" and places.members is not None:
-            return self._object(start, places.members)
-        if first == b"[" and places.elements is not None:
-            return self._array(start, places.elements)
-        if end < 0:
-            self._pay(_COST_OF_SKIPPING)
-            end = value_end(self._plain, start)
-        if first == b'"' and places.string is not None:
-            self._string(start, end, places.string)
-        return end
-
-    def _object(self, start: int, places: Mapping[bytes, _Places]) -> int:
-        plain = self._plain
-        at = skip_space(plain, start + 1)
-        if plain[at : at + 1] == b"}":
-            return at + 1
-        more, count = True, 0
-        while more:
-            count += 1
-            if count > MEMBERS:
-                raise TooMany(f"an object has more than {MEMBERS} members")
-            self._pay(_COST_OF_MEMBER)
-            name_end, start, end = member_at(plain, at)
-            name = self._message[at:name_end]
-            inner = places.get(b'"%b"' % string_value(name).encode(errors="surrogatepass") if b"\\" in name else name)
-            at, more = after_value(plain, self._value(start, inner or _NOWHERE, end), b"}")
-        return at
-
-    def _array(self, start: int, places: _Places) -> int:
-        plain = self._plain
-        at = skip_space(plain, start + 1)
-        if plain[at : at + 1] == b"]":
-            return at + 1
-        more, count = True, 0
-        while more:
-            count += 1
-            if count > ELEMENTS:
-                raise TooMany(f"an array has more than {ELEMENTS} elements")
-            self._pay(_COST_OF_MEMBER)
-            at, more = after_value(plain, self._value(at, places), b"]")
-        return at
-
-    def _string(self, start: int, end: int, kind: Mapped) -> None:
-        self._pay(_COST_OF_STRING)
-        value = string_value(self._message[start:end])
-        direction = self._direction
-        mapped = direction.map_path(value) if kind is Mapped.PATH else direction.map_uri(value)
-        if mapped != value:
-            self._edits.append((start, end, json.dumps(mapped).encode()))
-
-    def _pay(self, cost: int) -> None:
-        self._left -= cost
-        if self._left < 0:
-            raise TooMany("the containers of a message have too many members to map the paths in them")
 
 
 def _is_absolute(path: str) -> bool:

@@ -1,4 +1,4 @@
-"""Parses a message and finds repeated members, mostly in one pass.
+"""Parses messages and other objects, and finds repeated members, mostly in one pass.
 
 A message may have megabytes. If there is no space between its members, one pass reads it and proves that no member is
 repeated.
@@ -16,6 +16,7 @@ from acp_gateway.protocol.jsonrpc import (
     InvalidMessage,
     Message,
     Params,
+    check_json,
     check_utf8,
     classify,
     is_shallow,
@@ -38,6 +39,7 @@ class _Outline(msgspec.Struct, gc=False):
 
 
 _decode_outline = msgspec.json.Decoder(_Outline).decode
+_decode_members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_session = msgspec.json.Decoder(str | None).decode
 # Maximum colons of a text that is decoded into a dict, and the bytes for each further one: a member of the dict takes
 # many times the bytes of a short member.
@@ -55,6 +57,38 @@ def parse_strictly(text: bytes) -> tuple[Message, str | None]:
     if message is not None:
         return message, None
     return parse(text), repeated_member(text)
+
+
+def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
+    """Return the members of an object, as JSON texts.
+
+    Raises `InvalidMessage` for what is not JSON in UTF-8, is no object, or has a member twice, as some parser may see
+    it, or more than `spans.MEMBERS`.
+    """
+    check_utf8(text)
+    try:
+        members = _decode_members(text) if is_shallow(text) and _is_sparse(text) else None
+    except (msgspec.DecodeError, RecursionError):
+        members = None
+    if members is not None and not _are_alike(members) and _compact_size(members) == len(text):
+        return members
+    plain = spans.structure(text)
+    check_json(plain)
+    start = spans.skip_space(text, 0)
+    if text[start] != ord("{"):
+        raise InvalidMessage(INVALID_REQUEST, "not an object")
+    found: dict[str, bytes] = {}
+    seen: set[str] = set()
+    try:
+        for raw_name, at, end in spans.members(text, start, plain=plain):
+            name = spans.string_value(raw_name)
+            if name.casefold() in seen:
+                raise InvalidMessage(INVALID_REQUEST, f"the member {name!r:.80} is repeated")
+            seen.add(name.casefold())
+            found[name] = text[at:end]
+    except TooMany as error:
+        raise InvalidMessage(INVALID_REQUEST, str(error)) from None
+    return found
 
 
 def repeated_member(text: bytes) -> str | None:

@@ -17,6 +17,7 @@ from acp_gateway.protocol.event_parser import EventParser
         (b"data:  1\n\n", [b" 1"]),
         (b"data\n\n", [b""]),
         (b"data: {\ndata: }\n\n", [b"{\n}"]),
+        (b"data\ndata:\ndata: 3\ndata:4\n\ndata: 5\n\n", [b"\n\n3\n4", b"5"]),
         (b": comment\ndata: 1\n: another\n\n", [b"1"]),
         (b"other: x\nretry: soon\ndata: 1\n\n", [b"1"]),
         (b" data: 1\n\n", []),
@@ -55,9 +56,9 @@ def test_an_id_counts_from_the_end_of_its_event_and_stays() -> None:
     assert parser.last_event_id == "1"
 
 
-@pytest.mark.parametrize("value", [b"", b"\xc3\xbc", b" x", b"a\tb"])
+@pytest.mark.parametrize("value", [b"", b"\xc3\xbc", b" x", b"a\tb", b"x" * 1025])
 def test_an_id_that_no_header_can_hold_counts_as_none(value: bytes) -> None:
-    parser = EventParser(100, "before")
+    parser = EventParser(2000, "before")
     parser.feed(b"id: %b\n\n" % value)
     assert parser.last_event_id == ""
 

@@ -31,7 +31,8 @@ def test_who_came_for_one_session_may_not_make_others_or_delete_any() -> None:
 
 def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_it() -> None:
     assert named(kept=True) == {
-        *("session/new", "session/fork", "session/list", "session/set_mode", "session/set_model")
+        *("session/new", "session/fork", "session/list", "session/set_mode", "session/set_model"),
+        "session/set_config_option",
     }
 
 
@@ -64,6 +65,15 @@ def test_whole_families_of_an_agents_methods_are_for_one_machine(name: str, need
 @pytest.mark.parametrize("name", ["", "fs", "terminal", "mcp", "/fs/x", "_fs/x", "fsx/y", "session/update"])
 def test_an_unlisted_agent_request_has_the_audience_of_one_client(name: str) -> None:
     assert agent_method(name) == AgentMethod(Audience.ONE)
+
+
+def test_an_early_name_has_the_rules_of_the_current_one() -> None:
+    assert len(methods.EARLY_NAMES) == 8
+    for early, name in methods.EARLY_NAMES.items():
+        assert agent_method(early) == agent_method(name) != AgentMethod(Audience.ONE)
+        assert methods.current_name(early) == methods.current_name(name) == name
+        assert methods.has_known_params(early)
+        assert client_method(early) == ClientMethod()
 
 
 def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:

@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import UsageError
-from acp_gateway.protocol import path_maps, spans
-from acp_gateway.protocol.path_maps import PARAMS_FROM_AGENT, PARAMS_FROM_EDITOR, PathMaps, parse_map, suggest_map
+from acp_gateway.protocol import spans, string_finder
+from acp_gateway.protocol.path_maps import (
+    PARAMS_FROM_AGENT,
+    PARAMS_FROM_EDITOR,
+    PathMaps,
+    parse_map,
+    suggest_map,
+)
 
 HERE, THERE = "/Users/ann/proj", "/srv/proj"
 MAPS = PathMaps([(HERE, THERE)])
@@ -118,6 +124,10 @@ FROM_AGENT: list[tuple[str, Any]] = [
     ("fs/read_text_file", {"path": "@path", "line": 1}),
     ("fs/write_text_file", {"path": "@path", "content": "=path"}),
     ("terminal/create", {"cwd": "@path", "command": "=path", "args": ["=path"], "env": [{"value": "=path"}]}),
+    ("request_permission", {"toolCall": TOOL_CALL, "options": [{"name": "=path"}]}),
+    ("read_text_file", {"path": "@path", "line": 1}),
+    ("write_text_file", {"path": "@path", "content": "=path"}),
+    ("create_terminal", {"cwd": "@path", "command": "=path", "args": ["=path"], "env": [{"value": "=path"}]}),
     ("terminal/output", {"cwd": "=path", "path": "=path"}),
     ("session/new", {"cwd": "=path"}),
     ("_vendor/open", {"cwd": "=path", "path": "=path", "uri": "=uri"}),
@@ -300,7 +310,7 @@ def test_the_whole_text_is_read_once_for_all_containers(monkeypatch: pytest.Monk
     def again(text: bytes) -> bytes:
         raise AssertionError("a container has the whole text searched again")
 
-    monkeypatch.setattr(path_maps, "structure", once)
+    monkeypatch.setattr(string_finder, "structure", once)
     monkeypatch.setattr(spans, "structure", again)
     assert MAPS.to_local(message) is not message
     assert calls == 1
@@ -373,7 +383,7 @@ def test_what_is_walked_through_in_a_message_is_bounded_by_its_size(monkeypatch:
         skipped += 1
         return spans.value_end(plain, start)
 
-    monkeypatch.setattr("acp_gateway.protocol.path_maps.value_end", counting)
+    monkeypatch.setattr("acp_gateway.protocol.string_finder.value_end", counting)
     message = blocks(990, b'{"uri":"file:///srv/proj/a",%b"y":1}' % (b'"x":[],' * 400))
     assert MAPS.to_local(message) is message
     assert skipped < 4000 + len(message) // 256

@@ -1,5 +1,6 @@
 """A message and its repeated members in one pass: the same as in two."""
 
+import json
 from typing import Any
 
 import msgspec
@@ -146,3 +147,43 @@ compact = st.lists(
 @given(compact | documents | mutated())
 def test_the_strict_way_of_reading_any_text_says_what_two_looks_say(text: bytes) -> None:
     assert read_strictly(text) == read_twice(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b'{"a":1,"b":[2]}', {"a": b"1", "b": b"[2]"}),
+        (b' { "a" : 1 } ', {"a": b"1"}),
+        (rb'{"\u0061":"\ud83d"}', {"a": rb'"\ud83d"'}),
+        (b"{}", {}),
+        (b'{"a":{"b":1,"b":2}}', {"a": b'{"b":1,"b":2}'}),
+        (b"[1]", "not an object"),
+        (b' "a" ', "not an object"),
+        (b"", "not JSON: Input data was truncated"),
+        (b"\xff", "not UTF-8 at byte 0"),
+        (b'{"a":1,"a":2}', "the member 'a' is repeated"),
+        (b'{"a":1,"A":2}', "the member 'A' is repeated"),
+        (rb'{"a":1,"\u0061":2}', "the member 'a' is repeated"),
+        (rb'{"a":"\ud83d","A":2}', "the member 'A' is repeated"),
+        (b'{"a":1,}', "not JSON: JSON is malformed: trailing comma in object (byte 7)"),
+        (b'{"a":' * 2000 + b"1" + b"}" * 2000, "nested too deeply"),
+        (json.dumps(dict.fromkeys(map(str, range(513)))).encode(), "an object has more than 512 members"),
+    ],
+)
+def test_the_members_of_an_object_are_read_once_each(text: bytes, expected: Any) -> None:
+    found: Any
+    try:
+        found = {name: bytes(value) for name, value in strict_parsing.members_strictly(text).items()}
+    except InvalidMessage as error:
+        found = str(error)
+    assert found == expected
+
+
+@given(mutated() | documents)
+@effort(100)
+def test_members_that_are_read_strictly_are_those_that_are_looked_up(text: bytes) -> None:
+    try:
+        found = strict_parsing.members_strictly(text)
+    except InvalidMessage:
+        return
+    assert {name: bytes(value) for name, value in found.items()} == lookup.members_at(text)
