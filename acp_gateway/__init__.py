@@ -7,3 +7,6 @@ DISTRIBUTION = "acp-remote-gateway"
 
 INSTALL = "pipx install ."
 """The command that installs the program from a checkout. No index has it yet."""
+
+INSTALL_EXTRA = "pipx install --force '.[{}]'"
+"""The command that adds an extra to an installed program, likewise from a checkout."""

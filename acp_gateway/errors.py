@@ -16,6 +16,7 @@
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match; ssh: the host's key
     ├── Unreachable                   exit 6    no answer from there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
+    │   └── ForeignRefusal            exit 7    a server that is no gateway refuses the credentials
     ├── AgentError                    exit 8    an agent that cannot start or has ended
     └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
 
@@ -153,11 +154,25 @@ class ProtocolError(GatewayError):
     reason = "protocol"
 
 
+class ForeignRefusal(ProtocolError):
+    """A server that is no gateway, or a proxy, refuses the credentials; it may accept them later."""
+
+    reason = "refused"
+
+
 class AgentError(GatewayError):
-    """An agent cannot be started, or has ended; its clients are sent `str()`."""
+    """An agent cannot be started or reached, or has ended; its clients are sent `str()`.
+
+    Attributes:
+        retry_for: seconds for which further attempts to reach it make sense; 0 if none does.
+    """
 
     exit_code = 8
     reason = "agent"
+
+    def __init__(self, message: str, *, retry_for: float = 0.0) -> None:
+        self.retry_for = retry_for
+        super().__init__(message)
 
 
 class CannotListen(GatewayError):

@@ -2,8 +2,10 @@
 
 import json
 import logging
+import os
 import re
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -12,6 +14,9 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
 
 FORMAT = "%(asctime)s %(levelname)-7s %(message)s"
+
+JOURNAL_FORMAT: Final = "%(levelname)-7s %(message)s"
+"""Format of a line for systemd's journal, which has a time of its own for each line."""
 
 LINE_SIZE: Final = 8192
 """Characters of one message that are logged: a body of `--log-bodies` fits."""
@@ -63,10 +68,57 @@ def _traceback_line(line: str) -> str:
     return " " * (len(line) - len(line.lstrip(" "))) + printable(line, LINE_SIZE)
 
 
-def log_to_stderr(level: int, form: Literal["text", "json"] = "text") -> None:
-    """Log everything from `level` on to stderr, with the time: for the gateway, whose stderr is its log."""
+class JournalLines(logging.Formatter):
+    """Begins each line of another formatter with its priority, as sd-daemon(3) has it: `<4>` for a warning.
+
+    The journal removes this beginning and files the line under the priority, for `journalctl -p warning`. A traceback
+    has several lines, each of which is an entry of the journal.
+    """
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        start = f"<{_priority(record.levelno)}>"
+        return "\n".join(start + line for line in self._lines.format(record).split("\n"))
+
+
+def _priority(level: int) -> int:
+    """Return the priority of syslog(3) for a level of `logging`."""
+    for least, priority in ((logging.CRITICAL, 2), (logging.ERROR, 3), (logging.WARNING, 4), (logging.INFO, 6)):
+        if level >= least:
+            return priority
+    return 7
+
+
+def is_journal(environment: Mapping[str, str], descriptor: int) -> bool:
+    """Return True if a descriptor is the stream to systemd's journal that `JOURNAL_STREAM` names, systemd.exec(5).
+
+    The variable alone does not tell: a program that the service starts inherits it, and may write elsewhere.
+    """
+    stream = environment.get("JOURNAL_STREAM")
+    if not stream:
+        return False
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return False
+    return stream == f"{status.st_dev}:{status.st_ino}"
+
+
+def log_to_stderr(level: int, form: Literal["text", "json"] = "text", *, journal: bool = False) -> None:
+    """Log everything from `level` on to stderr: for the gateway, whose stderr is its log.
+
+    Args:
+        level: the lowest level that is logged.
+        form: lines of text with the time, or JSON objects.
+        journal: stderr is systemd's journal. Lines begin with a priority, and lines of text have no time.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else OneLine(FORMAT))
+    text = OneLine(JOURNAL_FORMAT if journal else FORMAT)
+    lines: logging.Formatter = JsonLines() if form == "json" else text
+    handler.setFormatter(JournalLines(lines) if journal else lines)
     logging.basicConfig(handlers=[handler], level=level)
 
 

@@ -270,8 +270,8 @@ class ServingAgent(FakeAgent):
         try:
             while True:
                 await self._handle(await self.receive())
-        except (trio.BrokenResourceError, trio.EndOfChannel):
-            pass  # The hub does not read any more: the agent is about to be stopped.
+        except (trio.BrokenResourceError, trio.EndOfChannel, trio.ClosedResourceError):
+            pass  # The hub does not read any more, and the agent is about to be stopped; or it has closed its output.
 
     async def _handle(self, message: dict[str, Any]) -> None:
         self.received.append(message)

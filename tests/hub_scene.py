@@ -246,6 +246,8 @@ class Scene:
         self.services = FakeServices()
         self.time = self.tick = 0.0
         """Time of the hub's clock, and its advance at each reading."""
+        self.day = 0.0
+        """Time of day, in seconds since 1970."""
         timeout = limits.get("permission_timeout", math.inf)
         self.hub = Hub(
             "fake",
@@ -255,6 +257,7 @@ class Scene:
             limits=make_limits(**limits),
             services=self.services,
             clock=self._tell_time,
+            wall_clock=lambda: self.day,
         )
         self.scope = trio.CancelScope()
         self.ended = trio.Event()

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.logs import log_to_file, log_to_stderr
+from acp_gateway.logs import is_journal, log_to_file, log_to_stderr
 
 
 @contextmanager
@@ -151,3 +152,57 @@ def test_with_the_format_json_no_string_has_anything_that_a_terminal_obeys(capsy
     message = json_line(capsys)["message"]
     assert message.startswith("the agent says a\\x1b[2Jb c\\u202ed\\ud800xxx")
     assert len(message) < 10_000
+
+
+@pytest.mark.parametrize(
+    ("level", "start"),
+    [
+        (logging.CRITICAL, "<2>CRITICAL "),
+        (logging.ERROR, "<3>ERROR   "),
+        (logging.WARNING, "<4>WARNING "),
+        (logging.INFO, "<6>INFO    "),
+        (logging.DEBUG, "<7>DEBUG   "),
+    ],
+)
+@fresh_root_logger()
+def test_a_line_for_the_journal_has_a_priority_and_no_time(
+    level: int, start: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log_to_stderr(logging.DEBUG, journal=True)
+    logging.getLogger("any").log(level, "something")
+    assert capsys.readouterr().err == f"{start}something\n"
+
+
+@fresh_root_logger()
+def test_each_line_of_a_traceback_for_the_journal_has_the_priority(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO, journal=True)
+    try:
+        raise ValueError("a\n<0>b")
+    except ValueError:
+        logging.getLogger("any").exception("a bug")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "<3>ERROR   a bug"
+    assert lines[-1] == "<3><0>b"
+    assert all(line.startswith("<3>") for line in lines)
+
+
+@fresh_root_logger()
+def test_with_the_format_json_a_line_for_the_journal_is_an_object_behind_the_priority(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    log_to_stderr(logging.INFO, "json", journal=True)
+    logging.getLogger("any").warning("something")
+    written = capsys.readouterr().err
+    assert written.startswith("<4>{")
+    assert json.loads(written[3:])["message"] == "something"
+
+
+def test_journal_stream_names_the_journal_only_for_the_file_that_it_names(tmp_path: Path) -> None:
+    with open(tmp_path / "journal", "w") as journal, open(tmp_path / "other", "w") as other:
+        status = os.fstat(journal.fileno())
+        environment = {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"}
+        assert is_journal(environment, journal.fileno())
+        assert not is_journal(environment, other.fileno())
+        assert not is_journal({}, journal.fileno())
+        assert not is_journal({"JOURNAL_STREAM": ""}, journal.fileno())
+    assert not is_journal(environment, -1)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.printable import MAX_LENGTH, printable
+from acp_gateway.printable import MAX_LENGTH, printable, printable_lines
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,7 @@ from acp_gateway.printable import MAX_LENGTH, printable
         *("\u200b", "\u200c", "\u200d", "\u200e", "\u200f", "\u2060", "\ufeff", "\u061c"),
         *("\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066", "\u2067", "\u2068", "\u2069"),
         *("\ud800", "\udfff", "\ue000", "\U000e0041"),
+        *("\u034f", "\u115f", "\u1160", "\u17b4", "\u3164", "\uffa0", "\U000e0100", "\U000e01ef"),
     ],
     ids=ascii,
 )
@@ -28,7 +29,7 @@ def test_white_space_of_all_kinds_is_a_space_and_none_is_left_at_the_ends() -> N
 
 
 def test_text_in_all_languages_stays() -> None:
-    text = "Zürich 机器 👩 שלום مرحبا e\u0301 C:\\temp"
+    text = "Zürich 机器 👩 ❤\ufe0f שלום مرحبا e\u0301 C:\\temp"
     assert printable(text) == text
 
 
@@ -40,3 +41,15 @@ def test_what_is_too_long_is_cut() -> None:
 @given(st.text(st.characters(), max_size=50))
 def test_whatever_comes_the_result_is_printable(text: str) -> None:
     assert printable(text).isprintable()
+
+
+def test_printable_lines_keeps_line_breaks_and_nothing_else_that_moves_the_cursor() -> None:
+    assert printable_lines("a\nb\r\nc\rd\te\x0bf\u2028g\x1b[2J") == "a\nb\nc\\rd    e f g\\x1b[2J"
+    assert printable_lines("  Zürich  ") == "  Zürich  "
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\r"), max_size=9)))
+def test_printable_lines_does_the_same_with_the_parts_of_a_text(parts: list[str]) -> None:
+    shown = printable_lines("".join(parts))
+    assert shown == "".join(map(printable_lines, parts))
+    assert shown.replace("\n", "").isprintable()

@@ -2,13 +2,13 @@
 
 The modules, from the bottom up:
 
-- `journal` and `archive`: the history of a session, and the interface of its storage.
+- `times`, `journal` and `archive`: the history of a session, and the interface of its storage.
 - `states`: states of clients, sessions and agents, with the transitions between them.
 - `sessions`, `requests` and `registry`: one session with its clients, their requests, and the owners of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
 - `output`: messages and effects, collected for the driver.
 - `agent_requests`, `terminals`, `unopened`, `echoes`, `cut_turns`: parts of the state of an agent process.
-- `capabilities`, `mcp_servers`, `access_rules`, `updates`: pure functions on messages.
+- `capabilities`, `mcp_servers`, `access_rules`, `file_fence`, `updates`: pure functions on messages.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
 - `routing`, `turns`, `preconditions`, `rejoining`, `continuing`, `session_list`, `opening`, `closing`,
   `initialization`: decisions.

@@ -16,7 +16,13 @@ from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message, RawId
-from acp_gateway.protocol.methods import CANCEL_REQUEST, CREATE_ELICITATION, REQUEST_PERMISSION, Audience
+from acp_gateway.protocol.methods import (
+    CANCEL_REQUEST,
+    CREATE_ELICITATION,
+    REQUEST_PERMISSION,
+    Audience,
+    current_name,
+)
 from acp_gateway.protocol.spans import TooMany
 
 LONG: Final = 24 * 3600.0
@@ -51,10 +57,16 @@ class AgentRequest:
         """True if a turn was running when the request arrived."""
         self.arrived_at = arrived_at
         """Arrival, in seconds of the driver's clock."""
+        self.arrived_time: int | None = None
+        """Arrival, in milliseconds since 1970."""
+        self.key = ""
+        """Word for the request at all clients alike, unique within this gateway process."""
         self.forwarded_ids: dict[Client, int] = {}
         """Ids that the request was forwarded under, by client."""
         self.refusal: bytes | None = None
         """Response for the agent where no client decides: the last error, if there was one."""
+        self.fenced_off = False
+        """True if it is for a file, and is refused without asking a client."""
         self.forwarded_message = message
         """The message as forwarded, except for its id."""
         self.translate: Callable[[Client, bytes], bytes] | None = None
@@ -73,8 +85,8 @@ class AgentRequest:
 
     @property
     def method(self) -> str:
-        """Method of the request."""
-        return self.message.method
+        """Method of the request, by its current name; the clients get the agent's."""
+        return current_name(self.message.method)
 
     @property
     def is_decision(self) -> bool:
@@ -84,7 +96,7 @@ class AgentRequest:
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
         call = {name: lookup.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
-        return {"method": self.method, "tool": call, "connected": 0}
+        return {"requestId": self.key, "method": self.method, "tool": call, "connected": 0}
 
     @property
     def title(self) -> str | None:
@@ -120,14 +132,18 @@ class AgentRequest:
         """Return the kind of an option, such as `allow_once`, if the agent named it."""
         return self._offered().get(choice)
 
-    def _offered(self) -> dict[str | None, str | None]:
-        """Return the kinds of the offered options, by id."""
+    def name_of(self, choice: str) -> str | None:
+        """Return the name of an option, if it has one."""
+        return self._offered("name").get(choice)
+
+    def _offered(self, member: str = "kind") -> dict[str | None, str | None]:
+        """Return a member of the offered options, by their ids."""
         options = lookup.param(self.message, "options")
         if options is None or options[:1] != b"[":
             return {}
         # Their number was limited when the request came.
         offered = lookup.elements_of(options, len(options))
-        return {lookup.text_at(option, "optionId"): lookup.text_at(option, "kind") for option in offered}
+        return {lookup.text_at(option, "optionId"): lookup.text_at(option, member) for option in offered}
 
 
 class AgentRequests:
@@ -135,7 +151,8 @@ class AgentRequests:
 
     def __init__(self, out: Outgoing, decision_size: int) -> None:
         self._out = out
-        self._decision_size = decision_size
+        self.decision_size = decision_size
+        """Maximum bytes of a response that counts as a decision."""
         # The earliest first. An agent may reuse an id before its request is answered.
         self._open: dict[AgentRequest, None] = {}
 
@@ -165,6 +182,13 @@ class AgentRequests:
         """Register a request of the agent."""
         self._open[request] = None
 
+    def show(self, request: AgentRequest) -> None:
+        """Show a request of a session as open for a moment: it is refused, and no client gets it."""
+        assert request.session is not None
+        self._open[request] = None
+        request.session.note_change()
+        del self._open[request]
+
     def forward(self, request: AgentRequest, clients: Iterable[Client]) -> None:
         """Forward a request to clients that do not have it yet."""
         for client in clients:
@@ -189,7 +213,7 @@ class AgentRequests:
             self._out.log(f"dropped a response of {client.name} to no open request")
             return None
         del request.forwarded_ids[client]
-        too_large = request.is_decision and len(response.text) > self._decision_size
+        too_large = request.is_decision and len(response.text) > self.decision_size
         if not too_large and request.accepts(response):
             if request.is_decision:
                 text = decision(request, response)
@@ -203,7 +227,7 @@ class AgentRequests:
             # The response itself may be as large as any message, and is not kept.
             why = "no client gave a valid answer"
             request.refusal = jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, why)
-        why = f", as its response is larger than decision_size ({self._decision_size})" if too_large else ""
+        why = f", as its response is larger than decision_size ({self.decision_size})" if too_large else ""
         self._out.log(
             f"{client.name} did not answer {request.method:.80} with a decision{why}: "
             "the request stays open for the others"
@@ -308,6 +332,8 @@ class AgentRequests:
 
     def _close(self, request: AgentRequest) -> None:
         self._open.pop(request, None)
+        if request.session is not None:
+            request.session.note_change()
         for client, minted in list(request.forwarded_ids.items()):
             self._cancel_at(request, client, minted)
 

@@ -19,7 +19,7 @@ from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, Request
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Session
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session, TurnOutcome
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
@@ -133,6 +133,8 @@ class AgentState:
         """Extra messages that expensive requests count as in rate limits, until they are charged."""
         self.now = 0.0
         """Seconds of the driver's clock."""
+        self.wall_time: int | None = None
+        """Milliseconds since 1970; None if the driver does not tell."""
         self._last_id = 0
 
     @property
@@ -202,6 +204,7 @@ class AgentState:
         """Add a session to this process, in this state."""
         session.move_to(state)
         self.unopened.forget(session)
+        session.created_at = session.created_at or self.wall_time
         self.live[session.id] = session
         self.registry.add(session, self)
 
@@ -233,6 +236,7 @@ class AgentState:
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
+            session.note_change()
         if hosts and client.controls and not client.scope.guest and client.scope.identity == session.owner:
             session.host = client
         self.send_position(session, [client])
@@ -260,13 +264,14 @@ class AgentState:
             return
         sender = echo.request.client
         for chunk in echo.withheld:
-            session.write(chunk)
+            session.write(chunk, time=self.wall_time)
             self.out.clients((client for client in session.attached if client is not sender), chunk)
         self.send_position(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)
         session.attached.pop(client, None)
+        session.note_change()
         client.sessions.pop(session, None)
         # A connection bound to this session may join it again.
         client.joined = False
@@ -377,6 +382,9 @@ class AgentState:
         if agent_request.session is not None:
             news = {"method": agent_request.method, "toolCallId": call, "decision": decision}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
+            identity = None if client is None else client.scope.identity
+            outcome = decision if chosen is None else agent_request.name_of(chosen) or chosen
+            agent_request.session.note_decision(agent_request.key, Decision(identity, outcome))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = lookup.text_param(agent_request.message, "toolCall", "kind")
         session = agent_request.message.session if agent_request.session is None else agent_request.session.id
@@ -388,19 +396,15 @@ class AgentState:
         """Fan out a choice of one client to the other clients of the session."""
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
-        session.write(update, kind)
+        session.write(update, kind, self.wall_time)
         self.out.clients((client for client in session.attached if client is not sender), update)
         self.send_position(session, (client for client in session.attached if client is sender))
 
-    def turn_ended(self, session: Session, began: float, reason: str | None, why: str | None = None) -> None:
-        """Notify subscribers that a turn ended, and queue the `turn_end` hook.
-
-        Args:
-            session: the session of the turn.
-            began: start time of the turn.
-            reason: the agent's stop reason.
-            why: the reason why the turn was ended in the agent's place.
-        """
+    def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
+        """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""
+        session.last_turn = outcome
+        session.note_change()
+        reason, why = outcome.stop_reason, outcome.cut
         self.notify(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(

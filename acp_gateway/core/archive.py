@@ -1,4 +1,4 @@
-"""Interface of the storage that keeps sessions for the next gateway process.
+"""Interface of the storage that keeps sessions for the next gateway process, and of who watches them change.
 
 The core calls it directly, without an effect in its output: each update is stored, and a journal is stored as it is at
 the time of the call.
@@ -24,11 +24,11 @@ class Archive(Protocol):
     def remove(self, session: "Session") -> None:
         """Delete a session."""
 
-    def write(self, session: "Session", message: bytes, state: str | None) -> None:
-        """Store a message that was appended to a session's journal."""
+    def write(self, session: "Session", message: bytes, state: str | None, time: int | None) -> None:
+        """Store a message that was appended to a session's journal at this time, in milliseconds since 1970."""
 
-    def extend(self, session: "Session", messages: Sequence[bytes]) -> None:
-        """Store messages without state that were appended to a session's journal."""
+    def extend(self, session: "Session", messages: Sequence[bytes], time: int | None) -> None:
+        """Store messages without state that were appended to a session's journal at this time."""
 
     def end_turn(self, session: "Session") -> None:
         """Store the end of a turn."""
@@ -38,6 +38,9 @@ class Archive(Protocol):
 
     def finish_journal(self, session: "Session") -> None:
         """Finish storing a journal that is about to be cleared; the stored part stays."""
+
+    def note_change(self, session: "Session") -> None:
+        """Note a change that is not stored: of its state, its turns, its clients, or the agent's requests."""
 
     def holds(self, session: "Session") -> bool:
         """Return True if the journal of a session that is not live can be read."""
@@ -51,11 +54,12 @@ class NoArchive:
 
     def keep(self, session: "Session") -> None: ...
     def remove(self, session: "Session") -> None: ...
-    def write(self, session: "Session", message: bytes, state: str | None) -> None: ...
-    def extend(self, session: "Session", messages: Sequence[bytes]) -> None: ...
+    def write(self, session: "Session", message: bytes, state: str | None, time: int | None) -> None: ...
+    def extend(self, session: "Session", messages: Sequence[bytes], time: int | None) -> None: ...
     def end_turn(self, session: "Session") -> None: ...
     def replace(self, session: "Session") -> None: ...
     def finish_journal(self, session: "Session") -> None: ...
+    def note_change(self, session: "Session") -> None: ...
 
     def holds(self, session: "Session") -> bool:
         """Return False."""

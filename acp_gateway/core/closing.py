@@ -5,12 +5,13 @@ from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.opening import SessionOpening
+from acp_gateway.core.rejoining import asks_to_forget
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 
 
@@ -27,19 +28,28 @@ class SessionClosing:
         self._dispatch = dispatch
 
     def close(self, client: Client, request: Request) -> None:
-        """Close a session at the agent, or detach the client while other controllers are connected."""
+        """Close a session at the agent, or detach the client while other controllers are connected.
+
+        A request to forget it removes its entry as well, also if the agent can't close it: a session that was opened
+        as a test is not to be listed.
+        """
         session = self._agent.session_of_request(client, request)
         if session is None:
             return
         controllers = (other for other in session.controllers() if other is not client and not other.scope.guest)
         others = any(other.connected for other in controllers)
-        may_end = client.controls and not client.scope.guest and self._agent.abilities.close
-        if others or not may_end:
+        may_end = client.controls and not client.scope.guest and not others
+        # As for a deletion, which a connection bound to one session may not request.
+        forgets = may_end and client.scope.only is None and asks_to_forget(request.message)
+        if may_end and self._agent.abilities.close:
+            self._end(session, request, forgets=forgets)
+        elif forgets and not session.turns:
+            self._remove(session, forgotten=True)
+            self._agent.answer(request, b"{}")
+        else:
             self._agent.detach(session, client)
             self._agent.answer(request, b"{}")
             self._agent.announce_waiting()
-        else:
-            self._end(session, request)
 
     def delete(self, client: Client, request: Request) -> None:
         """Delete a session at the agent, live or not."""
@@ -51,26 +61,23 @@ class SessionClosing:
             client, session_id, request
         )
         if session is not None:
-            self._end(session, request)
+            self._end(session, request, forgets=True)
 
-    def _end(self, session: Session, request: Request) -> None:
+    def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
         """Forward a close or delete to the agent; a session that was not live is added to this process meanwhile."""
         request.session = session
-        then = partial(self._closed, session=session, first=self._opening.is_first(session))
+        then = partial(self._closed, session=session, first=self._opening.is_first(session), forgets=forgets)
         if session.live:
             session.move_to(SessionState.CLOSING)
         else:
             self._agent.add_session(session, SessionState.DELETING)
         self._agent.forward(request, then)
 
-    def _closed(self, request: Request, response: Message, *, session: Session, first: bool) -> None:
+    def _closed(self, request: Request, response: Message, *, session: Session, first: bool, forgets: bool) -> None:
         """Handle the response to closing or deleting a session."""
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         if not response.error:
-            deleted = request.message.method == methods.DELETE
-            self._agent.notify(session, "deleted" if deleted else "closed")
-            self._turns.cancel_queued(session)
-            self._opening.remove_session(session, forgotten=deleted)
+            self._remove(session, forgotten=forgets)
         elif session.state is SessionState.DELETING:
             self._opening.remove_session(session, forgotten=first)
         else:
@@ -78,3 +85,8 @@ class SessionClosing:
         self._agent.respond(request, response)
         for waiting in held:
             self._dispatch(waiting)
+
+    def _remove(self, session: Session, *, forgotten: bool) -> None:
+        self._agent.notify(session, "deleted" if forgotten else "closed")
+        self._turns.cancel_queued(session)
+        self._opening.remove_session(session, forgotten=forgotten)

@@ -64,10 +64,10 @@ def end_wait(session: Session) -> None:
         session.archive.keep(session)
 
 
-def continue_journal(session: Session, epoch: str) -> None:
-    """Continue a journal in another epoch; a gap stands for messages that may be missing at its end."""
+def continue_journal(session: Session, epoch: str, time: int | None) -> None:
+    """Continue a journal in another epoch, at this time; a gap stands for messages that may be missing at its end."""
     session.journal.rename(epoch)
     session.archive.keep(session)
     if session.may_lack_end:
         session.may_lack_end = False
-        session.write(gap(session.id, MAY_BE_MISSING))
+        session.write(gap(session.id, MAY_BE_MISSING), time=time)

@@ -6,11 +6,12 @@ from typing import Any
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.continuing import end_wait
+from acp_gateway.core.cut_turns import AGENT_ENDED
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
 from acp_gateway.core.requests import ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client
+from acp_gateway.core.sessions import Client, TurnOutcome
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
@@ -53,12 +54,14 @@ class Initialization:
 
     def begin(self, proposal: Message | None = None) -> None:
         """Initialize a new process; `proposal` is the client's request that caused its start."""
-        if self._first is None:
-            if proposal is None or self._agent.policy.shared:
-                self._first = capabilities.own_initialize(self._agent.policy.serves, self._agent.policy.version)
-            else:
-                self._proposal, serves = proposal, self._agent.policy.serves
-                self._first = jsonrpc.parse(capabilities.mask_capabilities(without_own_meta(proposal.text), serves))
+        policy = self._agent.policy
+        if policy.shared or (self._first is None and proposal is None):
+            self._first = capabilities.own_initialize(policy.serves, policy.version)
+        elif self._first is None and proposal is not None:
+            self._proposal = proposal
+            text = capabilities.mask_capabilities(without_own_meta(proposal.text), policy.serves)
+            self._first = jsonrpc.parse(text)
+        assert self._first is not None
         self._agent.move_to(AgentPhase.STARTING)
         self._agent.forward(OwnRequest(self._first), self._initialized)
 
@@ -83,10 +86,12 @@ class Initialization:
             self._first = None
         for session in list(agent.live.values()):
             agent.end_echo(session)
+            if session.state is not SessionState.DORMANT:
+                session.process_exited = reason == AGENT_ENDED
             if session.turns:
                 if reason is not None:
                     session.end_turn()
-                agent.turn_ended(session, min(session.turns.values()), None, reason)
+                agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=reason))
             session.turns.clear()
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
+from acp_gateway.core.times import Times
+
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
 client that returns with an older epoch gets a gap."""
@@ -26,6 +28,8 @@ class TurnMessages(NamedTuple):
     """Kinds of the messages that hold a state, by index and in order."""
     ends_turn: bool
     """True if the turn ends after them."""
+    times: Times = Times()
+    """Times of the messages, which are numbered from 0."""
 
 
 class Journal:
@@ -51,6 +55,8 @@ class Journal:
         # The held messages, and the position before and the kind of those that hold a state, which are few.
         self._messages: deque[bytes] = deque()
         self._states: deque[tuple[int, str]] = deque()
+        # The times of the held messages, by the position before each.
+        self._times = Times()
         # Number of messages of each ended turn, and of those after them.
         self._turns: deque[int] = deque()
         self._running = 0
@@ -60,19 +66,25 @@ class Journal:
         self._position = 0
         self._truncated = False
 
-    def append(self, message: bytes, state: str | None = None) -> None:
+    def append(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
         """Append a message, and cut off what exceeds the limit.
 
         Args:
             message: a `session/update`.
             state: the kind of update, if only the last of its kind counts.
+            time: its time in milliseconds since 1970; None if that is unknown.
         """
         if state is not None:
             self._states.append((self._position, state))
-        self.extend((message,))
+        self.extend((message,), time)
 
-    def extend(self, messages: Sequence[bytes]) -> None:
+    def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
         """Append messages without state, each as `append` does."""
+        if messages:
+            self._times.begin(self._position, time)
+            self._append(messages)
+
+    def _append(self, messages: Sequence[bytes]) -> None:
         self._messages.extend(messages)
         self._running += len(messages)
         self._position += len(messages)
@@ -148,14 +160,27 @@ class Journal:
 
     def since(self, position: int) -> list[bytes] | None:
         """Return the messages after a position, in order; None if some of them are not held any more."""
-        missing = self._position - position
-        if not 0 <= missing <= len(self._messages):
-            return None
-        return list(islice(self._messages, len(self._messages) - missing, None))
+        return self.messages(position, self._position) if self.start <= position <= self._position else None
+
+    def messages(self, begin: int, end: int) -> list[bytes]:
+        """Return the held messages after position `begin` and up to `end`, in order.
+
+        Takes a step for each held message before or after them, whichever are fewer.
+        """
+        first, last = max(begin - self.start, 0), min(end - self.start, len(self._messages))
+        if first < len(self._messages) - last:
+            return list(islice(self._messages, first, last)) if first < last else []
+        backwards = list(islice(reversed(self._messages), len(self._messages) - last, len(self._messages) - first))
+        backwards.reverse()
+        return backwards
+
+    def times(self, begin: int, end: int) -> list[int | None]:
+        """Return the times of the messages that `messages` returns, in milliseconds since 1970; None if unknown."""
+        return self._times.of(max(begin, self.start), min(end, self._position))
 
     def runs(self) -> list[TurnMessages]:
-        """Return the held messages, except those set aside, turn by turn. Takes a step per turn and state, none per
-        message."""
+        """Return the held messages, except those set aside, turn by turn. Takes a step per turn, state and time, none
+        per message."""
         runs = []
         messages, states, start = iter(self._messages), deque(self._states), self.start
         for count, ends_turn in [*((count, True) for count in self._turns), (self._running, False)]:
@@ -163,7 +188,8 @@ class Journal:
             while states and states[0][0] < start + count:
                 position, kind = states.popleft()
                 kinds[position - start] = kind
-            runs.append(TurnMessages(list(islice(messages, count)), kinds, ends_turn))
+            times = self._times.part(start, start + count)
+            runs.append(TurnMessages(list(islice(messages, count)), kinds, ends_turn, times))
             start += count
         return runs if self._running else runs[:-1]
 
@@ -184,25 +210,32 @@ class Journal:
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))
-        for messages, states, ends_turn in runs:
+        turns = list(runs)
+        self._position = position - sum(len(turn.messages) for turn in turns)
+        for messages, states, ends_turn, times in turns:
             self._states.extend((self._position + index, kind) for index, kind in states.items())
-            self.extend(messages)
+            if messages:
+                self._times.extend(self._position, times, self._position)
+                self._append(messages)
             if ends_turn:
                 self.turn_ended()
-        shift = position - self._position
-        self._states = deque((at + shift, kind) for at, kind in self._states)
-        self._position = position
         self._truncated |= truncated
 
-    def states(self) -> list[bytes]:
-        """Return the last message of each kind of state, in order of arrival. Takes a step per held state."""
+    def states(self, before: int | None = None) -> list[bytes]:
+        """Return the last message of each kind of state, in order of arrival. Takes a step per held state.
+
+        Args:
+            before: position up to which messages count, at least `start`; None for all.
+        """
         last: dict[str, int] = {}
         for position, kind in self._states:
+            if before is not None and position >= before:
+                break
             last.pop(kind, None)
             last[kind] = position
-        before = [message for kind, message in self._aside.items() if kind not in last]
+        aside = [message for kind, message in self._aside.items() if kind not in last]
         # Access in the middle of a deque takes time, so only the last message of each kind is read.
-        return before + [self._messages[position - self.start] for position in last.values()]
+        return aside + [self._messages[position - self.start] for position in last.values()]
 
     def copy(self, rewrite: Callable[[bytes], bytes], epoch: str) -> "Journal":
         """Return a copy for a forked session.
@@ -214,6 +247,7 @@ class Journal:
         copied = Journal(self._limit, epoch)
         copied._messages.extend(map(rewrite, self._messages))
         copied._states.extend(self._states)
+        copied._times = self._times.copy()
         copied._turns.extend(self._turns)
         copied._running = self._running
         copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
@@ -251,4 +285,5 @@ class Journal:
             self._aside[kind] = cut[position - start]
             self._size += len(self._aside[kind])
             states += 1
+        self._times.cut(self.start)
         self._truncated = self._truncated or states < count

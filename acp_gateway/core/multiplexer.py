@@ -127,8 +127,16 @@ class Multiplexer:
         """Number of requests of the agent that a user has to decide."""
         return sum(agent_request.is_decision for agent_request in self._agent.agent_requests)
 
+    def set_policy(self, policy: Policy) -> None:
+        """Use another policy from now on, unless it is for other clients: of one connection, identity, or all."""
+        before = self._agent.policy
+        if (policy.shared, policy.common) == (before.shared, before.common):
+            self._agent.policy = policy
+            self._agent.agent_requests.decision_size = policy.decision_size
+
     def attach(self, client: Client) -> None:
         """Add a client; `initialize` follows."""
+        client.presence_time = self._agent.wall_time
         self._agent.clients[client] = None
 
     def receive_from_client(self, client: Client, text: bytes) -> None:
@@ -190,10 +198,12 @@ class Multiplexer:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.become(Presence.AWAY)
         client.away_since = self._agent.now
+        self._note_presence(client)
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.become(Presence.CONNECTED)
+        self._note_presence(client)
         self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
@@ -269,9 +279,14 @@ class Multiplexer:
         for session in list(self._agent.live.values()):
             self._agent.remove_session(session)
 
-    def set_time(self, now: float) -> None:
-        """Set the time to `now`, in seconds of a monotonic clock."""
-        self._agent.now = now
+    def set_time(self, now: float, wall_time: int | None = None) -> None:
+        """Set the time.
+
+        Args:
+            now: seconds of a monotonic clock.
+            wall_time: milliseconds since 1970, for what clients are shown; None to store no times.
+        """
+        self._agent.now, self._agent.wall_time = now, wall_time
         if not self._agent.agent_requests:
             return  # For each batch of each client.
         self._agent.announce_waiting()
@@ -394,6 +409,12 @@ class Multiplexer:
         agent_request = self._agent.agent_requests.receive_response(client, response)
         if agent_request is not None and agent_request.is_decision:
             self._agent.report_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
+
+    def _note_presence(self, client: Client) -> None:
+        """Note that a client is away or back, in each of its sessions."""
+        client.presence_time = self._agent.wall_time
+        for session in client.sessions:
+            session.note_change()
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

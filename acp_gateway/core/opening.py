@@ -100,7 +100,7 @@ class SessionOpening:
         if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
-            continue_journal(session, self._agent.registry.new_epoch())
+            continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
             tail = missed_messages(session, client, rejoin)
             history = () if resumes else self._translated(client, updates.history(session))
             continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
@@ -219,9 +219,15 @@ class SessionOpening:
             ):
                 if waits_for_journal(self._agent, session, request):
                     return
+                continuation = None
+                if Rejoin.of(request) is not None and session.journal_loaded and session.journal.epoch:
+                    # The client, or those that it serves, know the positions in the history.
+                    continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
+                    continuation = _Continuation((), proven=True)
                 self._agent.waiting.add(request, Until.SESSION_OPEN, session)
                 method = methods.LOAD if self._agent.abilities.load else methods.RESUME
-                self._open(session, OwnRequest(session.opening_request(method)), replay_to=None)
+                own = OwnRequest(session.opening_request(method))
+                self._open(session, own, replay_to=None, continuation=continuation)
 
     def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
         """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
@@ -381,7 +387,7 @@ class SessionOpening:
         else:
             # The journal here is what clients have seen: of the agent's replay only the states are new.
             for state in recorded.states():
-                session.write(state, jsonrpc.parse(state).update)
+                session.write(state, jsonrpc.parse(state).update, self._agent.wall_time)
             session.end_turn()
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
@@ -437,7 +443,7 @@ class SessionOpening:
             # The history is known to all clients; the present states may be new to them.
             for text in [*updates.changes(session, response), *recorded.states()]:
                 state = jsonrpc.parse(text)
-                session.write(text, state.update)
+                session.write(text, state.update, self._agent.wall_time)
                 updates.read_state(session, state)
                 self._agent.out.clients(session.attached, text)
             session.merge_result(response)

@@ -30,6 +30,7 @@ class Registry:
         self._archive = archive
         self._run = run
         self._epochs = 0
+        self._requests = 0
         # By agent and id. Several sessions can share an id: agents that count their sessions restart the count each
         # time.
         self._sessions: dict[tuple[str, str], list[Session]] = {}
@@ -45,6 +46,17 @@ class Registry:
         """Return a new word for the positions in one journal."""
         self._epochs += 1
         return f"{self._run}-{self._epochs}"
+
+    def new_request_key(self) -> str:
+        """Return a new key for an agent request."""
+        self._requests += 1
+        return f"{self._run}-{self._requests}"
+
+    def set_archived(self, session: Session, *, archived: bool) -> None:
+        """Put a session away, or take it back."""
+        if session.archived != archived:
+            session.archived = archived
+            self._archive.keep(session)
 
     def restore(self, session: Session) -> None:
         """Register a session of an earlier gateway process; it is not live."""
@@ -105,6 +117,15 @@ class Registry:
             return None
         return seen[0] if seen else None
 
+    def find_by_id(self, scope: SessionScope, session_id: str) -> Session | None:
+        """Return the session of that id in this scope, of any agent, as `find` does; a live one first."""
+        agents = {session.agent: None for session in self._by_id.get(session_id, ())}
+        found = [it for agent in agents if (it := self.find(scope, agent, session_id)) is not None]
+        if scope.guest and len(found) > 1:
+            return None
+        found.sort(key=lambda session: not session.live)
+        return found[0] if found else None
+
     def live(self, scope: SessionScope) -> list[Session]:
         """Return the live sessions in scope, in the order in which they became live.
 
@@ -132,8 +153,9 @@ class Registry:
             return False
         if scope.workspaces is not None:
             return False  # Its workspace is unknown here.
-        # Two agents of the configuration may be one program, with one disk.
-        elsewhere = self._by_id.get(session_id, ())
+        # Two agents of the configuration may be one program, with one disk; those of nodes have the node's.
+        machine = agent.rpartition("/")[0]
+        elsewhere = [it for it in self._by_id.get(session_id, ()) if it.agent.rpartition("/")[0] == machine]
         if any(session.live or session.owner != scope.identity for session in elsewhere):
             return False
         return scope.identity == self.own_identity and not self.known(agent, session_id)

@@ -66,6 +66,11 @@ class Rejoin:
         )
 
 
+def asks_to_forget(close: Message) -> bool:
+    """Return whether a `session/close` asks that the session be forgotten, as if it had been deleted."""
+    return _may_have_own_meta(close.text) and lookup.param(close, "_meta", META, "forget") == b"true"
+
+
 def last_id(initialize: Message) -> int:
     """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
     return _number(lookup.param(initialize, "_meta", META, "lastId") if _may_have_own_meta(initialize.text) else None)

@@ -10,16 +10,18 @@ owner, and never dropped.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.core import access_rules, updates
+from acp_gateway.core import access_rules, file_fence, updates
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.journal import Journal
+from acp_gateway.core.preconditions import PATH_LENGTH
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
-from acp_gateway.protocol.methods import Audience
+from acp_gateway.protocol.methods import Audience, Capability
+from acp_gateway.protocol.reasons import in_one_line
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
@@ -94,7 +96,7 @@ class Routing:
             if _USER_CHUNK in lines[0]:
                 return False
             self._agent.end_echo(session)
-        session.extend(lines)
+        session.extend(lines, self._agent.wall_time)
         self._agent.out.fan_out(session.attached, lines)
         return True
 
@@ -109,6 +111,7 @@ class Routing:
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is SessionState.OPENING:
             assert session.recorded is not None
+            # The agent does not tell the times of its history.
             _record(session, session.recorded, message, state)
             if session.replay_to is not None:
                 self._agent.out.replay(session.replay_to, [message.text])
@@ -118,7 +121,12 @@ class Routing:
                 self._agent.send_echo(session, session.echo, message.text)
                 return
             self._agent.end_echo(session)
-        session.write(message.text, state)
+        session.write(message.text, state, self._agent.wall_time)
+        tool_call = updates.tool_call_details(message)
+        if tool_call is not None:
+            # With the owner, because the audit throttles by identity.
+            about = {"session": session.id, "agent": self._agent.name, "identity": session.owner}
+            self._agent.out.audit("tool_call", None, **about, **tool_call)
         translated = self._agent.terminals.translations(message.text)
         if translated:
             for client in session.attached:
@@ -134,6 +142,11 @@ class Routing:
             self._remember_child(message, session)
 
     def notification(self, message: Message) -> None:
+        rules = methods.agent_method(message.method)
+        if rules.needs is not None or rules.audience is Audience.CONTROLLERS:
+            # Some clients ignore a missing id: an observer's would write the file, and the host be bypassed.
+            self.refuse(message, "is a request, which has an id")
+            return
         if message.method == methods.CANCEL_REQUEST:
             raw = lookup.param(message, "requestId")
             if raw is not None and raw[:1] not in (b"{", b"["):
@@ -161,6 +174,8 @@ class Routing:
     def request(self, message: Message) -> None:
         rules = methods.agent_method(message.method)
         if rules.needs is not None and rules.needs not in self._agent.policy.serves:
+            if rules.needs is Capability.FS:
+                self._show_refused(message)
             self.refuse(message, "was not offered: the client works on another machine")
         elif why := self._agent.limit_exceeded(
             message, len(self._agent.agent_requests), self._agent.agent_requests.size
@@ -170,6 +185,10 @@ class Routing:
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
             agent_request = AgentRequest(message, rules.audience, None, self._agent.now)
+            agent_request.arrived_time, agent_request.key = (
+                self._agent.wall_time,
+                self._agent.registry.new_request_key(),
+            )
             agent_request.candidates = self._candidates()
             agent_request.in_turn = any(session.turns for session in self._agent.live.values())
             self._agent.agent_requests.add(agent_request)
@@ -265,6 +284,7 @@ class Routing:
                 return
         if session is not None:
             agent_request.session = session
+            session.note_change()
             self._forward_in(session, agent_request)
         elif agent_request.audience is Audience.HOST and not self.openings:
             self._agent.agent_requests.settle_undecided(agent_request)
@@ -281,6 +301,8 @@ class Routing:
 
     def _forward_to_host(self, session: Session, agent_request: AgentRequest) -> None:
         """Ask the host of the session, or the client that runs the terminal in question."""
+        if self._is_fenced_off(session, agent_request):
+            return
         host = session.host
         if self._agent.terminals.names_terminal(agent_request.message):
             terminal = self._agent.terminals.named(agent_request.message)
@@ -297,6 +319,34 @@ class Routing:
             agent_request.translate = self._agent.terminals.created
         self._forward(agent_request, [host])
 
+    def _is_fenced_off(self, session: Session | None, agent_request: AgentRequest) -> bool:
+        """Refuse and audit a request for a file outside of the session's directories; return True if it was one."""
+        message = agent_request.message
+        if methods.agent_method(message.method).needs is not Capability.FS:
+            return False
+        flaw = file_fence.flaw_of_file_request(message, session)
+        if flaw is None:
+            return False
+        owner = None if session is None else session.owner
+        path = in_one_line((lookup.text_param(message, "path") or "")[:PATH_LENGTH], PATH_LENGTH)
+        about = {"session": message.session if session is None else session.id, "agent": self._agent.name}
+        method = f"{agent_request.method:.80}"
+        self._agent.out.audit("file_refused", None, **about, identity=owner, method=method, path=path, reason=flaw)
+        self._agent.out.log(f"refused a message of the agent: {method!r} {flaw}")
+        agent_request.fenced_off = True
+        error = jsonrpc.error(agent_request.id, jsonrpc.INVALID_PARAMS, f"{method} {flaw}", {"reason": "outside"})
+        self._agent.agent_requests.settle(agent_request, error)
+        return True
+
+    def _show_refused(self, message: Message) -> None:
+        """Show a refused request for a file to those who watch its session change; it is never open otherwise."""
+        session = None if message.session is None else self._agent.live.get(message.session)
+        if session is not None:
+            agent_request = AgentRequest(message, Audience.HOST, session, self._agent.now)
+            agent_request.arrived_time, agent_request.fenced_off = self._agent.wall_time, True
+            agent_request.key = self._agent.registry.new_request_key()
+            self._agent.agent_requests.show(agent_request)
+
     def _forward_to_requester(self, agent_request: AgentRequest) -> None:
         """Forward an elicitation for a request to the sender of that request, under the sender's id."""
         text = agent_request.message.text
@@ -312,6 +362,8 @@ class Routing:
 
     def _forward_to_identity(self, agent_request: AgentRequest) -> None:
         """Forward a request without a session to the controllers, if they are all of one identity."""
+        if self._is_fenced_off(None, agent_request):
+            return
         clients = self._unbound()
         if len({client.scope.identity for client in clients} | agent_request.candidates) != 1:
             clients = []

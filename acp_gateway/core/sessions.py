@@ -27,10 +27,13 @@ from acp_gateway.protocol.jsonrpc import IdKey, Message
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
-    from acp_gateway.core.requests import Request
+    from acp_gateway.core.requests import ErrorObject, Request
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
+
+MAX_DECISIONS: Final = 64
+"""Maximum number of remembered decisions of a session: a browser that was busy for a moment missed a few."""
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
@@ -73,6 +76,9 @@ class SessionScope:
         return session.owner == self.identity
 
 
+EDITOR: Final = "editor"
+"""Kind of the clients that speak ACP themselves."""
+
 _NO_LINKS: Final = frozenset[str]()
 """Shared by all clients: almost none has former links, and an empty set takes as much memory as a session's name."""
 
@@ -91,19 +97,29 @@ class Client:
         "joined",
         "link",
         "name",
+        "presence_time",
         "replays",
         "requests",
         "role",
         "scope",
         "sessions",
+        "via",
         "waiting_size",
         "wants_news",
     )
 
     def __init__(
-        self, name: str, scope: SessionScope, role: Role = Role.CONTROLLER, *, link: str | None = None
+        self,
+        name: str,
+        scope: SessionScope,
+        role: Role = Role.CONTROLLER,
+        *,
+        link: str | None = None,
+        via: str = EDITOR,
     ) -> None:
         self.name = name
+        self.via = via
+        """Kind of program that the client is, as others are shown it."""
         self.scope = scope
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
@@ -113,6 +129,8 @@ class Client:
         self._presence = Presence.CONNECTED
         self.away_since = -math.inf
         """Time of the last loss of the connection, in seconds of the driver's clock."""
+        self.presence_time: int | None = None
+        """Time of the last change of the presence, in milliseconds since 1970."""
         self._phase = ClientPhase.NEW
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
@@ -207,6 +225,26 @@ class ListEntry(NamedTuple):
     text: bytes
 
 
+class TurnOutcome(NamedTuple):
+    """The end of a turn."""
+
+    stop_reason: str | None = None
+    """The agent's stop reason."""
+    error: "ErrorObject | None" = None
+    """The agent's error, without its data."""
+    cut: str | None = None
+    """Reason why the turn was ended in the agent's place."""
+
+
+class Decision(NamedTuple):
+    """The end of an agent request that a user had to decide."""
+
+    identity: str | None
+    """Identity of the client that decided; None if none did in time."""
+    outcome: str | None
+    """Name of the selected option, or "cancelled" and other outcomes of the protocol, or "timeout"."""
+
+
 class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
@@ -248,6 +286,19 @@ class Session:
         """Name of the session's workspace, where known."""
         self.title: str | None = None
         self.updated_at: str | None = None
+        """Time of the last change in the agent's words."""
+        self.created_at: int | None = None
+        """Time at which the gateway has first known the session, in milliseconds since 1970."""
+        self.active_at: int | None = None
+        """Time of the last update, in milliseconds since 1970; of the last use if no update has a time."""
+        self.archived = False
+        """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
+        self.last_turn: TurnOutcome | None = None
+        """End of the last turn in this gateway process."""
+        self.decisions: dict[str, Decision] = {}
+        """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
+        self.process_exited = False
+        """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None
         """Entry in the last list."""
         self.result: dict[str, bytes] = {}
@@ -283,6 +334,8 @@ class Session:
     def move_to(self, state: SessionState) -> None:
         """Change the state at the agent process."""
         self._state = moved(SESSION_TRANSITIONS, self._state, state)
+        self.process_exited = self.process_exited and state in (SessionState.DORMANT, SessionState.PAST)
+        self.archive.note_change(self)
 
     @property
     def counts_as_open(self) -> bool:
@@ -308,15 +361,28 @@ class Session:
         """Yield the attached controllers."""
         return (client for client in self.attached if client.controls)
 
-    def write(self, message: bytes, state: str | None = None) -> None:
-        """Append an update to the journal and the archive; `state` as in `Journal.append`."""
-        self.journal.append(message, state)
-        self.archive.write(self, message, state)
+    def write(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
+        """Append an update to the journal and the archive; `state` and `time` as in `Journal.append`."""
+        self.active_at = time or self.active_at
+        self.journal.append(message, state, time)
+        self.archive.write(self, message, state, time)
 
-    def extend(self, messages: Sequence[bytes]) -> None:
-        """Append updates without state to the journal and the archive."""
-        self.journal.extend(messages)
-        self.archive.extend(self, messages)
+    def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
+        """Append updates without state to the journal and the archive; `time` as in `Journal.append`."""
+        self.active_at = time or self.active_at
+        self.journal.extend(messages, time)
+        self.archive.extend(self, messages, time)
+
+    def note_change(self) -> None:
+        """Tell the archive of a change that is not stored."""
+        self.archive.note_change(self)
+
+    def note_decision(self, key: str, decision: Decision) -> None:
+        """Remember how an agent request was decided."""
+        self.decisions[key] = decision
+        while len(self.decisions) > MAX_DECISIONS:
+            del self.decisions[next(iter(self.decisions))]
+        self.archive.note_change(self)
 
     def end_turn(self) -> None:
         """Record the end of a turn."""

@@ -9,7 +9,7 @@ from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
 from acp_gateway.core.requests import Request
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions import Client, Session, TurnOutcome
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -73,6 +73,12 @@ class Turns:
         self._agent.end_echo(session)
         turn_begins(session)
         session.turns[request] = self._agent.now
+        self._agent.registry.set_archived(session, archived=False)
+        title = updates.title_of(request.message) if session.title is None else None
+        if title is not None:
+            session.title = title
+            session.archive.keep(session)
+        session.note_change()
         if not self._agent.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message)
             # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
@@ -80,7 +86,7 @@ class Turns:
             if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
                 session.echo = Echo(request, chunks)
             for chunk in chunks:
-                session.write(chunk)
+                session.write(chunk, time=self._agent.wall_time)
                 self._agent.out.clients((other for other in session.attached if other is not request.client), chunk)
             self._agent.send_position(session, (client for client in session.attached if client is request.client))
         self._agent.notify(session, "turn_started", **describe_client(request.client))
@@ -94,7 +100,9 @@ class Turns:
         began = session.turns.pop(request, None)
         if began is None:
             return  # The session has ended before its turn.
-        self._agent.turn_ended(session, began, lookup.text_at(response.text, "result", "stopReason"))
+        error = updates.error_of(response) if response.error else None
+        stop_reason = lookup.text_at(response.text, "result", "stopReason")
+        self._agent.turn_ended(session, began, TurnOutcome(stop_reason, error))
         if session.turns:
             return
         session.end_turn()
@@ -126,17 +134,28 @@ class Turns:
         if mode is not None and not response.error:
             update = updates.mode_update(session, mode)
             self._agent.fan_out_choice(session, request.client, methods.MODE_UPDATE, update)
+            self._audit_choice("mode", request.client, session, mode)
         self._agent.respond(request, response)
 
     def _model_set(self, request: Request, response: Message, session: Session) -> None:
         model = lookup.text_param(request.message, "modelId")
         if model is not None and not response.error:
             updates.set_current(session, "models", "currentModelId", model)
+            session.note_change()
+            self._audit_choice("model", request.client, session, model)
         self._agent.respond(request, response)
+
+    def _audit_choice(self, what: str, client: Client, session: Session, chosen: str) -> None:
+        about = {"session": session.id, "agent": self._agent.name, what: chosen}
+        self._agent.out.audit(f"{what}_set", client, **about)
 
     def _option_set(self, request: Request, response: Message, session: Session) -> None:
         options = lookup.raw_at(response.text, "result", "configOptions")
         if options is not None:
             update = updates.config_update(session, options)
             self._agent.fan_out_choice(session, request.client, methods.CONFIG_UPDATE, update)
+            chosen = lookup.text_param(request.message, "value")
+            category = updates.option_category(options, lookup.text_param(request.message, "configId"))
+            if category in ("mode", "model") and chosen is not None:
+                self._audit_choice(category, request.client, session, chosen)
         self._agent.respond(request, response)

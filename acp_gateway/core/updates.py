@@ -4,13 +4,33 @@ from typing import Final
 
 import msgspec
 
+from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions import Session
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+from acp_gateway.protocol.reasons import reason_of
+from acp_gateway.protocol.spans import TooMany
 
-_NO_PASSTHROUGH: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE}
+_CODE_LENGTH: Final = 12
+"""Maximum length of an error code that is read, in digits: codes have 32 bits."""
+
+# The status of a tool call that has ended, as JSON text; and its common end. A quote within text has a backslash.
+_ENDED: Final = frozenset({b'"completed"', b'"failed"'})
+_END: Final = b'ed"'
+
+_INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
+"""Kinds of updates that may not pass through."""
+
+_TITLE_BLOCKS: Final = 4
+"""Maximum number of blocks of a prompt that are searched for a title."""
+
+_TITLE_SEARCH: Final = 1000
+"""Maximum characters of a text that are searched for a title: the first line of a prompt may be a whole file."""
+
+_TITLE_SIZE: Final = 80
+"""Maximum characters of a title from a prompt: a line of a list."""
 
 
 def session_of_passthrough(text: bytes) -> str | None:
@@ -34,9 +54,25 @@ def session_of_passthrough(text: bytes) -> str | None:
         return None
     if envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET:
         return None
-    if params.update is not None and params.update.kind in _NO_PASSTHROUGH:
+    update = params.update
+    if (
+        update is not None
+        and update.kind in _INSPECTED
+        and (update.kind != methods.TOOL_CALL_UPDATE or text.find(_END) >= 0)
+    ):
+        # Nearly all updates of a tool call are progress, which is not audited.
         return None
     return params.session
+
+
+def tool_call_details(message: Message) -> dict[str, str | None] | None:
+    """Return what the audit has of a tool call that begins or has ended, never its text; None for other updates."""
+    if message.update == methods.TOOL_CALL_UPDATE:
+        if lookup.param(message, "update", "status") not in _ENDED:
+            return None
+    elif message.update != methods.TOOL_CALL:
+        return None
+    return {name: lookup.text_param(message, "update", name) for name in ("toolCallId", "kind", "status")}
 
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
@@ -62,6 +98,19 @@ def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
     ]
 
 
+def title_of(prompt: Message) -> str | None:
+    """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
+    blocks = lookup.param(prompt, "prompt")
+    if blocks is None or not blocks.startswith(b"["):
+        return None
+    for block in lookup.elements_of(blocks, len(blocks))[:_TITLE_BLOCKS]:
+        words = (lookup.text_at(block, "text") or "").strip()[:_TITLE_SEARCH].split("\n", 1)[0].split()
+        if words:
+            line = " ".join(words)
+            return line if len(line) <= _TITLE_SIZE else line[: _TITLE_SIZE - 1] + "…"
+    return None
+
+
 def mode_update(session: Session, mode_id: str) -> bytes:
     """Set the session's mode, and compose the update for the other clients."""
     set_current(session, "modes", "currentModeId", mode_id)
@@ -72,6 +121,17 @@ def config_update(session: Session, options: bytes) -> bytes:
     """Set the session's options, and compose the update for the other clients."""
     session.result["configOptions"] = options
     return session_update(session.id, CONFIG_UPDATE, configOptions=options)
+
+
+def option_category(options: bytes, config_id: str | None) -> str | None:
+    """Return the category of an option of a session, such as `mode`, from the agent's list of all of them."""
+    try:
+        offered = lookup.elements_of(options) if options[:1] == b"[" else []
+    except TooMany:
+        return None
+    found = (option for option in offered if lookup.text_at(option, "id") == config_id)
+    option = next(found, None)
+    return None if option is None else lookup.text_at(option, "category")
 
 
 def changes(session: Session, reopened: Message) -> list[bytes]:
@@ -111,6 +171,13 @@ def read_state(session: Session, update: Message) -> None:
         session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
+
+
+def error_of(response: Message) -> ErrorObject:
+    """Return code and message of an error response; -32603 if it has no readable code."""
+    raw = lookup.raw_at(response.text, "error", "code") or b""
+    code = int(raw) if raw.removeprefix(b"-").isdigit() and len(raw) < _CODE_LENGTH else jsonrpc.INTERNAL_ERROR
+    return ErrorObject(code, reason_of(response.text))
 
 
 def opening_result(session: Session, *, with_id: bool) -> bytes:

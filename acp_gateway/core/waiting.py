@@ -68,10 +68,13 @@ class Waiting:
         assert request not in self._events
         self._events[request] = Event(until, key)
         self._queues[until].setdefault(key, {})[request] = None
+        _note_change(key)
 
     def release(self, until: Until, key: Key = None) -> list[Request]:
         """Return the requests that waited for an event, in order."""
         released = list(self._queues[until].pop(key, ()))
+        if released:
+            _note_change(key)
         for request in released:
             del self._events[request]
         return released
@@ -167,3 +170,10 @@ class Waiting:
         del queue[request]
         if not queue:
             del self._queues[until][key]
+        _note_change(key)
+
+
+def _note_change(key: Key) -> None:
+    """Note that the number of requests that wait for an event of a session has changed."""
+    if isinstance(key, Session):
+        key.note_change()

@@ -71,6 +71,8 @@ class Shelf:
         self._limit = limit
         self.told: list[tuple[str, str]] = []
         """Names of the called methods, with the ids of their sessions."""
+        self.changes: list[str] = []
+        """Ids of sessions with changes that are not stored."""
         self.shown: dict[Session, dict[str, str | None]] = {}
         """Entries in lists of the stored sessions."""
         self.journals: dict[Session, Journal] = {}
@@ -94,13 +96,16 @@ class Shelf:
         self.journals.pop(session, None)
         self.open.discard(session)
 
-    def write(self, session: Session, message: bytes, state: str | None) -> None:
+    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
         self.told.append(("write", session.id))
-        self.journals[session].append(message, state)
+        self.journals[session].append(message, state, time)
 
-    def extend(self, session: Session, messages: Sequence[bytes]) -> None:
+    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
         self.told.append(("extend", session.id))
-        self.journals[session].extend(messages)
+        self.journals[session].extend(messages, time)
+
+    def note_change(self, session: Session) -> None:
+        self.changes.append(session.id)
 
     def end_turn(self, session: Session) -> None:
         self.told.append(("end_turn", session.id))
@@ -299,7 +304,7 @@ class Agent(Party):
             params={"sessionId": session_id, "update": {"sessionUpdate": "agent_message_chunk", "content": content}},
         )
 
-    def state(self, kind: str, session_id: str = "s", **members: Any) -> None:
+    def state(self, kind: str, session_id: str = "s", /, **members: Any) -> None:
         """Send a state update in a session."""
         params = {"sessionId": session_id, "update": {"sessionUpdate": kind, **members}}
         self.send(method="session/update", params=params)
@@ -456,9 +461,9 @@ class Scene:
         self.multiplexer.sessions_freed()
         self.deliver()
 
-    def pass_time(self, now: float) -> None:
-        """Set the time."""
-        self.multiplexer.set_time(now)
+    def pass_time(self, now: float, wall_time: int | None = None) -> None:
+        """Set the time, and the time of day."""
+        self.multiplexer.set_time(now, wall_time)
         self.deliver()
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_requests import LONG, AgentRequest
+from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import MAX_DECISIONS, Decision, Role, Session
 from acp_gateway.protocol import spans
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
@@ -1117,3 +1119,56 @@ def test_a_decision_with_more_members_than_are_looked_at_does_not_count() -> Non
     asked = ann.hears()
     ann.send(id=asked["id"], result=selected("yes") | {str(number): 1 for number in range(spans.MEMBERS)})
     assert scene.agent.heard() == []
+
+
+# Decisions, for who comes too late to see them
+
+
+def test_a_session_remembers_who_decided_and_what_by_the_name_of_the_option() -> None:
+    scene = Scene(registry=Registry("me", run="run"))
+    ann = scene.join("ann")
+    ann.new_session()
+    session = scene.session()
+    named = {"optionId": "yes", "name": "Allow once", "kind": "allow_once"}
+    nameless = {"optionId": "no", "kind": "reject_once"}
+    for number, chosen in enumerate(("yes", "no")):
+        params = {"sessionId": "s", "toolCall": {"toolCallId": "call"}, "options": [named, nameless]}
+        scene.agent.send(id=number, method="session/request_permission", params=params)
+        ann.choose(ann.hears(), chosen)
+    assert session.decisions == {"run-1": Decision("me", "Allow once"), "run-2": Decision("me", "no")}
+
+
+def test_a_decision_that_no_client_made_in_time_has_no_identity() -> None:
+    scene = Scene(make_policy(permission_timeout=60.0), Registry("me", run="run"))
+    scene.join("ann").new_session()
+    scene.agent.ask_permission()
+    scene.pass_time(60.0)
+    assert scene.session().decisions == {"run-1": Decision(None, "timeout")}
+
+
+def test_a_cancelled_turn_decides_its_requests() -> None:
+    scene = Scene(registry=Registry("me", run="run"))
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    scene.agent.ask_permission()
+    ann.cancel()
+    assert scene.session().decisions == {"run-1": Decision("me", "cancelled")}
+
+
+def test_a_session_remembers_its_last_decisions() -> None:
+    session = Session("agent", "s", "me", Journal(10))
+    for number in range(MAX_DECISIONS + 1):
+        session.note_decision(str(number), Decision("me", "yes"))
+    assert list(session.decisions) == [str(number) for number in range(1, MAX_DECISIONS + 1)]
+
+
+def test_each_request_of_an_agent_has_a_key_and_the_time_at_which_it_came() -> None:
+    scene = Scene(registry=Registry("me", run="run"))
+    scene.join("ann").new_session()
+    scene.pass_time(0.0, 1000)
+    scene.agent.ask_permission(1)
+    scene.pass_time(1.0, 2000)
+    scene.agent.ask_permission(1)
+    first, second = scene.multiplexer.waiting(scene.session())
+    assert (first.key, first.arrived_time, second.key, second.arrived_time) == ("run-1", 1000, "run-2", 2000)

@@ -376,7 +376,9 @@ def test_the_permission_waiting_hook_fires_once_while_no_controller_is_connected
     (event,) = scene.events
     assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 0)
     call = {"toolCallId": "call", "title": "do it", "kind": None}
-    assert event.details == {"method": "session/request_permission", "tool": call, "connected": 0}
+    (request,) = scene.multiplexer._agent.agent_requests
+    expected = {"requestId": request.key, "method": "session/request_permission", "tool": call, "connected": 0}
+    assert event.details == expected
     ann.back()
     ann.away()
     ann.gone()

@@ -42,12 +42,23 @@ def test_another_title_is_kept_and_the_same_once(shelf: Shelf) -> None:
     assert list(shelf.shown.values()) == [{"cwd": "/srv", "title": "a title", "updatedAt": None}]
 
 
+def test_the_first_prompt_gives_a_title_that_the_agent_may_replace(shelf: Shelf) -> None:
+    scene, ann = opened(shelf)
+    for text in ("fix the build\nplease", "and now the tests"):
+        ann.prompt(text)
+        scene.agent.answers("session/prompt", stopReason="end_turn")
+        assert list(shelf.shown.values()) == [{"cwd": "/srv", "title": "fix the build", "updatedAt": None}]
+    scene.agent.state("session_info_update", title="The build")
+    ann.prompt("again")
+    assert list(shelf.shown.values()) == [{"cwd": "/srv", "title": "The build", "updatedAt": None}]
+
+
 def test_what_was_said_is_written_and_where_a_turn_ends(shelf: Shelf) -> None:
     scene, ann = opened(shelf)
     ann.prompt()
     scene.agent.update("talk")
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert shelf.told[1:] == [("write", "s"), ("extend", "s"), ("end_turn", "s")]
+    assert shelf.told[1:] == [("keep", "s"), ("write", "s"), ("extend", "s"), ("end_turn", "s")]
     (kept,) = shelf.journals.values()
     assert kept.runs() == scene.session().journal.runs()
     ann.prompt()
@@ -135,9 +146,9 @@ def test_who_takes_the_place_of_another_and_who_is_forgotten_are_not_kept(
 def test_without_an_archive_nothing_is_held() -> None:
     it = session()
     archive = NoArchive()
-    for tell in (archive.keep, archive.remove, archive.end_turn, archive.replace):
+    for tell in (archive.keep, archive.remove, archive.end_turn, archive.replace, archive.note_change):
         tell(it)
-    archive.write(it, b"{}", None)
+    archive.write(it, b"{}", None, None)
     assert not archive.holds(it)
 
 

@@ -87,6 +87,74 @@ def test_an_agent_that_cannot_close_is_not_asked_to() -> None:
     assert the_session(scene).live
 
 
+FORGET = {"_meta": {"acp-gateway": {"forget": True}}}
+
+
+def test_a_close_that_asks_for_it_has_the_session_forgotten(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.request("session/close", sessionId="s", **FORGET)
+    scene.agent.answers("session/close")
+    assert ann.hears()["result"] == {}
+    assert list(scene.registry) == []
+
+
+def test_a_session_of_an_agent_that_cannot_close_is_forgotten_on_request() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.request("session/close", sessionId="s", **FORGET)
+    assert ann.hears()["result"] == {}
+    assert not scene.agent.heard()
+    assert scene.multiplexer.sessions == ()
+    assert list(scene.registry) == []
+    scene.agent.update("late")
+    assert not ann.heard()
+
+
+def test_a_session_at_work_that_its_agent_cannot_close_is_not_forgotten() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    scene.agent.hears()
+    ann.request("session/close", sessionId="s", **FORGET)
+    assert ann.hears()["result"] == {}
+    assert the_session(scene).live
+
+
+@pytest.mark.parametrize("meta", [{}, {"acp-gateway": {"forget": 1}}, {"acp-gateway": 1}, {"other": "acp-gateway"}])
+def test_a_close_without_a_clear_request_to_forget_keeps_the_session_known(
+    scene: Scene, ann: Peer, meta: dict[str, Any]
+) -> None:
+    ann.new_session()
+    ann.request("session/close", sessionId="s", _meta=meta)
+    scene.agent.answers("session/close")
+    assert [session.live for session in scene.registry] == [False]
+
+
+def test_a_connection_that_is_bound_to_a_session_cannot_have_it_forgotten(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    phone = scene.join("phone", only="s")
+    phone.load()
+    ann.gone()
+    phone.request("session/close", sessionId="s", **FORGET)
+    scene.agent.answers("session/close")
+    assert phone.hears()["result"] == {}
+    assert [session.live for session in scene.registry] == [False]
+
+
+def test_a_client_beside_others_and_a_guest_can_have_nothing_forgotten(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    bob = scene.join("bob")
+    bob.load()
+    gil = scene.join("gil", "guest-1", only="s", guest=True)
+    gil.load()
+    for peer in (gil, bob):
+        peer.request("session/close", sessionId="s", **FORGET)
+        assert peer.hears()["result"] == {}
+    assert the_session(scene).live
+
+
 def test_a_close_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     ann.request("session/close", sessionId="s")

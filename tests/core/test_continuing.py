@@ -132,6 +132,22 @@ def test_no_gap_is_told_in_a_session_that_had_ended_when_the_gateway_was_killed(
     assert texts(gateways.returns("ann", place).heard()) == ["two"]
 
 
+def test_a_client_that_joins_by_session_new_continues_the_journal_if_it_asks_for_that(
+    gateways: Gateways, place: Place
+) -> None:
+    gateways.stop()
+    scene = gateways.scene
+    bound = scene.join("page", only="s")
+    bound.request("session/new", cwd="/srv", mcpServers=[], _meta={"acp-gateway": {"continue": True}})
+    gateways.load_journal()
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("one, as the agent tells it")
+    scene.agent.answer(asked)
+    assert texts(bound.heard()) == ["one", "two"]
+    journal = scene.session().journal
+    assert (journal.position, journal.shared_with(*place)) == (place[1] + 1, place[1])
+
+
 def test_the_gap_is_told_however_late_the_session_is_opened_again(gateways: Gateways, place: Place) -> None:
     gateways.start()
     gateways.stop()

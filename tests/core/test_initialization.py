@@ -798,3 +798,29 @@ def test_a_stream_that_a_lost_process_wrote_nothing_to_is_left_out() -> None:
     scene.deliver()
     error = {"code": -32603, "message": "it has ended; the last it wrote to stderr: last", "data": {"stderr": ["last"]}}
     assert ann.heard() == [{"jsonrpc": "2.0", "id": own, "error": error}]
+
+
+# Another policy
+
+
+def test_the_next_process_is_initialized_by_the_policy_that_is_in_force_by_then() -> None:
+    scene = reopening()
+    ann = scene.join("ann")
+    ann.new_session("s")
+    scene.agent.heard()
+    scene.multiplexer.set_policy(make_policy(serves=frozenset({Capability.TERMINAL}), version="8"))
+    scene.stop_agent()
+    ann.send(method="session/prompt", id=7, params={"sessionId": "s", "prompt": []})
+    params = scene.agent.hears()["params"]
+    assert (params["clientCapabilities"]["terminal"], params["clientInfo"]["version"]) == (True, "8")
+
+
+@pytest.mark.parametrize("kind", [{"shared": False}, {"common": True}])
+def test_a_policy_for_other_clients_is_not_used(kind: dict[str, bool]) -> None:
+    scene = Scene()
+    scene.multiplexer.set_policy(make_policy(max_sessions=0, **kind))
+    scene.join("ann").new_session("s")
+    scene.multiplexer.set_policy(make_policy(max_sessions=1))
+    bob = scene.join("bob")
+    bob.send(method="session/new", id=8, params={"cwd": "/srv", "mcpServers": []})
+    assert "max_sessions (1)" in bob.hears()["error"]["message"]

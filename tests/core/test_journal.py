@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from acp_gateway.core.journal import FORMER_EPOCHS, Journal, TurnMessages
+from acp_gateway.core.times import Times
 from tests.fuzz.effort import effort
 
 
@@ -237,6 +238,8 @@ def test_a_copy_whose_messages_got_longer_is_cut_too() -> None:
 
 Said = list[tuple[bytes, str | None]]
 
+TIME = st.sampled_from([None, 1, 1, 2, 3])
+
 
 def last_of_each_kind(said: Said) -> list[bytes]:
     """In the order in which they were said."""
@@ -255,6 +258,7 @@ class History(RuleBasedStateMachine):
 
     def start_again(self) -> None:
         self.said: Said = []
+        self.times: list[int | None] = []
         self.ends: set[int] = set()
         self.cut = 0
         self.unknown_before = False
@@ -269,19 +273,21 @@ class History(RuleBasedStateMachine):
         fitting = (place for place in places if sum(map(len, self.expected(place))) <= self.limit)
         self.cut = next(fitting, len(self.said))
 
-    @rule(size=st.integers(0, 20), kind=st.sampled_from([None, None, None, "mode", "commands", "title"]))
-    def append(self, size: int, kind: str | None) -> None:
+    @rule(size=st.integers(0, 20), kind=st.sampled_from([None, None, None, "mode", "commands", "title"]), time=TIME)
+    def append(self, size: int, kind: str | None, time: int | None) -> None:
         message = b"%d" % len(self.said) + b"." * size
-        self.journal.append(message, kind)
+        self.journal.append(message, kind, time)
         self.said.append((message, kind))
+        self.times.append(time)
         self.move_cut()
 
-    @rule(sizes=st.lists(st.integers(0, 20), max_size=6))
-    def extend(self, sizes: list[int]) -> None:
+    @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME)
+    def extend(self, sizes: list[int], time: int | None) -> None:
         """All at once is as one after the other, but for what did not fit meanwhile."""
         messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
-        self.journal.extend(messages)
+        self.journal.extend(messages, time)
         self.said += [(message, None) for message in messages]
+        self.times += [time] * len(messages)
         self.move_cut()
 
     @rule()
@@ -330,10 +336,25 @@ class History(RuleBasedStateMachine):
     @invariant()
     def its_runs_are_what_it_holds(self) -> None:
         runs = self.journal.runs()
-        held = [(message, states.get(n)) for messages, states, _ in runs for n, message in enumerate(messages)]
+        held = [(message, states.get(n)) for messages, states, *_ in runs for n, message in enumerate(messages)]
         assert held == self.said[len(self.said) - len(held) :]
+        times = [time for run in runs for time in run.times.of(0, len(run.messages))]
+        assert times == self.times[len(self.said) - len(held) :]
         assert [message for message, _ in [*self.journal.states_set_aside(), *held]] == self.journal.replay()
-        assert all(messages and list(states) == sorted(states) for messages, states, _ in runs)
+        assert all(messages and list(states) == sorted(states) for messages, states, *_ in runs)
+
+    @invariant()
+    def any_part_of_it_has_its_times(self) -> None:
+        start, end = self.journal.start, self.journal.position
+        for begin, last in ((0, end), (start, end), ((start + end) // 2, end), (start, (start + end) // 2), (end, end)):
+            held = slice(max(begin, start), last)
+            assert self.journal.messages(begin, last) == [message for message, _ in self.said[held]]
+            assert self.journal.times(begin, last) == self.times[held]
+
+    @invariant()
+    def its_states_before_any_place_are_the_last_until_there(self) -> None:
+        for place in (self.journal.start, (self.journal.start + self.journal.position) // 2):
+            assert self.journal.states(place) == last_of_each_kind(self.said[:place])
 
     @invariant()
     def another_can_become_what_it_is(self) -> None:
@@ -359,7 +380,7 @@ TestHistory.settings = effort(50, steps=40)
 
 
 def runs(*turns: str) -> list[TurnMessages]:
-    return [TurnMessages(turn.encode().split(), {}, turn.endswith(".")) for turn in turns]
+    return [TurnMessages(turn.encode().split(), {}, turn.endswith("."), Times()) for turn in turns]
 
 
 def test_a_journal_returns_the_messages_since_a_position_as_far_as_it_holds_them() -> None:
@@ -400,9 +421,9 @@ def test_the_runs_say_where_a_turn_ends() -> None:
     assert journal.runs() == runs("a b.", "c.", "d")
     assert not journal.truncated
     journal.turn_ended()
-    assert journal.runs() == [*runs("a b.", "c."), ([b"d"], {}, True)]
+    assert journal.runs() == [*runs("a b.", "c."), ([b"d"], {}, True, Times())]
     journal.shrink(2)
-    assert journal.runs() == [([b"d"], {}, True)]
+    assert journal.runs() == [([b"d"], {}, True, Times())]
     journal.shrink(0)
     assert journal.runs() == []
 
@@ -417,7 +438,10 @@ def test_the_runs_say_which_messages_tell_a_state() -> None:
     journal.turn_ended()
     for text, state in ((b"d", "plan"), (b"e", None)):
         journal.append(text, state)
-    expected = [([b"a", b"b", b"c"], {1: "plan", 2: "mode"}, True), ([b"d", b"e"], {0: "plan"}, False)]
+    expected = [
+        ([b"a", b"b", b"c"], {1: "plan", 2: "mode"}, True, Times()),
+        ([b"d", b"e"], {0: "plan"}, False, Times()),
+    ]
     assert journal.runs() == expected
     taken_up = Journal(8, "e")
     taken_up.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
@@ -431,7 +455,7 @@ def test_runs_of_a_journal_do_not_change_with_later_messages() -> None:
     before = journal.runs()
     journal.append(b"b", "mode")
     journal.turn_ended()
-    assert before == [([b"a"], {}, False)]
+    assert before == [([b"a"], {}, False, Times())]
 
 
 def test_a_journal_is_taken_up_within_a_smaller_limit_too() -> None:
@@ -439,3 +463,19 @@ def test_a_journal_is_taken_up_within_a_smaller_limit_too() -> None:
     journal.restore([(b"plan", "plan")], runs("aa.", "bb."), 9, truncated=False)
     assert journal.replay() == [b"plan"]
     assert (journal.position, journal.truncated) == (9, True)
+
+
+def test_a_turn_without_messages_is_taken_up_as_none() -> None:
+    journal = Journal(100, "e")
+    empty = TurnMessages([], {}, ends_turn=True)
+    journal.restore([], [empty, *runs("a.")], 1, truncated=False)
+    assert journal.runs() == runs("a.")
+
+
+def test_times_of_messages_that_were_cut_off_take_no_memory() -> None:
+    journal = Journal(100, "e")
+    for time in range(1000):
+        journal.append(b"x" * 10, None, time)
+        journal.turn_ended()
+    assert journal.times(0, 1000) == list(range(990, 1000))
+    assert len(journal._times.starts) == 10

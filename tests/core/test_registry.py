@@ -51,6 +51,15 @@ def test_an_unregistered_session_of_an_id_that_another_agent_has_may_exist(
     assert registry.may_exist(ME, "agent", "s")
 
 
+@pytest.mark.parametrize(
+    ("agent", "may"), [("gpu1/other", False), ("gpu2/agent", True), ("agent", True), ("gpu1/agent", False)]
+)
+def test_only_agents_of_one_machine_may_have_one_disk(agent: str, *, may: bool) -> None:
+    registry = Registry("me")
+    live(registry, "s", "me", "gpu1/agent")
+    assert registry.may_exist(ME, agent, "s") is may
+
+
 def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
     registry = Registry("me")
     mine, yours = past(registry, "s", "me", "one"), past(registry, "s", "you", "two")
@@ -271,3 +280,26 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
     ended = next(iter(registry))
     registry.end(ended)
     assert registry.count_waiting("me") == 2
+
+
+# By id alone
+
+
+def test_a_session_is_found_by_its_id_alone_a_live_one_first() -> None:
+    registry = Registry("me")
+    ended = past(registry, "s", "me", "one")
+    assert registry.find_by_id(ME, "s") is ended
+    running = live(registry, "s", "me", "two")
+    assert registry.find_by_id(ME, "s") is running
+    assert registry.find_by_id(YOU, "s") is None
+    assert registry.find_by_id(ME, "t") is None
+
+
+def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
+    registry = Registry("me")
+    first = live(registry, "s", "me", "one")
+    assert registry.find_by_id(GUEST, "s") is first
+    second = live(registry, "s", "me", "two")
+    assert registry.find_by_id(GUEST, "s") is None
+    registry.remove(first)
+    assert registry.find_by_id(GUEST, "s") is second

@@ -204,6 +204,7 @@ class Restarting(RuleBasedStateMachine):
         if session is not None and not session.in_transition:
             for _ in range(count):
                 self.said += 1
+                self.multiplexer.set_time(0.0, self.said)
                 self.multiplexer.receive_from_agent([self.update(self.said)])
             self.deliver()
 
@@ -222,6 +223,7 @@ class Restarting(RuleBasedStateMachine):
             self.stored, self.disk = True, self.copied(journal)
             self.stored_as_open = session in self.shelf.open
             assert session.id == "s"
+            self.times_are_right(journal)
 
     @rule(failed=st.sampled_from([False, False, False, True]))
     def history_is_read(self, *, failed: bool) -> None:
@@ -287,10 +289,18 @@ class Restarting(RuleBasedStateMachine):
         for _ in range(5):
             self.all_goes_on(replayed=True)
         assert self.session is not None
+        self.times_are_right(self.session.journal)
         for watcher in self.watchers:
             assert not watcher.conversation.recovering
             self.nothing_comes_twice(watcher)
             self.nothing_is_missing_silently(watcher)
+
+    def times_are_right(self, journal: Journal) -> None:
+        """Check that each update has the time at which it came, or none if the agent replayed it."""
+        held = journal.start, journal.position
+        for text, time in zip(journal.messages(*held), journal.times(*held), strict=True):
+            words = json.loads(text)["params"]["update"]["content"]["text"]
+            assert words.startswith(LOST) or time in (None, int(words.split()[0]))
 
     def nothing_comes_twice(self, watcher: Watcher) -> None:
         numbers = [number for number in watcher.seen if number is not None]

@@ -82,6 +82,35 @@ def test_updates_keep_their_order_and_precede_the_end_of_their_turn() -> None:
     assert kinds(ann) == ["session/update", "session/request_permission", "session/update", "response"]
 
 
+def test_the_audit_has_the_begin_and_the_end_of_a_tool_call_of_a_live_session() -> None:
+    scene, xena, yuri = strangers(serves=FS)
+    subagent(scene, "x", "child")
+    scene.audit_events.clear()
+    for status in ("pending", "in_progress", "completed"):
+        name = "tool_call" if status == "pending" else "tool_call_update"
+        scene.agent.state(name, "x", toolCallId="c", kind="edit", status=status, title="secret", rawInput={})
+    scene.agent.state("tool_call", "child", toolCallId="d")
+    assert len(xena.heard()) == 5
+    assert yuri.heard() == []
+    about = {"session": "x", "agent": "agent", "identity": "x"}
+    assert [(event.name, event.client, event.details) for event in scene.audit_events] == [
+        ("tool_call", None, about | {"toolCallId": "c", "kind": "edit", "status": "pending"}),
+        ("tool_call", None, about | {"toolCallId": "c", "kind": "edit", "status": "completed"}),
+        ("tool_call", None, about | {"toolCallId": "d", "kind": None, "status": None}),
+    ]
+
+
+def test_a_replayed_tool_call_is_not_audited_again() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="old", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("tool_call", "old", toolCallId="c", status="completed")
+    scene.agent.answer(asked)
+    assert "tool_call" not in {event.name for event in scene.audit_events}
+    assert kinds(ann) == ["session/update", "response"]
+
+
 def test_a_detached_client_gets_no_update() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
@@ -778,10 +807,10 @@ def test_files_are_asked_for_at_the_host_only_who_loaded_the_session_last() -> N
     scene = Scene(make_policy(serves=FS))
     ann, bob = scene.join("ann"), scene.join("bob")
     ann.new_session()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.send(id=ann.hears()["id"], result={"content": "ann's"})
     bob.load()
-    scene.agent.send(id=2, method="fs/write_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=2, method="fs/write_text_file", params={"sessionId": "s", "path": "/srv/a"})
     bob.send(id=bob.hears()["id"], result=None)
     assert ann.heard() == []
     assert [message["result"] for message in scene.agent.heard()] == [{"content": "ann's"}, None]
@@ -798,7 +827,7 @@ def test_neither_an_observer_nor_a_guest_nor_a_prompt_makes_a_host() -> None:
     start_turn(scene, guest, "s")
     for peer in (ann, watcher, guest):
         peer.heard()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     assert kinds(ann) == ["fs/read_text_file"]
     assert watcher.heard() == guest.heard() == []
 
@@ -808,10 +837,10 @@ def test_an_agent_request_for_the_host_fails_when_the_host_has_gone() -> None:
     ann, bob = scene.join("ann"), scene.join("bob")
     bob.new_session()
     ann.load()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.gone()
     assert scene.agent.hears()["error"]["code"] == -32800
-    scene.agent.send(id=2, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=2, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     assert scene.agent.hears()["error"] == {
         "code": -32603,
         "message": "the client that serves files and terminals for this session has gone",
@@ -825,7 +854,7 @@ def test_a_host_that_is_away_is_still_the_host() -> None:
     ann = scene.join("ann")
     ann.new_session()
     ann.away()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.back()
     ann.send(id=ann.hears()["id"], result={"content": ""})
     assert scene.agent.hears()["result"] == {"content": ""}
@@ -835,7 +864,7 @@ def test_an_error_of_the_host_is_the_answer() -> None:
     scene = Scene(make_policy(serves=FS))
     ann = scene.join("ann")
     ann.new_session()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.fail(ann.hears(), -32002, "no such file")
     assert scene.agent.hears()["error"] == {"code": -32002, "message": "no such file"}
 
@@ -844,14 +873,14 @@ def test_files_of_a_sub_agent_are_its_parents_hosts() -> None:
     scene, xena, yuri = strangers(serves=FS)
     subagent(scene, "x", "child")
     xena.heard()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "child", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "child", "path": "/srv/a"})
     assert kinds(xena) == ["fs/read_text_file"]
     assert yuri.heard() == []
 
 
 def test_an_agent_request_for_files_of_an_unknown_session_is_refused() -> None:
     scene, xena, yuri = strangers(serves=FS)
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "unknown", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "unknown", "path": "/srv/a"})
     assert scene.agent.hears()["error"]["code"] == -32800
     assert xena.heard() == yuri.heard() == []
 
@@ -861,7 +890,7 @@ def test_files_of_a_session_whose_response_is_on_its_way_are_asked_for_when_it_h
     ann = scene.join("ann")
     ann.request("session/new", cwd="/srv")
     asked = scene.agent.takes("session/new")
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/a"})
+    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     assert ann.heard() == scene.agent.heard() == []
     scene.agent.answer(asked, sessionId="s")
     assert kinds(ann) == ["response", "fs/read_text_file"]
@@ -1025,3 +1054,86 @@ def test_sub_agents_and_elicitations_of_an_ended_agent_are_forgotten() -> None:
     visited(scene)
     scene.agent.update("from below", "child")
     assert ann.heard() == []
+
+
+# Times of updates
+
+
+def times_of(scene: Scene, session_id: str = "s") -> list[int | None]:
+    """Return the times of all updates of a session."""
+    journal = scene.session(session_id).journal
+    return journal.times(0, journal.position)
+
+
+def test_each_update_has_the_time_of_day_at_which_its_batch_came() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.pass_time(0.0, 1000)
+    ann.new_session()
+    session = scene.session()
+    assert (session.created_at, session.active_at) == (1000, None)
+    scene.agent.update("one")
+    scene.pass_time(1.0, 2000)
+    scene.agent.update("two")
+    scene.agent.state("current_mode_update", currentModeId="plan")
+    # The clock may be set back.
+    scene.pass_time(2.0, 500)
+    ann.prompt()
+    assert times_of(scene) == [1000, 2000, 2000, 500]
+    assert (session.created_at, session.active_at) == (1000, 500)
+
+
+def test_without_a_time_of_day_updates_have_none() -> None:
+    scene = Scene()
+    scene.join("ann").new_session()
+    scene.agent.update("one")
+    session = scene.session()
+    assert (times_of(scene), session.created_at, session.active_at) == ([None], None, None)
+
+
+def test_a_fork_has_the_times_of_its_parent() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.pass_time(0.0, 1000)
+    scene.agent.update("one")
+    scene.pass_time(1.0, 2000)
+    ann.request("session/fork", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/fork", sessionId="f")
+    scene.agent.update("two", "f")
+    assert (times_of(scene), times_of(scene, "f")) == ([1000], [1000, 2000])
+    assert scene.session("f").created_at == 2000
+
+
+def test_what_the_agent_replays_has_no_times() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    scene.pass_time(0.0, 1000)
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    load = scene.agent.takes("session/load")
+    scene.agent.update("long ago")
+    scene.agent.answer(load)
+    scene.agent.update("now")
+    assert times_of(scene) == [None, 1000]
+
+
+def test_an_echo_that_turns_out_to_be_none_has_the_time_at_which_that_is_known() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.pass_time(0.0, 1000)
+    ann.prompt("hello")
+    scene.agent.state("user_message_chunk", content={"type": "text", "text": "he"})
+    scene.pass_time(1.0, 2000)
+    scene.agent.update("what?")
+    assert times_of(scene) == [1000, 2000, 2000]
+
+
+def test_a_choice_of_a_client_has_its_time() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.pass_time(0.0, 1000)
+    ann.request("session/set_mode", sessionId="s", modeId="plan")
+    scene.agent.answers("session/set_mode")
+    assert times_of(scene) == [1000]

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role
-from tests.core.scene import Peer, Scene, make_policy, news_params
+from acp_gateway.core.requests import ErrorObject
+from acp_gateway.core.sessions import Role, TurnOutcome
+from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params
 
 CANCELLED = {"stopReason": "cancelled"}
 
@@ -416,6 +417,31 @@ def test_the_others_learn_of_a_mode_when_the_agent_has_taken_it_and_so_do_late_j
     assert loaded["result"] == {"modes": MODES | {"currentModeId": "code"}}
 
 
+@pytest.mark.parametrize(
+    ("method", "params", "audited"),
+    [
+        ("session/set_mode", {"modeId": "code"}, ("mode_set", {"mode": "code"})),
+        ("session/set_model", {"modelId": "large"}, ("model_set", {"model": "large"})),
+        ("session/set_config_option", {"configId": "m", "value": "code"}, ("mode_set", {"mode": "code"})),
+        ("session/set_config_option", {"configId": "l", "value": "large"}, ("model_set", {"model": "large"})),
+        ("session/set_config_option", {"configId": "effort", "value": "high"}, None),
+        ("session/set_config_option", {"configId": "m", "value": True}, None),
+        ("session/set_config_option", {"configId": "gone", "value": "x"}, None),
+    ],
+)
+def test_the_audit_has_the_mode_and_the_model_that_a_client_set(
+    method: str, params: dict[str, Any], audited: tuple[str, dict[str, Any]] | None
+) -> None:
+    scene, ann, _ = together(modes=MODES, models=MODELS)
+    options = [{"id": "effort"}, {"id": "m", "category": "mode"}, {"id": "l", "category": "model"}]
+    asked = choose(scene, ann, method, **params)
+    scene.audit_events.clear()
+    scene.agent.answer(asked, configOptions=options)
+    found = [(event.name, event.client, event.details) for event in scene.audit_events]
+    about = {"session": "s", "agent": "agent"}
+    assert found == ([] if audited is None else [(audited[0], ann.client, about | audited[1])])
+
+
 def test_session_resume_tells_the_current_mode() -> None:
     scene, ann, _ = together(modes=MODES)
     scene.agent.answer(choose(scene, ann, "session/set_mode", modeId="code"))
@@ -458,6 +484,7 @@ def test_a_choice_that_the_agent_refuses_is_none(method: str, params: dict[str, 
     scene.agent.send(id=asked["id"], error={"code": -32602, "message": "no"})
     assert ann.hears()["error"]["message"] == "no"
     assert bob.heard() == []
+    assert not {"mode_set", "model_set"} & {event.name for event in scene.audit_events}
     assert scene.join("cleo").load()[-1]["result"] == {"modes": MODES, "models": MODELS}
 
 
@@ -577,3 +604,40 @@ def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
     ann.request("session/prompt", sessionId="s", prompt=[block] * 2000)
     assert scene.agent.hears()["method"] == "session/prompt"
     assert len(bob.heard()) >= 2000
+
+
+# How a turn ended, and sessions that were put away
+
+
+def test_a_session_knows_how_its_last_turn_ended() -> None:
+    scene, ann, _ = together()
+    assert scene.session().last_turn is None
+    ann.prompt()
+    scene.agent.answers("session/prompt", stopReason="max_tokens")
+    assert scene.session().last_turn == TurnOutcome("max_tokens")
+    ann.prompt()
+    scene.agent.refuses("session/prompt", -32000, "overloaded", data={"secret": 1})
+    assert scene.session().last_turn == TurnOutcome(error=ErrorObject(-32000, "overloaded"))
+
+
+def test_a_turn_that_was_cut_off_says_why() -> None:
+    scene, ann, _ = together(Scene(agentCapabilities={"loadSession": True}))
+    ann.prompt()
+    scene.agent.hears()
+    scene.lose_agent()
+    assert scene.session().last_turn == TurnOutcome(cut="agent_ended")
+
+
+def test_a_prompt_takes_an_archived_session_back() -> None:
+    scene, ann, _ = together(Scene(registry=Registry("me", shelf := Shelf())))
+    session = scene.session()
+    scene.registry.set_archived(session, archived=True)
+    assert session.archived
+    told = len(shelf.told)
+    scene.registry.set_archived(session, archived=True)
+    assert len(shelf.told) == told
+    ann.load()
+    assert session.archived
+    ann.prompt()
+    assert not session.archived
+    assert shelf.told[told] == ("keep", "s")

@@ -25,7 +25,7 @@ def prompt(params: bytes) -> list[bytes]:
     return updates.user_chunks("s", parse(b'{"id":1,"method":"session/prompt","params":%b}' % params))
 
 
-def said(kind: str, **members: Any) -> Any:
+def said(kind: str, /, **members: Any) -> Any:
     """An update of the agent's."""
     params = {"sessionId": "s", "update": {"sessionUpdate": kind, **members}}
     return parse(json.dumps({"method": "session/update", "params": params}).encode())
@@ -42,7 +42,8 @@ def test_the_session_of_a_passthrough_update_is_found_with_one_search() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *[said(kind).text for kind in ("plan", "current_mode_update", "subagent_update")],
+        *[said(kind).text for kind in ("plan", "current_mode_update", "subagent_update", "tool_call")],
+        *[said("tool_call_update", status=status).text for status in ("completed", "failed")],
         b'{"id":1,"method":"session/update","params":{"sessionId":"s"}}',
         b'{"method":"session/updates","params":{"sessionId":"s"}}',
         b'{"method":"session/update","params":{"sessionId":"s","text":"\xff"}}',
@@ -59,6 +60,40 @@ def test_the_session_of_a_passthrough_update_is_found_with_one_search() -> None:
 )
 def test_whatever_else_an_agent_writes_needs_a_closer_look(text: bytes) -> None:
     assert updates.session_of_passthrough(text) is None
+
+
+@pytest.mark.parametrize("status", [None, "pending", "in_progress", 7, {}])
+def test_progress_of_a_tool_call_passes_through(status: Any) -> None:
+    content = [{"type": "content", "content": {"type": "text", "text": '"completed" or "failed"'}}]
+    update = said("tool_call_update", toolCallId="c", status=status, content=content)
+    assert updates.session_of_passthrough(update.text) == "s"
+    assert updates.tool_call_details(update) is None
+
+
+def test_the_audit_has_no_text_of_a_tool_call() -> None:
+    texts = {"title": "rm", "rawInput": {"command": "rm"}, "content": [], "locations": [{"path": "/etc"}]}
+    begun = said("tool_call", toolCallId="c", kind="execute", status="pending", **texts)
+    assert updates.tool_call_details(begun) == {"toolCallId": "c", "kind": "execute", "status": "pending"}
+    ended = said("tool_call_update", toolCallId="c", status="failed", **texts)
+    assert updates.tool_call_details(ended) == {"toolCallId": "c", "kind": None, "status": "failed"}
+    odd = said("tool_call", toolCallId=7, kind=["execute"])
+    assert updates.tool_call_details(odd) == {"toolCallId": None, "kind": None, "status": None}
+    assert updates.tool_call_details(said("agent_message_chunk", status="completed")) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "category"),
+    [
+        ([{"id": "a", "category": "model"}, {"id": "m", "category": "mode"}], "mode"),
+        ([{"id": "m"}], None),
+        ([{"id": "m", "category": 1}], None),
+        ([{"id": "a", "category": "mode"}, 1, None], None),
+        ({"id": "m"}, None),
+        ([{}] * 100_000, None),
+    ],
+)
+def test_the_category_of_an_option_is_read_from_the_agents_list(options: Any, category: str | None) -> None:
+    assert updates.option_category(json.dumps(options).encode(), "m") == category
 
 
 def test_an_update_is_a_notification_whose_members_stay_verbatim() -> None:
@@ -213,3 +248,23 @@ def test_a_fork_s_history_is_under_its_own_name() -> None:
 @pytest.mark.parametrize("text", [b'{"params":{}}', b'{"params":{"sessionId":"a sub-agent"}}'])
 def test_updates_of_a_sub_agent_keep_its_session_id_in_a_fork(text: bytes) -> None:
     assert updates.under_session(text, "s", "f") == text
+
+
+@pytest.mark.parametrize(
+    ("blocks", "title"),
+    [
+        ([{"type": "text", "text": "Fix the\t build \nand more"}], "Fix the build"),
+        ([{"type": "image", "data": "AA=="}, {"type": "text", "text": "\n\n  What is this?"}], "What is this?"),
+        ([{"type": "text", "text": "x" * 81}], "x" * 79 + "\u2026"),
+        ([{"type": "text", "text": "x" * 80}], "x" * 80),
+        ([{"type": "text", "text": " \n"}], None),
+        ([{"type": "image"}] * 4 + [{"type": "text", "text": "too late"}], None),
+        ([], None),
+        ("text", None),
+        (None, None),
+    ],
+)
+def test_a_prompt_gives_a_title_by_its_first_line(blocks: object, title: str | None) -> None:
+    params = {"sessionId": "s", "prompt": blocks}
+    message = parse(json.dumps({"id": 1, "method": "session/prompt", "params": params}).encode())
+    assert updates.title_of(message) == title
