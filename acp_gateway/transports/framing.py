@@ -231,8 +231,8 @@ class ByteWriter:
         self._writes += 1
         if self._writes % WRITES_PER_CHECKPOINT == 0:
             await trio.lowlevel.checkpoint()
-        if self._sent == len(self._head):
-            self._head, self._sent = self._next_chunk(), 0
+        if not self._head:
+            self._head = self._next_chunk()
         with trio.move_on_after(self._stall_timeout) as timeout:
             try:
                 sent = await self._stream.send_some(memoryview(self._head)[self._sent :])
@@ -240,6 +240,9 @@ class ByteWriter:
                 raise self.fail(error) from error
             self._sent += sent
             self.pending -= sent
+            if self._sent == len(self._head):
+                # An idle connection keeps no large message.
+                self._head, self._sent = b"", 0
         if timeout.cancelled_caught:
             raise Stalled(f"the peer took nothing for {self._stall_timeout:g} s")
 

@@ -4,7 +4,6 @@ h11 parses and frames. Only a client of servers that do not speak WebSocket impo
 """
 
 from collections.abc import Callable, Mapping
-from email.utils import parsedate_to_datetime
 from typing import Final, NamedTuple
 
 import h11
@@ -17,10 +16,6 @@ from acp_gateway.transports.websocket import send_all
 
 HEAD_SIZE: Final = 65536
 """Maximum bytes of a response's head."""
-
-MAX_COOKIES: Final = 50
-COOKIE_SIZE: Final = 4096
-"""Maximum cookies of a server, and bytes of each, as browsers have them."""
 
 
 class Head(NamedTuple):
@@ -136,59 +131,3 @@ class HttpClientConnection:
             if event is not h11.NEED_DATA:
                 return event
             self._h11.receive_data(await self._stream.receive_some())
-
-
-class Cookies:
-    """The cookies of one server, for requests with one path.
-
-    Args:
-        path: the path of the requests.
-        secure: True if cookies that are for encrypted connections only may be sent.
-    """
-
-    def __init__(self, path: str, *, secure: bool) -> None:
-        self._path = path
-        self._secure = secure
-        # Value and time of expiry by name.
-        self._kept: dict[str, tuple[str, float]] = {}
-
-    def store(self, header: str, now: float) -> None:
-        """Keep, replace or remove a cookie, as a `Set-Cookie` header says. `now` is in seconds of Unix time."""
-        pair, *rest = header.split(";")
-        name, equals, value = (part.strip() for part in pair.partition("="))
-        attributes = {}
-        for part in rest:
-            key, _, text = part.partition("=")
-            attributes[key.strip().lower()] = text.strip()
-        path = attributes.get("path", "/")
-        if not equals or not name or len(pair) > COOKIE_SIZE or not (pair.isascii() and pair.isprintable()):
-            return
-        if ("secure" in attributes and not self._secure) or not self._covers(path):
-            return
-        expires = _expiry(attributes, now)
-        self._kept.pop(name, None)
-        if expires > now:
-            self._kept[name] = (value, expires)
-            if len(self._kept) > MAX_COOKIES:
-                del self._kept[next(iter(self._kept))]
-
-    def header(self, now: float) -> dict[str, str]:
-        """Return the header for a request; empty without cookies."""
-        pairs = [f"{name}={value}" for name, (value, expires) in self._kept.items() if expires > now]
-        return {"Cookie": "; ".join(pairs)} if pairs else {}
-
-    def _covers(self, path: str) -> bool:
-        if not path.startswith("/") or self._path == path:
-            return True
-        return self._path.startswith(path if path.endswith("/") else f"{path}/")
-
-
-def _expiry(attributes: Mapping[str, str], now: float) -> float:
-    """Return the time at which a cookie expires; infinite without one that can be read."""
-    age = attributes.get("max-age", "")
-    if age.removeprefix("-").isdigit() and age.isascii():
-        return now + int(age[:12])
-    try:
-        return parsedate_to_datetime(attributes["expires"]).timestamp()
-    except (KeyError, ValueError, OverflowError, OSError):
-        return float("inf")

@@ -6,11 +6,13 @@ closed.
 Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
 """
 
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from math import inf
 from typing import Final
@@ -76,8 +78,8 @@ class Response:
         delay: float = 0.0,
         close: bool = False,
     ) -> "Response":
-        """Return a response with a line of text."""
-        content = {"Content-Type": "text/plain; charset=utf-8"}
+        """Return a response with a line of text, which no browser may take for a page."""
+        content = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
         return cls(status, f"{text}\n".encode(), content | dict(headers or {}), delay, close)
 
 
@@ -92,6 +94,12 @@ class _Part:
 
 async def _ignore(size: int, pieces: int) -> None:
     """Charge nothing."""
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> bytes:
+    """Return the value of a `Date` header. It is made once a second."""
+    return formatdate(seconds, usegmt=True).encode()
 
 
 class HttpConnection:
@@ -260,7 +268,11 @@ class HttpConnection:
         """
         if response.delay:
             await trio.sleep(response.delay)
-        size = {} if response.status == HTTPStatus.NO_CONTENT else {"Content-Length": str(len(response.body))}
+        size = (
+            {}
+            if response.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+            else {"Content-Length": str(len(response.body))}
+        )
         headers = {**size, **response.headers, **self.headers}
         if response.close or not self._whole_request():
             headers["Connection"] = "close"
@@ -290,22 +302,38 @@ class HttpConnection:
         await self._send(self._h11.send(h11.EndOfMessage()))
         return self._next_request()
 
-    async def wait_left(self) -> None:
+    async def wait_left(self, *, last: bool = False) -> None:
         """Return when the client has closed the connection, or its writing side.
 
-        A request behind the present one waits until that is answered; up to `HEAD_SIZE` bytes are read ahead.
+        A request behind the present one waits until that is answered; up to `HEAD_SIZE` bytes are read ahead. They are
+        dropped if the present request is the `last` one of the connection.
         """
         # What h11 has of it stays ours.
         behind, _ = self._h11.trailing_data
-        while len(behind) + len(self._unread) < HEAD_SIZE:
+        ahead = len(behind) + len(self._unread)
+        while ahead < HEAD_SIZE:
             try:
                 data = await self.stream.receive_some()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             if not data:
                 return
-            self._unread += data
+            ahead += len(data)
+            if not last:
+                self._unread += data
+            # It is not kept while this waits.
+            del data
         await trio.sleep_forever()
+
+    async def cancel_when_left(self, scope: trio.CancelScope, *, last: bool = False) -> None:
+        """Cancel a scope when `wait_left` returns."""
+        await self.wait_left(last=last)
+        scope.cancel()
+
+    @property
+    def confirmed_bytes(self) -> int:
+        """Bytes of all that was written which the client's system has confirmed, as far as this system tells."""
+        return self._forget_confirmed()
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -351,7 +379,7 @@ class HttpConnection:
         except ValueError:
             reason = b""
         fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-        fields.append((b"Date", formatdate(usegmt=True).encode()))
+        fields.append((b"Date", _date(int(time.time()))))
         if self._h11.our_state not in (h11.SEND_RESPONSE, h11.IDLE):
             raise trio.BrokenResourceError("the request was not understood, and was answered before")
         return self._h11.send(h11.Response(status_code=status, headers=fields, reason=reason)) or b""

@@ -55,6 +55,13 @@ class MaintainedStream(MessageStream):
         `tick` is to be called meanwhile.
         """
 
+    def unsent(self) -> list[bytes]:
+        """Return the messages that were handed over and certainly not handled by the peer, after the stream has ended.
+
+        Empty where that can't be told.
+        """
+        return []
+
     def tick(self, now: float) -> float:
         """Keep the connection alive where the transport can, and return the time of the next call.
 
@@ -78,6 +85,11 @@ class MaintainedStream(MessageStream):
 
     def abandon(self) -> None:  # Not all have messages that begin.
         """Drop the message that has begun, and receive no more: the stream is about to be closed."""
+
+    @property
+    def away(self) -> bool:
+        """True while a stream that replaces lost connections has none."""
+        return False
 
     @property
     def ended_normally(self) -> bool:

@@ -17,6 +17,8 @@ def memory_message_stream_pair() -> tuple[MaintainedStream, MaintainedStream]:
 
 
 class _MemoryStream(MaintainedStream):
+    transport = "memory"
+
     peer: "_MemoryStream"
 
     def __init__(self) -> None:

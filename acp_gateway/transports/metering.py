@@ -39,13 +39,15 @@ class Meter:
         self.size = self.frames = 0
         return taken
 
-    async def pay(self) -> None:
+    async def pay(self, seconds: float = 0.0) -> None:
         """Charge the peer for what came without a message, and wait for as long as it is not to be read.
+
+        `seconds` are of the event loop, spent before a message is handed on.
 
         After frames without a message other tasks get their turn. Raises `Flooded`. Cancelling loses nothing.
         """
         size, frames = self.take()
         if self.charge is not None:
-            pause = self.charge(size=size, frames=frames)
+            pause = self.charge(size=size, seconds=seconds, frames=frames)
             if pause or frames:
                 await trio.sleep(pause)

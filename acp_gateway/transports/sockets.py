@@ -13,6 +13,7 @@ from typing import Final
 import trio
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
+from acp_gateway.printable import printable
 from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
 
 TLS_RECORD: Final = 16384
@@ -21,6 +22,10 @@ record (RFC 8446, 5.1)."""
 
 TLS_BURST: Final = 4 * TLS_RECORD
 """Bytes written at once after a wait: encrypting them takes as long as writing `WRITE_SIZE` bytes without TLS."""
+
+MAX_DISCARDED: Final = 16 * 1024 * 1024
+"""Bytes that are discarded after the end of this side before the connection is closed: more than systems have in flight
+for one connection, so that a peer that reads still gets what was written. One that does not would send without end."""
 
 KEEPALIVE_IDLE = 20.0
 KEEPALIVE_TIMEOUT = 20.0
@@ -37,6 +42,12 @@ _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
 )
 """OpenSSL's reasons for an answer that is not TLS: the banner of sshd, an error of a web server."""
+
+_GREETING_TIMEOUT: Final = 1.0
+"""Seconds to wait for the greeting of a server that does not speak TLS: sshd and mail servers say theirs at once."""
+
+_GREETING_SIZE: Final = 80
+"""Bytes of a greeting that are read: a line of a terminal."""
 
 _NAME_MISMATCH: Final = (62, 64)
 _EXPIRED: Final = 10
@@ -65,6 +76,11 @@ class SocketBytes(ByteStream):
     def peer_certificate(self) -> bytes | None:
         """Certificate of a TLS peer in DER; None without one."""
         return self._sock.getpeercert(binary_form=True) if isinstance(self._sock, ssl.SSLSocket) else None
+
+    @property
+    def tls_version(self) -> str | None:
+        """Version of TLS as OpenSSL names it, such as `TLSv1.3`; None without TLS."""
+        return self._sock.version() if isinstance(self._sock, ssl.SSLSocket) else None
 
     async def receive_some(self) -> bytes:
         if self._turn >= TURN:
@@ -165,11 +181,13 @@ class SocketBytes(ByteStream):
         # A reading task would interfere, and what it reads does not count any more.
         self._finishing = True
         trio.lowlevel.notify_closing(self._sock)
+        left = MAX_DISCARDED
         while True:
             try:
                 # After its end, a TLS socket is read as a plain one.
-                discarded = self._sock.recv(READ_SIZE)
-                if not discarded or not self._may_discard(len(discarded)):
+                discarded = len(self._sock.recv(READ_SIZE))
+                left -= discarded
+                if not discarded or left <= 0 or not self._may_discard(discarded):
                     return
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._sock)
@@ -257,8 +275,10 @@ async def start_tls(
         raise
 
 
-async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = None) -> SocketBytes:
-    """Connect to a TCP port, with TLS if `context` is given.
+async def connect_tcp(
+    host: str, port: int, context: ssl.SSLContext | None = None, server: str = "`acp-gateway serve`"
+) -> SocketBytes:
+    """Connect to a TCP port, with TLS if `context` is given; `server` names what should be there, for errors.
 
     Raises `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and `ProtocolError` if
     the server does not speak TLS. Cancelling closes the socket.
@@ -267,7 +287,7 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
         sock = take_socket(await trio.open_tcp_stream(host, port))
     except OSError as error:
         why = describe(error)
-        hint = f"; is `acp-gateway serve` running on {host}?" if why == "connection refused" else ""
+        hint = f"; is {server} running on {host}?" if why == "connection refused" else ""
         raise Unreachable(f"cannot reach {host} port {port}: {why}{hint}") from error
     except UnicodeError:
         raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
@@ -283,10 +303,24 @@ async def connect_tcp(host: str, port: int, context: ssl.SSLContext | None = Non
         ) from error
     except (ssl.SSLError, OSError) as error:
         if getattr(error, "reason", None) in _NO_TLS:
+            greeting = await _read_greeting(host, port)
+            said = f': it answers "{greeting}"' if greeting else f" ({describe(error)})"
             raise ProtocolError(
-                f"{host} port {port} does not speak TLS ({describe(error)}); the gateway's port is usually 7443"
+                f"{host} port {port} does not speak TLS{said}; the gateway's port is usually 7443"
             ) from error
         raise Unreachable(f"no TLS with {host} port {port}: {describe(error)}") from error
+
+
+async def _read_greeting(host: str, port: int) -> str:
+    """Return what a server says first, by which users recognize it; "" if it says nothing soon."""
+    data = b""
+    try:
+        with trio.move_on_after(_GREETING_TIMEOUT):
+            async with await trio.open_tcp_stream(host, port) as stream:
+                data = await stream.receive_some(_GREETING_SIZE)
+    except (OSError, trio.BrokenResourceError):
+        pass
+    return printable(data.partition(b"\n")[0].decode(errors="replace"), _GREETING_SIZE)
 
 
 async def connect_unix(path: str) -> SocketBytes:

@@ -74,6 +74,9 @@ REFUSAL_HEADER: Final = "Acp-Gateway"
 CONNECTION_ID: Final = "Acp-Connection-Id"
 """Header with the id of a connection, and of the link that begins with it."""
 
+PASSED: Final = "Acp-Gateway-Path"
+"""Header of an upgrade request with the ids of the gateways that the connection comes through."""
+
 RESUME: Final = "Acp-Gateway-Resume"
 """Header that requests a resumable link or resumes one, with the number of messages received over it."""
 

@@ -10,6 +10,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
+from acp_gateway.transports.http_head import without_token
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import (
     REFUSAL_HEADER,
@@ -75,13 +76,13 @@ async def connect_websocket(
         return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
     if isinstance(error, InvalidStatus):
         refusal = next(iter(error.response.headers.get_all(REFUSAL_HEADER)), None)
-        raise UpgradeRefused(error.response.status_code, _first_line(error.response), refusal)
+        raise UpgradeRefused(error.response.status_code, _first_line(error.response, headers), refusal)
     if isinstance(error.__cause__, EOFError):
         raise trio.BrokenResourceError("the server closed the connection during the handshake")
     raise ProtocolError(f"the server there does not speak WebSocket: {error}")
 
 
-def _first_line(response: Response) -> str:
-    """Return the first line of a refusal's body, without control characters."""
-    lines = bytes(response.body).decode(errors="replace").strip().splitlines()
+def _first_line(response: Response, headers: Mapping[str, str]) -> str:
+    """Return the first line of a refusal's body, without control characters and the token of the request."""
+    lines = without_token(bytes(response.body).decode(errors="replace"), headers).strip().splitlines()
     return printable(lines[0] if lines else response.reason_phrase, size=200)

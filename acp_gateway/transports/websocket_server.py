@@ -19,6 +19,9 @@ from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketS
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""
 
+VERSION: Final = "13"
+"""The one version of the protocol that became a standard (RFC 6455)."""
+
 _ADVICE: Final = ("Upgrade", "Sec-WebSocket-Version")
 """Headers of a refusal that say what to ask for."""
 
@@ -48,6 +51,10 @@ async def upgrade(
     if request.version != "1.1":
         text = "a WebSocket begins with a request of HTTP/1.1 (behind nginx: proxy_http_version 1.1)"
         return Response.of_text(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, text, close=True)
+    if request.headers.get_all("Sec-WebSocket-Version") not in ([], [VERSION]):
+        # RFC 6455, 4.2.2: the library does not name the version.
+        text = f"only version {VERSION} of WebSocket is known here"
+        return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Sec-WebSocket-Version": VERSION}, close=True)
     protocol = _Server(max_size=max_message_size, logger=library_log)
     response = protocol.accept(LibraryRequest(request.path, request.headers))
     if response.status_code != HTTPStatus.SWITCHING_PROTOCOLS:

@@ -1,6 +1,7 @@
 """Writing what the peer does not take at once, and the end of streams that are framed in bytes."""
 
 import gc
+import sys
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
@@ -118,6 +119,18 @@ async def test_a_write_goes_on_where_the_peer_stopped_taking() -> None:
     there.room = 100
     await writer.drain()
     assert here.written == [b"0123", b"4567", b"89", b"ab"]
+
+
+async def test_what_was_written_is_not_kept() -> None:
+    here, there = memory_wire(room=60)
+    writer = ByteWriter(here)
+    data = bytes(100)
+    unused = sys.getrefcount(data)
+    writer.write(data)
+    assert (writer.pending, sys.getrefcount(data)) == (40, unused + 1)
+    await there.receive_some()
+    await writer.drain()
+    assert (writer.pending, sys.getrefcount(data)) == (0, unused)
 
 
 async def test_small_writes_that_have_to_wait_are_written_together() -> None:

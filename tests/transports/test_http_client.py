@@ -1,4 +1,4 @@
-"""Requests over a connection, and cookies."""
+"""Requests over a connection."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -7,7 +7,7 @@ import trio
 import trio.testing
 
 from acp_gateway.errors import ProtocolError
-from acp_gateway.transports.http_client import MAX_COOKIES, Cookies, Head, HttpClientConnection
+from acp_gateway.transports.http_client import Head, HttpClientConnection
 from acp_gateway.transports.streams import TrioBytes
 
 
@@ -111,48 +111,3 @@ async def test_a_refusal_that_comes_before_the_whole_request_is_read() -> None:
     assert (await http.request("POST", "/acp", {}, b"{}", note)).status == 413
     assert not sent
     await http.aclose()
-
-
-# Cookies
-
-
-def header(*cookies: str, secure: bool = True, now: float = 0.0) -> str | None:
-    kept = Cookies("/v1/acp", secure=secure)
-    for cookie in cookies:
-        kept.store(cookie, 0)
-    return kept.header(now).get("Cookie")
-
-
-@pytest.mark.parametrize(
-    ("cookies", "sent"),
-    [
-        (["a=1", "b=2; HttpOnly; SameSite=Lax"], "a=1; b=2"),
-        (["a=1", "a=2"], "a=2"),
-        (["a=1", "a=; Max-Age=0"], None),
-        (["a=1", "a=; Max-Age=-5"], None),
-        (["a=1; Expires=Thu, 01 Jan 1970 00:00:00 GMT"], None),
-        (["a=1; Expires=whenever"], "a=1"),
-        (["a=1; Path=/v1", "b=1; Path=/v1/acp", "c=1; Path=/v1/"], "a=1; b=1; c=1"),
-        (["a=1; Path=/v", "b=1; Path=/v1/acp/x"], None),
-        (["a", "=1", "ä=1", "a=\x01"], None),
-        (["a=" + "x" * 5000], None),
-        (["a=1=2"], "a=1=2"),
-    ],
-)
-def test_a_cookie_is_kept_as_set_cookie_says(cookies: list[str], sent: str | None) -> None:
-    assert header(*cookies) == sent
-
-
-def test_a_secure_cookie_is_not_sent_unencrypted() -> None:
-    assert header("a=1; Secure", "b=2", secure=False) == "b=2"
-
-
-def test_a_cookie_expires_after_its_max_age() -> None:
-    assert header("a=1; Max-Age=10", now=9) == "a=1"
-    assert header("a=1; Max-Age=10", now=10) is None
-
-
-def test_the_number_of_cookies_is_bounded() -> None:
-    sent = header(*[f"c{number}=1" for number in range(MAX_COOKIES + 1)])
-    assert sent is not None
-    assert sent.startswith("c1=1; ")

@@ -1,6 +1,7 @@
 """The server's side of HTTP: requests that are read, refused because they have two readings, and answered in order."""
 
 import math
+from functools import partial
 
 import pytest
 import trio
@@ -281,6 +282,21 @@ async def test_wait_left_returns_when_the_client_has_closed_its_side_and_reads_a
     await http.receive_request()
     await other.send_eof()
     await http.wait_left()
+
+
+async def test_wait_left_of_the_last_request_keeps_nothing_of_what_comes_behind() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    client.send_nowait(memoryview(GET))
+    await http.receive_request()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(http.wait_left, last=True))
+        await trio.testing.wait_all_tasks_blocked()
+        client.send_nowait(memoryview(b"x" * (3 * HEAD_SIZE)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not http.pipelined
+        assert len(server.inbox) == 2 * HEAD_SIZE
+        nursery.cancel_scope.cancel()
 
 
 def chunked(*chunks: bytes) -> bytes:

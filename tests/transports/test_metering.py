@@ -28,6 +28,13 @@ async def test_pay_charges_what_was_counted_and_waits_as_long_as_the_charge_says
     assert (charged.size, charged.frames) == (7, 2)
 
 
+async def test_pay_charges_for_time_of_the_event_loop() -> None:
+    meter = Meter()
+    meter.charge = charged = Charged()
+    await meter.pay(0.5)
+    assert (charged.size, charged.frames, charged.seconds) == (0, 0, 0.5)
+
+
 async def test_pay_raises_what_the_charge_raises() -> None:
     def flooded(messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         raise Flooded("too much")

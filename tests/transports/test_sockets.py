@@ -7,7 +7,7 @@ import ssl
 import struct
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,7 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context, server_context
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
+    MAX_DISCARDED,
     TLS_RECORD,
     SocketBytes,
     certificate_alert,
@@ -641,7 +642,7 @@ async def test_a_server_without_tls_can_not_be_reached_with_it(tls: Tls) -> None
         await stream.aclose()
 
     async with tcp_listener(serve) as port:
-        with pytest.raises(ProtocolError, match=f"127.0.0.1 port {port} does not speak TLS .*usually 7443"):
+        with pytest.raises(ProtocolError, match=f"127.0.0.1 port {port} does not speak TLS: it answers .*usually 7443"):
             await connect_tcp("127.0.0.1", port, tls.client)
 
 
@@ -733,3 +734,21 @@ def test_describe_returns_the_text_of_the_system(error: OSError, words: str) -> 
 def test_a_windows_error_needs_no_strerror(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "strerror", "{} unknown".format)
     assert describe(ConnectionRefusedError(10061, "x")) == "connection refused"
+
+
+async def test_a_peer_that_sends_on_after_the_end_is_read_no_further_than_max_discarded() -> None:
+    here, there = socket_wire()
+    sent = 0
+
+    async def send() -> None:
+        nonlocal sent
+        with suppress(trio.BrokenResourceError):
+            while True:
+                sent += await there.send_some(memoryview(bytes(WRITE_SIZE)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await here.finish()
+        await here.aclose()
+    assert MAX_DISCARDED <= sent < 2 * MAX_DISCARDED
+    await there.aclose()

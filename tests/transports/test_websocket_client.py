@@ -126,6 +126,13 @@ async def test_an_upgrade_that_is_refused_tells_the_status_and_a_line_of_text(
     assert str(refused.value) == f"the server answered HTTP {status} instead of opening a WebSocket: {text}"
 
 
+async def test_a_refusal_that_repeats_the_token_is_told_without_it() -> None:
+    answer = b"HTTP/1.1 401 Unauthorized\r\n\r\n" + b"x" * 180 + b" no such key: key-12345678901234567890"
+    with pytest.raises(UpgradeRefused) as refused:
+        await handshake(answer, headers={"Authorization": "Bearer key-12345678901234567890"})
+    assert refused.value.text == "x" * 180 + " no such key: …"
+
+
 @pytest.mark.parametrize(
     ("header", "refusal"),
     [

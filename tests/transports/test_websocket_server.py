@@ -221,7 +221,7 @@ async def test_a_plain_request_can_be_answered() -> None:
         pytest.param(request(version="HTTP/1.0"), 505, id="HTTP/1.0"),
         pytest.param(b"GET /acp HTTP/1.0\r\n\r\n", 505, id="plain HTTP/1.0"),
         pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505, id="HTTP/2"),
-        pytest.param(request(Sec_WebSocket_Version="8"), 400, id="another version"),
+        pytest.param(request(Sec_WebSocket_Version="8"), 426, id="another version"),
         pytest.param(request(Sec_WebSocket_Version=None), 400, id="no version"),
         pytest.param(request(Sec_WebSocket_Key="short"), 400, id="a wrong key"),
         pytest.param(request(Sec_WebSocket_Key=None), 400, id="no key"),

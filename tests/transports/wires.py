@@ -229,11 +229,13 @@ class Charged:
 
     def __init__(self, pause: float = 0.0) -> None:
         self.size = self.frames = 0
+        self.seconds = 0.0
         self._pause = pause
 
     def __call__(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         self.size += size
         self.frames += frames
+        self.seconds += seconds
         pause, self._pause = self._pause, 0.0
         return pause
 
