@@ -56,6 +56,9 @@ _VERSION: Final = 1
 BrowserRole = Literal["controller", "observer"]
 """The most that a browser may do; a token may allow less."""
 
+Expiry = Literal["expired", "unused"]
+"""The reason why a browser has to sign in again: it did so too long ago, or was not used for too long."""
+
 _Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
 
 
@@ -217,7 +220,7 @@ class BrowserStore:
             self._write(
                 content,
                 codes=[other for other in content.codes if other != code],
-                browsers=[*(other for other in present if other not in replaced), browser],
+                browsers=[*(other for other in content.browsers if other not in replaced), browser],
                 used=content.used | {browser.id: browser.created},
             )
         return SignIn(browser, cookie, tuple(replaced))
@@ -259,6 +262,24 @@ class BrowserStore:
         content = self._trusted()
         is_known = browser in content.browsers and self._is_live(browser, content)
         return is_known and (browser.token_id is None or self._token_of(browser) is not None)
+
+    def check(self) -> None:
+        """Raise ConfigError if the file cannot be read or trusted, so that no browser is accepted."""
+        self._content()
+
+    def take_expired(self) -> list[tuple[Browser, Expiry]]:
+        """Remove the browsers that were signed in or unused for too long; return each once, with the reason.
+
+        Of several processes that share the file, one gets it. Raises ConfigError if the file cannot be written.
+        """
+        content = self._trusted()
+        if all(self._is_live(browser, content) for browser in content.browsers):
+            return []
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._content()
+            expired = [browser for browser in content.browsers if not self._is_live(browser, content)]
+            self._write(content, browsers=[browser for browser in content.browsers if browser not in expired])
+        return [(browser, "expired" if self._has_expired(browser) else "unused") for browser in expired]
 
     def note_use(self, browser: Browser) -> None:
         """Remember that a browser is in use, now; it is written once in `USE_INTERVAL`."""
@@ -327,14 +348,12 @@ class BrowserStore:
         browsers: Sequence[Browser] | None = None,
         used: dict[str, str] | None = None,
     ) -> None:
-        """Replace the file, without what has expired."""
-        used = content.used if used is None else used
-        kept = _Content(used=used)
-        live = [one for one in (content.browsers if browsers is None else browsers) if self._is_live(one, kept)]
+        """Replace the file, without expired codes. Expired browsers stay until `take_expired` has reported them."""
+        browsers = content.browsers if browsers is None else browsers
         codes = [code for code in (content.codes if codes is None else codes) if not self._has_expired(code)]
-        ids = {browser.id for browser in live}
-        used = {known: at for known, at in used.items() if known in ids}
-        self._file.write(_Content(codes=tuple(codes), browsers=tuple(live), used=used))
+        ids = {browser.id for browser in browsers}
+        used = {known: at for known, at in (content.used if used is None else used).items() if known in ids}
+        self._file.write(_Content(codes=tuple(codes), browsers=tuple(browsers), used=used))
 
     def _valid_code(self, presented: str) -> Code | None:
         found = None

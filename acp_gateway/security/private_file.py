@@ -154,6 +154,8 @@ class PrivateFile(Generic[Content]):
                 os.close(descriptor)
         except FileNotFoundError:
             return self._empty
+        except PermissionError:
+            raise self._explain_refusal() from None
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise self._flaw("is a link, which is not followed: move the file itself here") from None
@@ -166,6 +168,19 @@ class PrivateFile(Generic[Content]):
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self._flaw(f"is no {self._name}: {error}; restore it, or remove it and {self._again}") from None
 
+    def _explain_refusal(self) -> ConfigError:
+        """Return the error for a file that the system does not let this process open."""
+        try:
+            status = self._path.lstat()
+        except OSError as error:
+            return self._flaw(f"cannot be read: {error.strerror}")
+        if status.st_uid != os.geteuid():
+            return self._foreign(status.st_uid)
+        mode = stat.S_IMODE(status.st_mode)
+        if mode & stat.S_IRUSR:
+            return self._flaw(f"cannot be read: {os.strerror(errno.EACCES)}")
+        return self._flaw(f"its own user may not read it (mode {mode:04o}): chmod 600 {self._path}")
+
     def _check(self, status: os.stat_result) -> None:
         """Raise `ConfigError` for a file that others could have written, before any of it is read."""
         if not stat.S_ISREG(status.st_mode):
@@ -174,7 +189,7 @@ class PrivateFile(Generic[Content]):
         if mode & ~0o600:
             raise self._flaw(f"others may use it (mode {mode:04o}): chmod 600 {self._path}")
         if status.st_uid not in self._trusted_owners():
-            raise self._flaw(f"belongs to {login_name(status.st_uid)}: chown {login_name(os.geteuid())} {self._path}")
+            raise self._foreign(status.st_uid)
 
     def _trusted_owners(self) -> set[int]:
         owners = {0, os.geteuid()}
@@ -203,6 +218,9 @@ class PrivateFile(Generic[Content]):
         if os.geteuid() == 0:
             owner = self._state_dir.stat()
             os.fchown(file, owner.st_uid, owner.st_gid)
+
+    def _foreign(self, owner: int) -> ConfigError:
+        return self._flaw(f"belongs to {login_name(owner)}: chown {login_name(os.geteuid())} {self._path}")
 
     def _flaw(self, message: str) -> ConfigError:
         return ConfigError(message, file=str(self._path))

@@ -105,7 +105,7 @@ def server_context(cert: Path, key: Path, client_ca: Path | None = None) -> ssl.
     Raises ConfigError, which names the file, if these are not a certificate, its key, and authorities.
     """
     for path in (cert, key):
-        _require_readable(path)
+        _require_readable(path, "; `acp-gateway certs create` makes cert.pem and key.pem in ~/.config/acp-gateway")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_ciphers(_CIPHERS)
@@ -222,10 +222,12 @@ def _no_certificate() -> TrustError:
     return TrustError("the far side showed something that is no X.509 certificate; is it really an acp-gateway?")
 
 
-def _require_readable(path: Path) -> None:
+def _require_readable(path: Path, remedy: str = "") -> None:
     """Raise ConfigError for a file that can't be read; OpenSSL's errors don't name the file."""
     try:
         path.open("rb").close()
+    except FileNotFoundError:
+        raise ConfigError(f"cannot be read: No such file or directory{remedy}", file=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
 

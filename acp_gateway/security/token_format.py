@@ -6,6 +6,7 @@ r"""Makes tokens and the secrets of browsers, recognizes mistyped ones, and read
     acpgwm_ + 33 characters + 6 characters    for reading metrics and nothing else
     acpgwp_ + 33 characters + 6 characters    no token: the one-use code that signs a browser in
     acpgwb_ + 33 characters + 6 characters    no token: the cookie of a browser
+    acpgwi_ + 33 characters + 6 characters    no token: the one-use code of an invitation
               192 random bits, a CRC-32
 
 Both numbers are in base62, so that a token survives a double click, a shell, an HTTP header and a WebSocket
@@ -17,7 +18,7 @@ a token allows.
 
 A secret scanner finds tokens that leaked into a repository or a log with
 
-    \bacpgw[ogmpb]?_[0-9A-Za-z]{39}\b
+    \bacpgw[ogmpbi]?_[0-9A-Za-z]{39}\b
 """
 
 import hashlib
@@ -36,24 +37,26 @@ from acp_gateway.errors import ConfigError
 Kind = Literal["controller", "observer", "guest", "metrics"]
 """Purpose of a token, encoded in its prefix."""
 
-BrowserKind = Literal["code", "browser"]
-"""A secret of a browser: the code that signs it in, and the cookie that keeps it signed in."""
+OtherKind = Literal["code", "browser", "invitation"]
+"""A secret that is no token: the code that signs a browser in, the cookie that keeps it signed in, and the code of an
+invitation, for which a program gets a token."""
 
-_LETTERS: Final[Mapping[Kind | BrowserKind, str]] = {
+_LETTERS: Final[Mapping[Kind | OtherKind, str]] = {
     "controller": "",
     "observer": "o",
     "guest": "g",
     "metrics": "m",
     "code": "p",
     "browser": "b",
+    "invitation": "i",
 }
 _ALPHABET = string.digits + string.ascii_uppercase + string.ascii_lowercase
 _SECRET_BITS = 192
 _SECRET_LENGTH = 33  # The first power of 62 that is above 2**192 ...
 _CHECKSUM_LENGTH = 6  # ... and above 2**32.
-_PREFIX = re.compile("acpgw[ogmpb]?_")
+_PREFIX = re.compile("acpgw[ogmpbi]?_")
 _BROWSER_PREFIX = re.compile("acpgw[pb]_")
-_SHAPE = re.compile(f"acpgw([ogmpb]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
+_SHAPE = re.compile(f"acpgw([ogmpbi]?)_([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})")
 
 MAX_FOREIGN_LENGTH: Final = 4096
 """Characters of another server's token: the longest are JSON Web Tokens, and most servers take headers of 8 KiB."""
@@ -63,7 +66,7 @@ _PIN = re.compile("sha256:[0-9A-Fa-f]*")
 _ID = re.compile("[0-9a-f]{8}")
 
 
-def mint(kind: Kind | BrowserKind = "controller") -> str:
+def mint(kind: Kind | OtherKind = "controller") -> str:
     """Make a token, or a secret of a browser, from the operating system's random numbers."""
     letter = _LETTERS[kind]
     secret = _base62(secrets.randbits(_SECRET_BITS), _SECRET_LENGTH)
@@ -80,12 +83,14 @@ def explain_flaw(text: str) -> str | None:
         return "is the id of a token, not the token itself"
     if _PREFIX.match(text) is None:
         return "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
+    if text.startswith("acpgwi_"):
+        return "is no token: it is the code of an invitation, for `acp-gateway join`"
     if _BROWSER_PREFIX.match(text):
         return "is no token: it signs a browser in, and belongs there"
     return None if _is_whole(text) else "is not whole: the checksum does not match"
 
 
-def is_well_formed(text: str, kind: BrowserKind) -> bool:
+def is_well_formed(text: str, kind: OtherKind) -> bool:
     """Return whether a text is a complete secret of this kind."""
     return text.startswith(f"acpgw{_LETTERS[kind]}_") and _is_whole(text)
 

@@ -291,13 +291,70 @@ def test_neither_code_nor_cookie_is_in_the_file_or_in_a_repr(scene: Scene) -> No
 
 
 def test_what_has_expired_is_not_kept(scene: Scene) -> None:
-    scene.sign_in()
+    expired = scene.sign_in()
     scene.code()
     scene.clock.seconds += 8 * DAY
     signed_in = scene.sign_in()
+    assert scene.browsers.take_expired() == [(expired.browser, "unused")]
     content = json.loads((scene.state_dir / "browsers.json").read_bytes())
     assert [browser["id"] for browser in content["browsers"]] == [signed_in.browser.id] == list(content["used"])
     assert content["codes"] == []
+
+
+def test_an_expired_browser_is_taken_once_with_its_reason_by_one_process(scene: Scene) -> None:
+    old = scene.sign_in()
+    for _ in range(29):
+        scene.clock.seconds += DAY
+        scene.browsers.note_use(old.browser)
+    idle = scene.sign_in()
+    scene.clock.seconds += DAY
+    assert scene.browsers.take_expired() == [(old.browser, "expired")]
+    scene.clock.seconds += 6 * DAY
+    other = scene.another()
+    assert other.take_expired() == [(idle.browser, "unused")]
+    assert scene.browsers.take_expired() == other.take_expired() == []
+
+
+@pytest.mark.parametrize("change", ["code", "sign in", "end", "use"])
+def test_an_expired_browser_stays_until_it_is_taken_whatever_is_written_meanwhile(scene: Scene, change: str) -> None:
+    expired = scene.sign_in()
+    scene.clock.seconds += 6 * DAY
+    other = scene.sign_in()
+    scene.clock.seconds += DAY
+    match change:
+        case "code":
+            scene.code()
+        case "sign in":
+            scene.browsers.sign_in(scene.code(), expired.browser)
+        case "end":
+            scene.browsers.end(other.browser.id)
+        case _:
+            scene.browsers.note_use(other.browser)
+    assert not scene.is_in(expired)
+    assert scene.browsers.take_expired() == [(expired.browser, "unused")]
+
+
+def test_taking_expired_browsers_writes_nothing_where_there_are_none(scene: Scene) -> None:
+    assert scene.browsers.take_expired() == []
+    assert not (scene.state_dir / "browsers.json").exists()
+    scene.sign_in()
+    before = (scene.state_dir / "browsers.json").stat()
+    assert scene.browsers.take_expired() == []
+    assert (scene.state_dir / "browsers.json").stat().st_ino == before.st_ino
+
+
+def test_no_browser_is_taken_as_expired_from_an_untrusted_file(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    expired = scene.sign_in()
+    scene.clock.seconds += 8 * DAY
+    file = scene.state_dir / "browsers.json"
+    file.chmod(0o644)
+    assert scene.browsers.take_expired() == []
+    assert [record.message.split(":")[0] for record in caplog.records] == ["no browser is accepted"]
+    with pytest.raises(ConfigError, match=f"chmod 600 {file}"):
+        scene.browsers.check()
+    file.chmod(0o600)
+    scene.browsers.check()
+    assert scene.browsers.take_expired() == [(expired.browser, "unused")]
 
 
 def test_an_untrusted_file_signs_all_browsers_out_and_is_logged_once(

@@ -69,3 +69,28 @@ def test_a_private_file_that_cannot_be_trusted_is_refused(path: Path, content: b
     path.chmod(mode)
     with pytest.raises(ConfigError, match=flaw):
         words_in(path).content()
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "flaw"),
+    [
+        (0o000, 0, r"its own user may not read it \(mode 0000\): chmod 600 {path}"),
+        (0o600, 1, "belongs to .*: chown .* {path}"),
+        (0o600, 0, "cannot be read: Permission denied"),
+    ],
+)
+def test_a_private_file_that_the_system_refuses_to_open_is_an_error_with_the_remedy(
+    mode: int, owner: int, flaw: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even root's tests can read it, as no `open` succeeds."""
+
+    def refuse(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    path.parent.mkdir()
+    path.write_bytes(b"{}")
+    path.chmod(mode)
+    monkeypatch.setattr(os, "geteuid", lambda: path.lstat().st_uid + owner)
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(ConfigError, match=flaw.format(path=path)):
+        words_in(path).content()

@@ -238,12 +238,13 @@ def test_where_there_are_no_owners_the_mode_is_not_judged(tmp_path: Path, monkey
 # Browsers
 
 
-@pytest.mark.parametrize("kind", get_args(tokens.BrowserKind))
-def test_a_secret_of_a_browser_is_well_formed_and_no_token(kind: tokens.BrowserKind) -> None:
+@pytest.mark.parametrize("kind", get_args(tokens.OtherKind))
+def test_a_secret_of_another_kind_is_well_formed_and_no_token(kind: tokens.OtherKind) -> None:
     secret = tokens.mint(kind)
-    assert [other for other in get_args(tokens.BrowserKind) if tokens.is_well_formed(secret, other)] == [kind]
+    assert [other for other in get_args(tokens.OtherKind) if tokens.is_well_formed(secret, other)] == [kind]
     assert tokens.explain_flaw(secret) == tokens.explain_foreign_flaw(secret)
-    assert tokens.explain_flaw(secret) == "is no token: it signs a browser in, and belongs there"
+    purpose = "it is the code of an invitation" if kind == "invitation" else "it signs a browser in"
+    assert str(tokens.explain_flaw(secret)).startswith(f"is no token: {purpose}")
     assert not tokens.is_well_formed(secret[:-1], kind)
     assert not tokens.is_well_formed(tokens.mint(), kind)
 
