@@ -72,6 +72,14 @@ class Address:
         return self.scheme in _HTTP_SCHEMES
 
     @property
+    def wildcard(self) -> bool:
+        """True if the host is that of all addresses of the machine, such as 0.0.0.0, to which no client can go."""
+        try:
+            return ipaddress.ip_address(self.host).is_unspecified
+        except ValueError:
+            return False
+
+    @property
     def loopback(self) -> bool:
         """True if the connection cannot leave this machine. Only names that cannot resolve elsewhere count."""
         if self.scheme == "unix" or self.host == "localhost":

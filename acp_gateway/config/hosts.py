@@ -8,6 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Literal
 
 from acp_gateway.config.addresses import Address, parse_target
+from acp_gateway.config.agent_values import read_pin
 from acp_gateway.config.directories import config_home, expand_user
 from acp_gateway.config.schema import (
     Entry,
@@ -32,12 +33,6 @@ def _target(entry: Entry) -> Address:
         return parse_target(entry.value)
     except UsageError as error:
         raise entry.error(str(error)) from None
-
-
-def _pin(entry: Entry) -> str:
-    if not (isinstance(entry.value, str) and re.fullmatch(r"sha256:[0-9A-Fa-f]{64}", entry.value)):
-        raise entry.error('expected "sha256:" and 64 hexadecimal digits, as "acp-gateway certs create" prints it')
-    return entry.value.lower()
 
 
 def _token_id(entry: Entry) -> str:
@@ -89,7 +84,7 @@ class HostSection:
     token: Annotated[Literal["none"], _token] | None = None
     """`"none"`: no token is sent, also where the environment has one; for a server that wants none."""
 
-    pin: Annotated[str, _pin] | None = None
+    pin: Annotated[str, read_pin] | None = None
     """`sha256:HEX` of the gateway's public key; with it, its certificate needs no authority."""
 
     ca: FilePath | None = None
@@ -103,6 +98,9 @@ class HostSection:
 
     insecure_plaintext: Flag = False
     """Lets the token go without TLS to another machine, where the network can read it."""
+
+    tell_outages: Flag = False
+    """Tells in the conversation when the connection has been lost for ten seconds, is back, or has ended a turn."""
 
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
     """Path map: folders of this machine and the same folders on the gateway's, as a table."""
@@ -134,6 +132,7 @@ class Host:
     command: str | None = None
     ssh_options: tuple[str, ...] = ()
     token_id: str | None = None
+    tell_outages: bool = False
     wants_token: bool = True
     """False if no token is sent, even if there is one."""
 
@@ -174,6 +173,7 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 command=section.command,
                 ssh_options=section.ssh_options,
                 token_id=section.token_id,
+                tell_outages=section.tell_outages,
                 wants_token=section.token is None,
             )
             if section.token is not None and section.token_file is not None:

@@ -1,16 +1,18 @@
-"""Lists programs that are often configured as agents, with the arguments that make them speak ACP on stdin and stdout.
+"""Reads the table of programs that are often configured as agents, with the arguments that make them speak ACP.
 
 Most coding agents speak ACP only with a certain argument, or through an adapter program. Without it they draw for a
-terminal, or wait for one, and send nothing that a gateway understands. Error texts name the likely command from this
-table; it decides nothing.
+terminal, or wait for one, and send nothing that a gateway understands. Error texts and `acp-gateway up` name the likely
+command from `known_agents.toml`; it decides nothing.
 """
 
 import os
 import re
 import shlex
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,12 @@ class AcpAgent:
 
     arguments: tuple[tuple[str, ...], ...]
     """Alternative arguments that make it speak ACP; the first is the newest and the one to name."""
+    name: str
+    """The name of the agent in a configuration."""
+    login: str | None = None
+    """The command that logs it in."""
+    install: str | None = None
+    """The command that installs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,44 +37,27 @@ class Adapted:
     """Commands of the adapters, the one to name first."""
 
 
-_CLAUDE: Final = Adapted(("claude-agent-acp", "claude-code-acp"))
-_CODEX: Final = Adapted(("codex-acp",))
-_ACP: Final = AcpAgent((("acp",),))
-_ACP_FLAG: Final = AcpAgent((("--acp",),))
-_ACP_FLAG_OR_EXPERIMENTAL: Final = AcpAgent((("--acp",), ("--experimental-acp",)))
+def _read_agent(program: str, table: Mapping[str, Any]) -> AcpAgent | Adapted:
+    if "adapters" in table:
+        return Adapted(tuple(table["adapters"]))
+    arguments = tuple(tuple(words) for words in table["arguments"])
+    return AcpAgent(arguments, table.get("name", program), table.get("login"), table.get("install"))
+
+
+_TABLE: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 KNOWN: Final[Mapping[str, AcpAgent | Adapted]] = {
-    "auggie": _ACP_FLAG,
-    "cagent": _ACP,
-    "claude": _CLAUDE,
-    "codex": _CODEX,
-    "copilot": _ACP_FLAG,
-    "cursor-agent": _ACP,
-    "droid": AcpAgent((("exec", "--output-format", "acp"),)),
-    "gemini": _ACP_FLAG_OR_EXPERIMENTAL,
-    "goose": _ACP,
-    "junie": _ACP_FLAG,
-    "kimi": AcpAgent((("acp",), ("--acp",))),
-    "opencode": _ACP,
-    "qodercli": _ACP_FLAG,
-    "qwen": _ACP_FLAG_OR_EXPERIMENTAL,
-    "stakpak": _ACP,
-    "vibe": Adapted(("vibe-acp",)),
+    program: _read_agent(program, table) for program, table in _TABLE["agent"].items()
 }
-"""Agents by the name of the program."""
+"""Agents by the name of the program, in the order in which they are preferred."""
 
 PACKAGES: Final[Mapping[str, str]] = {
-    "@anthropic-ai/claude-code": "claude",
-    "@augmentcode/auggie": "auggie",
-    "@github/copilot": "copilot",
-    "@google/gemini-cli": "gemini",
-    "@jetbrains/junie-cli": "junie",
-    "@openai/codex": "codex",
-    "@qoder-ai/qodercli": "qodercli",
-    "@qwen-code/qwen-code": "qwen",
-    "opencode-ai": "opencode",
+    package: program for program, table in _TABLE["agent"].items() for package in table.get("packages", ())
 }
 """The same programs by what `npx` and its like fetch them as."""
+
+PLACES: Final[tuple[str, ...]] = tuple(_TABLE["places"])
+"""Folders besides PATH in which agents are installed, some of them as patterns."""
 
 SHELLS: Final = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "nu", "pwsh", "sh", "tcsh", "zsh"})
 """Without a script they run the client's messages as commands."""
@@ -105,6 +96,12 @@ def guess(command: Sequence[str]) -> str:
         return words
     name = _program(command)[0]
     return f"is {name!r:.80} an ACP agent, and does it take an argument for that, such as acp or --acp?"
+
+
+def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the program that a command finally runs, that of a package too, and its arguments."""
+    name, arguments, _ = _program(command)
+    return name, arguments
 
 
 def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:

@@ -59,6 +59,12 @@ class LimitsSection:
     """Maximum event streams that one client over Streamable HTTP has open at once: one for its connection and one for
     each session that it works in. Each is a TCP connection."""
 
+    subscribed_sessions: Count = 256
+    """Maximum sessions that one browser's connection uses at once over `/ws`, where it can unsubscribe from others,
+    or `/chat`. A page
+    shows one session, and a program for many of them some dozens. Each that is open counts among the connections of
+    its identity, and takes some 25 KB."""
+
     reserved_connections: Count = 64
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
     is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""

@@ -9,13 +9,15 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from acp_gateway.config.addresses import Address, overlap
-from acp_gateway.config.directories import config_home
+from acp_gateway.config.addresses import Address, overlap, parse_target
+from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.directories import config_home, state_home
+from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import (
-    AgentSection,
     CertificateSection,
     GatewaySection,
     HooksSection,
@@ -31,8 +33,12 @@ from acp_gateway.config.schema import (
     read_section,
     unknown_keys,
 )
+from acp_gateway.config.tap_options import TapSection
 from acp_gateway.config.toml_file import TomlFile, suggestion
 from acp_gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from acp_gateway.config.nodes import NodeSection
 
 __all__ = [
     "AgentSection",
@@ -43,6 +49,7 @@ __all__ = [
     "LimitsSection",
     "ListenSection",
     "LogSection",
+    "TapSection",
     "WorkspaceSection",
     "agent_environment",
     "collect",
@@ -53,6 +60,9 @@ __all__ = [
 
 SYSTEM_CONFIG = Path("/etc/acp-gateway/config.toml")
 """Read where the user has no configuration."""
+
+RUNNING_CONFIG = "serve.toml"
+"""Name of the configuration of `serve --agent`, in the default state folder, while that runs."""
 
 INHERITED = frozenset(
     {"HOME", "PATH", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TERM", "TZ", "TMPDIR"}
@@ -73,32 +83,75 @@ class Config:
     hooks: HooksSection = field(default_factory=HooksSection)
     limits: LimitsSection = field(default_factory=LimitsSection)
     log: LogSection = field(default_factory=LogSection)
+    tap: TapSection = field(default_factory=TapSection)
+    editor: EditorSection = field(default_factory=EditorSection)
     workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
+    nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
 
     @property
     def default_agent(self) -> str:
-        """The agent for a client that names none: the one that was set, or the only one."""
-        return self.gateway.default_agent or next(iter(self.agents))
+        """The agent for a client that names none: the one that was set, or the only one; empty if all are of nodes."""
+        return self.gateway.default_agent or next(iter(self.agents), "")
+
+    def find_agent(self, name: str) -> AgentSection | None:
+        """Return the section of an agent, also of one that a node may have; None for any other name."""
+        own = self.agents.get(name)
+        if own is not None or not self.nodes:
+            return own
+        # Imported only where there are nodes.
+        from acp_gateway.config.nodes import agent_at
+
+        return agent_at(name, self.nodes)
+
+    def is_of_node(self, agent: str) -> bool:
+        """Return whether an agent is that of a node."""
+        return agent not in self.agents and self.find_agent(agent) is not None
+
+    def is_private(self, agent: str) -> bool:
+        """Return whether each connection has a process of this agent for itself."""
+        section = self.find_agent(agent)
+        return section is not None and section.scope == "connection"
 
 
-def default_config_path() -> Path:
-    """Return the configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`."""
+def default_config_path(*, or_running: bool = True) -> Path:
+    """Return the configuration that is read if none is named: the user's, else the system's. Raises `ConfigError`.
+
+    Without both it is that of a gateway that runs by `serve --agent`, unless `or_running` is false.
+    """
     places = [SYSTEM_CONFIG]
+    running = []
     try:
         places.insert(0, config_home() / "config.toml")
+        running.append(state_home() / RUNNING_CONFIG)
     except ConfigError:
         pass  # A service without any home directory still has the system's.
-    for path in places:
+    for path in [*places, *running] if or_running else places:
         if os.path.exists(path):  # Unlike the method, it takes a folder that may not be entered for none.
             return path
     names = " and no ".join(str(path) for path in places)
     if os.path.exists(places[0].with_name("hosts.toml")):
         raise ConfigError(
-            f"this command runs on the gateway's machine, and here is only a hosts.toml: `ssh HOST acp-gateway …`. Is "
-            f"this the gateway's machine? There is no {names}: write one, or name a file with --config"
+            "this command runs on the gateway's machine, and here is only a hosts.toml: `ssh "
+            f"{_first_host(places[0].with_name('hosts.toml'))} acp-gateway …`. Is this the gateway's machine? There is "
+            f"no {names}: `acp-gateway up` in a project's folder makes one, or name a file with --config"
         )
-    raise ConfigError(f"there is no {names}: write one (the README shows the smallest), or name a file with --config")
+    raise ConfigError(
+        f"there is no {names}: `acp-gateway up` in a project's folder makes one, or name a file with --config"
+    )
+
+
+def _first_host(path: Path) -> str:
+    """Return the first host of a laptop's list of gateways, as ssh names it; HOST if there is none."""
+    from acp_gateway.config.hosts import load_hosts
+
+    try:
+        host = next(iter(load_hosts(path).values()), None)
+    except ConfigError:
+        host = None
+    if host is None or not host.address.host:
+        return "HOST"
+    return f"{host.address.user}@{host.address.host}" if host.address.user else host.address.host
 
 
 def load_config(path: Path | None) -> Config:
@@ -135,20 +188,23 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     """Return the configuration in a file, or None, and every problem of its text, in the file's order."""
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
-    known = ["gateway", "limits", "listen", "agents", "workspaces", "certificates", "hooks", "log"]
-    problems.extend(unknown_keys(root, known))
+    known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", "tap", "editor"]
+    problems.extend(unknown_keys(root, [*known, "log"]))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
-    agents = _read_agents(root.child("agents", {}), problems)
+    nodes = _read_nodes(root, problems) if "nodes" in file.data else {}
+    agents = {} if nodes and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
     log = read_section(LogSection, root.child("log", {}), problems)
+    tap = read_section(TapSection, root.child("tap", {}), problems)
+    editor = read_section(EditorSection, root.child("editor", {}), problems)
     workspaces = _read_named(WorkspaceSection, root.child("workspaces", {}), problems)
     certificates = _read_named(CertificateSection, root.child("certificates", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
-    if gateway is None or hooks is None or limits is None or log is None or problems:
+    if gateway is None or hooks is None or limits is None or log is None or tap is None or editor is None or problems:
         return None, by_importance(problems)
     return Config(
         gateway=gateway,
@@ -157,8 +213,11 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         hooks=hooks,
         limits=limits,
         log=log,
+        tap=tap,
+        editor=editor,
         workspaces=workspaces,
         certificates=certificates,
+        nodes=nodes,
     ), []
 
 
@@ -216,7 +275,12 @@ def _is_same_place(address: Address, other: Address) -> bool:
 def _listener_problems(address: Address, section: ListenSection, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
     needs_tls = "is for wss and tcp+tls, where TLS needs it"
     fitting = {
-        "serves": (address.websocket, "is for ws and wss: the others have no paths, and serve ACP alone"),
+        "serves": (
+            section.speaks_http != section.only_tap,
+            '"tap" is for tcp, tcp+tls and unix: it sends lines, and has no path'
+            if section.only_tap
+            else "is for ws and wss: the others have no paths, and serve ACP or the tap, or a unix socket metrics",
+        ),
         "cert": (address.tls, needs_tls),
         "key": (address.tls, needs_tls),
         "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
@@ -224,6 +288,7 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
         "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
         "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
         "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
+        "public_url": (address.websocket, "is for ws and wss, which browsers and proxies can reach"),
     }
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:
@@ -246,12 +311,25 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
 
 def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSection]:
     if not isinstance(entry.value, dict) or not entry.value:
-        problems.append(entry.error("at least one [agents.NAME] section with a command is needed"))
+        example = '[agents.opencode] with command = ["opencode", "acp"]'
+        problems.append(entry.error(f"at least one [agents.NAME] section is needed, such as {example}"))
         return {}
     agents = _read_named(AgentSection, entry, problems)
     for name in agents:
-        problems.extend(_agent_problems(entry.table()[name].table()))
+        table = entry.table()[name].table()
+        problems.extend(_agent_problems(table))
+        problems.extend(_url_problems(agents[name], entry.table()[name], table))
     return agents
+
+
+def _read_nodes(root: Entry, problems: list[ConfigError]) -> "dict[str, NodeSection]":
+    # Imported only where there are nodes.
+    from acp_gateway.config.nodes import NodeSection, node_problems
+
+    entry = root.child("nodes", {})
+    nodes = _read_named(NodeSection, entry, problems)
+    problems.extend(node_problems(nodes, entry))
+    return nodes
 
 
 def _read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
@@ -288,9 +366,17 @@ def _certificate_problems(
         for option, known in (("agents", "agents"), ("workspaces", "workspaces")):
             there = root.child(known, {}).value
             for wanted in getattr(section, option) or ():
+                if known == "agents" and _may_be_of_node(wanted, root):
+                    continue
                 if isinstance(there, dict) and wanted not in there:
                     hint = suggestion(wanted, there)
                     yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
+
+
+def _may_be_of_node(agent: str, root: Entry) -> bool:
+    """Return whether a node of the file may have this agent; the node itself knows."""
+    nodes = root.child("nodes", {}).value
+    return isinstance(nodes, dict) and agent.partition("/")[0] in nodes and "/" in agent
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
@@ -306,9 +392,51 @@ def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
             yield entry.error(f"variables that begin with {RESERVED_PREFIX} are the gateway's own")
 
 
+_FOR_COMMAND = ("env", "pass_env", "env_file", "log_stderr", "eof_grace", "term_grace")
+_FOR_URL = (
+    *("token_file", "far_agent", "pin", "ca", "insecure_plaintext", "connect_timeout"),
+    "reconnect_timeout",
+)
+
+
+def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
+    """Yield what does not fit together in the section of an agent that listens, or of one that does not."""
+    if agent.url is None:
+        if agent.command is None:
+            yield entry.child("command", None).error("this option is required, or url")
+        for option in _FOR_URL:
+            if option in table:
+                yield table[option].error("is for an agent with a url")
+        return
+    address = parse_target(agent.url)
+    if agent.command is not None:
+        yield table["url"].error("an agent has a command or a url, not both")
+        return
+    for option in _FOR_COMMAND:
+        if option in table:
+            yield table[option].error("is for an agent with a command: the gateway does not start one with a url")
+    for option, what in (
+        ("token_file", "a token"),
+        ("far_agent", "the name of an agent"),
+        ("reconnect_timeout", "a link that is resumed"),
+    ):
+        if option in table and not address.websocket:
+            yield table[option].error(f"is for WebSocket and HTTP; {address.scheme} has no place for {what}")
+    for option in ("pin", "ca"):
+        if option in table and not address.tls:
+            yield table[option].error(f"is for TLS, and {address.scheme} has none")
+    if not (address.tls or address.loopback or agent.insecure_plaintext):
+        yield table["url"].error(
+            "the network could read tokens and code: use wss:// or tcp+tls://, a loopback address, or "
+            "insecure_plaintext = true"
+        )
+
+
 def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:
     names = root.child("agents", {}).value
     entry = root.child("gateway", {}).child("default_agent", None)
+    if gateway.default_agent is not None and _may_be_of_node(gateway.default_agent, root):
+        return
     if not isinstance(names, dict) or not names:
         return
     if gateway.default_agent is None:

@@ -4,128 +4,44 @@ A field is an option, its default is the option's default, and the text below it
 where the number comes from. The options of `[limits]` are in `limits`. `load` checks options against each other.
 """
 
-import ipaddress
-import math
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Final, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import Annotated, ClassVar, Literal, get_args
 
 from acp_gateway.config.addresses import Address, parse_address
+from acp_gateway.config.agent_values import read_command
 from acp_gateway.config.directories import state_home
+from acp_gateway.config.listen_values import (
+    Network,
+    Service,
+    read_hosts,
+    read_listen_url,
+    read_networks,
+    read_origins,
+    read_services,
+)
+from acp_gateway.config.public_url import PublicUrl, read_public_url
 from acp_gateway.config.schema import (
     AbsolutePath,
+    AgentName,
     Count,
-    Entry,
     FilePath,
     Flag,
     LargeSize,
-    Name,
     Seconds,
     SecondsOrNever,
     Share,
     Size,
-    StringsByName,
     Text,
     Texts,
     choice,
-    one_of,
 )
-from acp_gateway.errors import UsageError
-
-Scope = Literal["identity", "connection", "shared"]
 
 Journal = Literal["disk", "memory"]
 
 LogFormat = Literal["text", "json"]
 
 Role = Literal["controller", "observer"]
-
-Service = Literal["acp", "page", "metrics"]
-"""A part of the gateway that a listener serves over HTTP."""
-
-McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
-"""Treatment of MCP servers that would run on the gateway's machine. A tuple holds the names that are allowed; others
-are dropped."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def _listen_url(entry: Entry) -> str:
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL")
-    try:
-        parse_address(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    return entry.value
-
-
-_RESERVED_SERVICES: Final = ("chat", "editor", "tap")
-"""Names of services that are planned."""
-
-
-def _services(entry: Entry) -> tuple[Service, ...]:
-    known = get_args(Service)
-    elements = entry.array(f"an array of {one_of(known)}")
-    if not elements:
-        raise entry.error(f"expected at least one of {one_of(known)}")
-    for element in elements:
-        if element.value in _RESERVED_SERVICES:
-            raise element.error(f'this version does not serve "{element.value}" yet, only {one_of(known)}')
-        if element.value not in known:
-            raise element.expected_word(one_of(known), known)
-    if "page" in entry.value and "acp" not in entry.value:
-        raise entry.error('"page" needs "acp" beside it: the page connects to the endpoint at its own address')
-    return tuple(entry.value)
-
-
-def _origins(entry: Entry) -> tuple[str, ...]:
-    for element in entry.array("an array of origins"):
-        # As a browser sends it. No "*" and no "null": every sandboxed page has the latter.
-        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+", element.value)):
-            raise element.error('expected an origin in lower case and without a path, such as "https://editor.example"')
-    return tuple(entry.value)
-
-
-def _hosts(entry: Entry) -> tuple[str, ...]:
-    for element in entry.array("an array of host names"):
-        # As in the header, without the port, which differs behind a proxy and protects nothing.
-        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", element.value)):
-            raise element.error('expected a host in lower case and without a port, such as "gpu.example" or "[::1]"')
-    return tuple(entry.value)
-
-
-def _networks(entry: Entry) -> tuple[Network, ...]:
-    networks = []
-    for element in entry.array("an array of addresses and networks"):
-        try:
-            networks.append(ipaddress.ip_network(element.value if isinstance(element.value, str) else ""))
-        except ValueError:
-            raise element.error('expected an IP address or a network, such as "127.0.0.1" or "10.0.0.0/8"') from None
-    return tuple(networks)
-
-
-def _mcp_servers(entry: Entry) -> McpPolicy:
-    what = '"drop", "deny", "allow" or an array of the names that are allowed'
-    if isinstance(entry.value, str):
-        for policy in ("drop", "deny", "allow"):
-            if entry.value == policy:
-                return policy
-        raise entry.expected_word(what, ("drop", "deny", "allow"))
-    for element in entry.array(what):
-        if not (isinstance(element.value, str) and element.value):
-            raise element.error("expected the name of an MCP server")
-    return tuple(entry.value)
-
-
-def _command(entry: Entry) -> tuple[str, ...]:
-    words = [element.value for element in entry.array('an array of strings, such as ["opencode", "acp"]')]
-    if not words or not words[0]:
-        raise entry.error("expected the program and its arguments, found no program")
-    if any(not isinstance(word, str) or "\0" in word for word in words):
-        raise entry.error("expected the program and its arguments as strings")
-    return tuple(words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +57,7 @@ class GatewaySection:
     state_dir: AbsolutePath = field(default_factory=state_home)
     """Folder of tokens and sessions. Absolute, so that a service and a shell mean the same folder."""
 
-    default_agent: Name | None = None
+    default_agent: AgentName | None = None
     """The agent for clients that name none. Required with several agents."""
 
     max_message_size: Size = 64 * 1024 * 1024
@@ -150,7 +66,7 @@ class GatewaySection:
 
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a silent socket takes
-    up memory before it has sent a token."""
+    up memory before it has sent a token. Each file of the page that a browser fetches begins the time anew."""
 
     ping_interval: Seconds = 20.0
     """Seconds between pings. Routers and proxies forget an idle connection after 30 to 60 seconds."""
@@ -232,7 +148,7 @@ class GatewaySection:
     detached, or the journal is cut. The other limits bound each client and each session, not their number; this leaves
     a small machine's memory to the agents."""
 
-    trusted_proxies: Annotated[tuple[Network, ...], _networks] = ()
+    trusted_proxies: Annotated[tuple[Network, ...], read_networks] = ()
     """Addresses and networks of reverse proxies whose `X-Forwarded-For` is trusted. None by default: any client can
     send that header, and a trusted one chooses the address under which failures are counted."""
 
@@ -295,14 +211,16 @@ class CertificateSection:
 class ListenSection:
     """`[[listen]]`: one address on which clients are accepted."""
 
-    url: Annotated[str, _listen_url]
+    url: Annotated[str, read_listen_url]
     """`wss://`, `ws://`, `tcp+tls://`, `tcp://` with host and port, or `unix://` with an absolute path. `https://` is
     another name of `wss://`, and `http://` of `ws://`."""
 
-    serves: Annotated[tuple[Service, ...], _services] | None = None
-    """Parts of the gateway that are served there, for `ws` and `wss`; requests for others are answered with 404. By
-    default the endpoint of ACP, and over TLS or on loopback, where the network can't read a browser's secrets, the
-    page. Metrics have readers of their own, and often an address of their own."""
+    serves: Annotated[tuple[Service, ...], read_services] | None = None
+    """Parts of the gateway that are served there. For `ws` and `wss`, where requests for others are answered with 404.
+    By default the endpoint of ACP, and over TLS or on loopback, where the network can't read a browser's secrets, the
+    page. The chat bridge is beside them, or alone at an address of its own. Metrics have readers of their own, and
+    often an address of their own, which may be a unix socket. The file tap is for the other schemes, which have no
+    paths: alone, at an address of its own."""
 
     cert: FilePath | None = None
     """The certificate chain in PEM. For `wss` and `tcp+tls`, which need it."""
@@ -326,114 +244,79 @@ class ListenSection:
     peer_uid: Flag = True
     """Accepts processes of the gateway's own user without a token. For `unix`, where the kernel names the user."""
 
-    allowed_origins: Annotated[tuple[str, ...], _origins] = ()
+    allowed_origins: Annotated[tuple[str, ...], read_origins] = ()
     """Origins of web pages that may connect. For `ws` and `wss`. None by default: any page in a browser can reach
     loopback."""
 
-    allowed_hosts: Annotated[tuple[str, ...], _hosts] = ()
+    allowed_hosts: Annotated[tuple[str, ...], read_hosts] = ()
     """Accepted names, without a port, in the `Host` header. For `ws` and `wss`. A loopback listener rejects every name
     except its own and these (protection against DNS rebinding); a proxy that passes the `Host` header on needs its name
     here. Off loopback, all names are accepted if none is listed."""
 
+    public_url: Annotated[str | None, read_public_url] = None
+    """The address by which users reach the gateway, where that is another one: `https://`, a name, and the path that a
+    reverse proxy removes. For `ws` and `wss`. The links of `acp-gateway open` and `share` begin with it, its name is
+    accepted in the `Host` header, and pages at its origin are the gateway's own."""
+
     @property
     def address(self) -> Address:
-        """The parsed `url`."""
-        return parse_address(self.url)
+        """The parsed `url`. That of metrics alone is an ordinary address of the web."""
+        address = parse_address(self.url)
+        if self.only_metrics and address.websocket:
+            return replace(address, scheme="https" if address.tls else "http", path="/metrics")
+        if self.serves == ("chat",) and address.websocket:
+            return replace(address, path="/chat")
+        return address
+
+    @property
+    def only_metrics(self) -> bool:
+        """True if nothing but metrics is served there."""
+        return self.serves == ("metrics",)
+
+    @property
+    def only_tap(self) -> bool:
+        """True if the file tap is served there."""
+        return self.serves == ("tap",)
+
+    @property
+    def speaks_http(self) -> bool:
+        """True if clients send requests of HTTP there; else lines."""
+        address = self.address
+        return address.websocket or (address.scheme == "unix" and self.only_metrics)
+
+    @property
+    def public(self) -> PublicUrl | None:
+        """The parsed `public_url`."""
+        return None if self.public_url is None else PublicUrl.parse(self.public_url)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Names that are accepted in the `Host` header: `allowed_hosts`, and that of `public_url` where not all are."""
+        public = self.public
+        if public is None or not (self.allowed_hosts or self.address.loopback):
+            return self.allowed_hosts
+        return (*self.allowed_hosts, public.name)
 
     @property
     def services(self) -> tuple[Service, ...]:
         """The parts of the gateway that are served there: `serves`, or its default."""
         address = self.address
+        if self.serves is not None and (self.speaks_http or self.only_tap):
+            return self.serves
         if not address.websocket:
             return ("acp",)
-        if self.serves is not None:
-            return self.serves
         return ("acp", "page") if address.tls or address.loopback else ("acp",)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSection:
-    """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
-
-    RENAMED: ClassVar[Mapping[str, str]] = {"idle_stop": "idle_timeout"}
-
-    command: Annotated[tuple[str, ...], _command]
-    """The program, found as a shell would from `cwd`, and its arguments. No shell reads it."""
-
-    cwd: AbsolutePath | None = None
-    """The agent's working directory; else the gateway's. Each session has a folder of its own besides."""
-
-    env: StringsByName = field(default_factory=dict, repr=False)
-    """Variables for the agent. They override `env_file`, which overrides `pass_env`."""
-
-    pass_env: Texts = ()
-    """Names of variables to pass on from the gateway's environment, in addition to a small fixed list."""
-
-    env_file: FilePath | None = None
-    """A file of `NAME=value` lines that only its owner may open, for API keys."""
-
-    scope: Annotated[Scope, choice(*get_args(Scope))] = "identity"
-    """The clients that share one process of the agent. With `identity`, all devices of one person, which see each
-    other's sessions at once, unlike other identities; with `connection`, each connection starts its own; with `shared`,
-    all clients with access, where sessions still belong to the identity that opened them."""
-
-    idle_timeout: SecondsOrNever = 3600.0
-    """Seconds without a message, and with nothing open, after which an unused agent is stopped. An hour: longer than a
-    lunch break, so that the agent is still there afterwards, and shorter than a night, so that a forgotten agent
-    releases its memory. An agent whose sessions can't be re-opened is not stopped while a client is attached."""
-
-    max_restarts: Count = 5
-    """Maximum restarts of an agent that has ended, within ten minutes. An occasional crash mends itself; an agent that
-    ends again and again would waste its users' time and the machine's processor."""
-
-    initialize_timeout: SecondsOrNever = 60.0
-    """Seconds to wait for the response to `initialize`; then the agent is stopped, and the error names the likely
-    command. Agents respond within five, and one that `npx` has to fetch first within forty on a slow line. A program
-    that is no agent never does, and the editor would wait for it without any message."""
-
-    permission_timeout: SecondsOrNever = math.inf
-    """Seconds after which an undecided permission request or question counts as cancelled. Never, by default: a turn
-    that waits until its user is back is worth more than one that was cancelled overnight."""
-
-    mcp_servers: Annotated[McpPolicy, _mcp_servers] = "drop"
-    """Treatment of a client's MCP servers that are programs, or at a loopback address: the client means its machine,
-    but they would run on this one. `drop` leaves them out, `deny` refuses the session, `allow` passes them on; a list
-    of names passes those on and drops the others. The client chooses the names."""
-
-    log_stderr: Flag = False
-    """Logs the agent's stderr, with known kinds of secrets redacted. Off, because it may hold content of any of its
-    sessions; `serve --verbose` logs it as well."""
-
-    login: Text | None = None
-    """The command that logs the agent in, to be run on the gateway's machine; quoted in the error about a missing
-    login."""
-
-    client_fs: Flag = False
-    """Lets the agent read and write files on the client's machine. Off, because agents that may do so no longer write
-    to their own, where the repository is. In a shared session only its host is asked, the connection that created or
-    last loaded it: else a file would be written once for each client."""
-
-    client_terminal: Flag = False
-    """Lets the agent run commands on the client's machine, in a shared session on the host's. Off for the same
-    reason."""
-
-    eof_grace: Seconds = 3.0
-    """Seconds between closing the agent's stdin and SIGTERM to its process group. Agents that react to the end of their
-    input save and exit within one."""
-
-    term_grace: Seconds = 3.0
-    """Seconds between SIGTERM and SIGKILL. Both together stay well below the 90 seconds that systemd gives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HooksSection:
     """`[hooks]`: programs that are run on events; each gets one line of JSON on its stdin."""
 
-    on_permission_waiting: Annotated[tuple[str, ...], _command] | None = None
+    on_permission_waiting: Annotated[tuple[str, ...], read_command] | None = None
     """The program, and its arguments, to run when an agent waits for a decision and no controller is connected. No
     shell reads it."""
 
-    on_turn_end: Annotated[tuple[str, ...], _command] | None = None
+    on_turn_end: Annotated[tuple[str, ...], read_command] | None = None
     """The program, and its arguments, to run when a turn has ended."""
 
     timeout: Seconds = 30.0

@@ -30,6 +30,9 @@ MIB: Final = 1024 * 1024
 CREDENTIAL: Final = "credential:"
 """Prefix of the path of a file that systemd hands over, by `LoadCredential=` and the like."""
 
+NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
+"""A name of an agent, a host or a node."""
+
 _NONE_RENAMED: Final[Mapping[str, str]] = {}
 
 _MAX_WORD_LENGTH: Final = 24
@@ -233,6 +236,14 @@ def _name(entry: Entry) -> str:
     return check_name(entry, _string(entry))
 
 
+def _agent_name(entry: Entry) -> str:
+    node, slash, name = _string(entry).rpartition("/")
+    if slash:
+        check_name(entry, node)
+    check_name(entry, name)
+    return node + slash + name
+
+
 def _strings_by_name(entry: Entry) -> Mapping[str, str]:
     return {name: _string(value) for name, value in entry.table().items()}
 
@@ -274,7 +285,7 @@ def _absolute_path(entry: Entry) -> Path:
 
 def check_name(entry: Entry, name: str) -> str:
     """Return `name` if it is valid for agents and hosts. Raises `ConfigError`, about `entry`, if not."""
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+    if not NAME.fullmatch(name):
         raise entry.error("a name is 1 to 64 letters, digits, dots, dashes and underscores")
     return name
 
@@ -297,6 +308,8 @@ Text = Annotated[str, _text]
 Texts = Annotated[tuple[str, ...], _texts]
 Name = Annotated[str, _name]
 """A name of an agent or a host."""
+AgentName = Annotated[str, _agent_name]
+"""A name of an agent, also `NODE/AGENT`."""
 StringsByName = Annotated[Mapping[str, str], _strings_by_name]
 """A table of strings, which may be empty."""
 FilePath = Annotated[Path, _file]

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.config.host_writer import Value, check_host, replace_file, write_host
+from acp_gateway.config.host_writer import check_host, replace_file, write_host
 from acp_gateway.config.hosts import load_hosts
+from acp_gateway.config.section_writer import Value
 from acp_gateway.errors import ConfigError
 
 

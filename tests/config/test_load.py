@@ -13,6 +13,7 @@ from acp_gateway.config.load import (
     AgentSection,
     Config,
     HooksSection,
+    ListenSection,
     agent_environment,
     default_config_path,
     inherited_environment,
@@ -22,6 +23,7 @@ from acp_gateway.errors import ConfigError
 
 LISTEN = '[[listen]]\nurl = "tcp://127.0.0.1:7443"\n'
 AGENT = '[agents.demo]\ncommand = ["demo"]\n'
+LISTENING = '[agents.demo]\nurl = "tcp://127.0.0.1:3000"\n'
 LISTEN_TLS = '[[listen]]\nurl = "wss://127.0.0.1:7443"\ncert = "c.pem"\nkey = "k.pem"\n'
 PRESENT_AGENT = f'[agents.demo]\ncommand = ["{sys.executable}", "agent.py"]\n'
 
@@ -158,8 +160,11 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ("listen = []\n" + AGENT, ":1: listen: at least one [[listen]] section with a url is needed"),
         ('[listen]\nurl = "tcp://127.0.0.1"\n' + AGENT, ":1: listen: the header of a listener has two brackets"),
         ("listen = [1]\n" + AGENT, ":1: listen[0]: expected a table, found a whole number"),
-        (LISTEN, ": agents: at least one [agents.NAME] section with a command is needed"),
-        ("agents = {}\n" + LISTEN, ":1: agents: at least one [agents.NAME] section with a command is needed"),
+        (LISTEN, ": agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with "),
+        (
+            "agents = {}\n" + LISTEN,
+            ":1: agents: at least one [agents.NAME] section is needed, such as [agents.opencode] with ",
+        ),
         ("agents = { demo = 1 }\n" + LISTEN, ":1: agents.demo: expected a table, found a whole number"),
         ("gateway = 1\n" + LISTEN + AGENT, ":1: gateway: expected a table, found a whole number"),
         ("[agent]\n" + LISTEN + AGENT, ':1: agent: unknown option; did you mean "agents"?'),
@@ -169,7 +174,30 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
         ),
         ("[[listen]]\n" + AGENT, ":1: listen[0].url: this option is required"),
         ("[[listen]]\nurl = 7443\n" + AGENT, ":2: listen[0].url: expected a URL, found a whole number"),
-        ("[agents.demo]\n" + LISTEN, ":1: agents.demo.command: this option is required"),
+        ("[agents.demo]\n" + LISTEN, ":1: agents.demo.command: this option is required, or url"),
+        (
+            LISTEN + AGENT + 'url = "tcp://127.0.0.1:1"',
+            ":5: agents.demo.url: an agent has a command or a url, not both",
+        ),
+        (LISTEN + AGENT + 'token_file = "t"', ":5: agents.demo.token_file: is for an agent with a url"),
+        (LISTEN + AGENT + "connect_timeout = 1", ":5: agents.demo.connect_timeout: is for an agent with a url"),
+        (LISTEN + LISTENING + 'env = { A = "b" }', ":5: agents.demo.env: is for an agent with a command"),
+        (LISTEN + LISTENING + "term_grace = 1", ":5: agents.demo.term_grace: is for an agent with a command"),
+        (
+            LISTEN + LISTENING + 'token_file = "t"',
+            ":5: agents.demo.token_file: is for WebSocket and HTTP; tcp has no place",
+        ),
+        (
+            LISTEN + LISTENING + 'far_agent = "x"',
+            ":5: agents.demo.far_agent: is for WebSocket and HTTP; tcp has no place",
+        ),
+        (LISTEN + LISTENING + "reconnect_timeout = 1", ":5: agents.demo.reconnect_timeout: is for WebSocket and HTTP"),
+        (LISTEN + LISTENING + 'ca = "ca.pem"', ":5: agents.demo.ca: is for TLS, and tcp has none"),
+        (LISTEN + LISTENING + f'pin = "sha256:{"0" * 64}"', ":5: agents.demo.pin: is for TLS, and tcp has none"),
+        (LISTEN + LISTENING.replace("127.0.0.1", "box"), ":4: agents.demo.url: the network could read tokens and code"),
+        (LISTEN + LISTENING.replace("tcp", "ftp"), ":4: agents.demo.url: the address"),
+        (LISTEN + LISTENING.replace("tcp", "ssh"), ":4: agents.demo.url: no agent listens at ssh"),
+        (LISTEN + LISTENING.replace("tcp://", ""), ":4: agents.demo.url: expected a URL, such as"),
         (LISTEN + '[agents."my agent"]\ncommand = ["x"]', ':3: agents."my agent": a name is 1 to 64 letters'),
         (LISTEN + AGENT + "[gateway]\nstate_dir = 'here'", ":6: gateway.state_dir: expected an absolute path"),
         (LISTEN + AGENT + "cwd = 'here'", ":5: agents.demo.cwd: expected an absolute path"),
@@ -263,12 +291,6 @@ def test_a_command_is_a_program_and_its_arguments(command: str, write: Write) ->
     )
 
 
-@pytest.mark.parametrize("origin", ["*", "null", "editor.example", "https://editor.example/", "https://Editor.example"])
-def test_an_origin_is_what_a_browser_sends(origin: str, write: Write) -> None:
-    source = f'[[listen]]\nurl = "ws://127.0.0.1:1"\nallowed_origins = ["https://a.example", "{origin}"]\n'
-    assert error_of(write(source + AGENT)).startswith(":3: listen[0].allowed_origins[1]: expected an origin")
-
-
 def test_a_url_that_cannot_be_read_is_an_error_without_the_token_in_it(write: Write) -> None:
     error = error_of(write('[[listen]]\nurl = "wss://secret@box"\n' + AGENT))
     assert error.startswith(":2: listen[0].url: the address 'wss://…@box' has user information")
@@ -300,6 +322,7 @@ def test_plaintext_that_stays_on_this_machine_is_fine(url: str, write: Write) ->
         ("tcp://127.0.0.1:1", "", ("acp",)),
         ("unix:///s", "", ("acp",)),
         ("ws://127.0.0.1:1", 'serves = ["metrics", "acp"]', ("metrics", "acp")),
+        ("ws://127.0.0.1:1", 'serves = ["acp", "chat"]', ("acp", "chat")),
         ("ws://0.0.0.0:1", 'serves = ["acp", "page"]\ninsecure_plaintext = true', ("acp", "page")),
     ],
 )
@@ -310,24 +333,6 @@ def test_a_listener_serves_acp_and_on_loopback_or_over_tls_the_page_unless_serve
     assert listener.services == services
 
 
-@pytest.mark.parametrize(
-    ("serves", "error"),
-    [
-        ('"acp"', ': expected an array of "acp", "page" or "metrics", found a string'),
-        ("[]", ': expected at least one of "acp", "page" or "metrics"'),
-        ('["acp", "metric"]', '[1]: expected "acp", "page" or "metrics", found "metric"; did you mean "metrics"?'),
-        ("[1]", '[0]: expected "acp", "page" or "metrics", found a whole number'),
-        ('["acp", "chat"]', '[1]: this version does not serve "chat" yet, only "acp", "page" or "metrics"'),
-        ('["editor"]', '[0]: this version does not serve "editor" yet, only "acp", "page" or "metrics"'),
-        ('["tap"]', '[0]: this version does not serve "tap" yet, only "acp", "page" or "metrics"'),
-        ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
-    ],
-)
-def test_what_is_wrong_with_serves_is_said_with_the_words_that_are_known(serves: str, error: str, write: Write) -> None:
-    source = f'{AGENT}[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = {serves}'
-    assert error_of(write(source)) == f":5: listen[0].serves{error}"
-
-
 def test_one_listener_at_least_serves_acp(write: Write) -> None:
     metrics = '[[listen]]\nurl = "http://127.0.0.1:9464"\nserves = ["metrics"]\n'
     assert (
@@ -335,6 +340,49 @@ def test_one_listener_at_least_serves_acp(write: Write) -> None:
     )
     assert len(load(write(AGENT + metrics + LISTEN)).listen) == 2
     assert error_of(write(AGENT + metrics + LISTEN.replace("tcp:", "tpc:"))).startswith(":7: listen[1].url")
+
+
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:37842", "unix:///run/editor"])
+def test_editors_are_served_where_there_are_paths(url: str, write: Write) -> None:
+    served = '[[listen]]\nurl = "ws://127.0.0.1:37842"\nserves = ["editor"]\n'
+    assert load(write(AGENT + served + LISTEN)).listen[0].services == ("editor",)
+    assert 'no [[listen]] section serves "acp"' in error_of(write(AGENT + served))
+    elsewhere = served.replace("ws://127.0.0.1:37842", url)
+    assert ":5: listen[0].serves: is for ws and wss" in error_of(write(AGENT + elsewhere + LISTEN))
+
+
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:17320", "unix:///run/tap"])
+def test_the_tap_has_an_address_of_its_own_without_http(url: str, write: Write) -> None:
+    tap = f'[[listen]]\nurl = "{url}"\nserves = ["tap"]\n'
+    section = load(write(AGENT + tap + LISTEN)).listen[0]
+    assert (section.services, section.speaks_http) == (("tap",), False)
+    assert 'no [[listen]] section serves "acp"' in error_of(write(AGENT + tap))
+    over_http = tap.replace(url, "ws://127.0.0.1:17320")
+    assert error_of(write(AGENT + over_http + LISTEN)).startswith(
+        ':5: listen[0].serves: "tap" is for tcp, tcp+tls and unix: it sends lines, and has no path'
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("ws://127.0.0.1:9464", "http://127.0.0.1:9464/metrics"),
+        ("http://127.0.0.1:9464/metrics", "http://127.0.0.1:9464/metrics"),
+        ("wss://box:9464", "https://box:9464/metrics"),
+        ("unix:///run/metrics", "unix:///run/metrics"),
+    ],
+)
+def test_the_address_of_metrics_alone_has_their_path(url: str, shown: str) -> None:
+    section = ListenSection(url=url, serves=("metrics",))
+    assert str(section.address) == shown
+    assert (section.services, section.speaks_http) == (("metrics",), True)
+    assert section.address.tls == url.startswith("wss:")
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_the_address_of_chat_alone_has_its_path(scheme: str) -> None:
+    assert str(ListenSection(url=f"{scheme}://box:3001", serves=("chat",)).address) == f"{scheme}://box:3001/chat"
+    assert str(ListenSection(url=f"{scheme}://box:1", serves=("acp", "chat")).address) == f"{scheme}://box:1/acp"
 
 
 @pytest.mark.parametrize("scheme", ["wss", "tcp+tls"])
@@ -351,11 +399,15 @@ def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, wr
         ("tcp://127.0.0.1:1", 'key = "x"'),
         ("unix:///s", 'cert = "x"'),
         ("tcp://127.0.0.1:1", 'serves = ["acp"]'),
-        ("unix:///s", 'serves = ["metrics"]'),
+        ("tcp://127.0.0.1:1", 'serves = ["metrics"]'),
+        ("tcp://127.0.0.1:1", 'serves = ["chat"]'),
+        ("unix:///s", 'serves = ["acp"]'),
+        ("unix:///s", 'serves = ["acp", "metrics"]'),
         ("ws://127.0.0.1:1", "peer_uid = true"),
         ("tcp://127.0.0.1:1", "peer_uid = false"),
         ("tcp://127.0.0.1:1", "allowed_origins = []"),
         ("unix:///s", 'allowed_origins = ["https://a.example"]'),
+        ("tcp://127.0.0.1:1", 'public_url = "https://a.example"'),
     ],
 )
 def test_an_option_on_a_listener_that_has_no_use_for_it_is_an_error(url: str, option: str, write: Write) -> None:
@@ -447,13 +499,13 @@ def test_on_a_laptop_it_is_said_where_the_command_runs(
     with pytest.raises(ConfigError) as caught:
         load_config(None)
     assert ("this command runs on the gateway's machine" in str(caught.value)) == named
-    assert "write one" in str(caught.value)
+    assert "`acp-gateway up` in a project's folder makes one" in str(caught.value)
 
 
 def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(write: Write) -> None:
-    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    path = write('[[listen]]\nurll = "tcp://127.0.0.1"\n' + AGENT)
     assert error_of(path) == (
-        ':4: agents.demo.comand: unknown option; did you mean "command"? '
+        ':2: listen[0].urll: unknown option; did you mean "url"? '
         f"(`acp-gateway check-config --config {shlex.quote(str(path))}` lists all 2 problems)"
     )
 
@@ -461,10 +513,26 @@ def test_an_unknown_option_is_told_before_the_one_that_is_missing_because_of_it(
 def test_what_lists_all_problems_needs_no_path_where_the_file_is_the_default(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = write(LISTEN + '[agents.demo]\ncomand = ["x"]\n')
+    path = write('[[listen]]\nurll = "tcp://127.0.0.1"\n' + AGENT)
     monkeypatch.setattr(config, "default_config_path", lambda: path)
     with pytest.raises(ConfigError, match=r"\(`acp-gateway check-config` lists all 2 problems\)"):
         load_config(None)
+
+
+def test_without_any_configuration_it_is_that_of_a_gateway_without_a_file_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(config, "SYSTEM_CONFIG", tmp_path / "absent")
+    running = tmp_path / ".local/state/acp-gateway" / config.RUNNING_CONFIG
+    running.parent.mkdir(parents=True)
+    running.touch()
+    assert default_config_path() == running
+    with pytest.raises(ConfigError, match="`acp-gateway up` in a project's folder makes one"):
+        default_config_path(or_running=False)
+    (tmp_path / ".config/acp-gateway").mkdir(parents=True)
+    (tmp_path / ".config/acp-gateway/config.toml").touch()
+    assert default_config_path() != running
 
 
 def test_a_single_problem_is_told_without_another_command(write: Write) -> None:
@@ -477,7 +545,7 @@ def test_without_a_path_the_user_s_configuration_goes_before_the_system_s(
     user, system = tmp_path / "acp-gateway/config.toml", tmp_path / "system.toml"
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(config, "SYSTEM_CONFIG", system)
-    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: write one"):
+    with pytest.raises(ConfigError, match=f"there is no {user} and no {system}: `acp-gateway up` in a project's"):
         default_config_path()
     system.write_text(LISTEN + AGENT)
     assert default_config_path() == system

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import load_config
+from acp_gateway.config.nodes import NodeSection
 from acp_gateway.config.options import (
-    AgentSection,
     CertificateSection,
     GatewaySection,
     HooksSection,
@@ -21,6 +23,7 @@ from acp_gateway.config.options import (
     WorkspaceSection,
 )
 from acp_gateway.config.schema import Entry, read_section
+from acp_gateway.config.tap_options import TapSection
 from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 
@@ -34,9 +37,12 @@ SECTIONS: list[Any] = [
     pytest.param(GATEWAY_TOML, "[limits]", LimitsSection, id="limits"),
     pytest.param(GATEWAY_TOML, "[[listen]]", ListenSection, id="listen"),
     pytest.param(GATEWAY_TOML, "[agents.demo]", AgentSection, id="agents"),
+    pytest.param(GATEWAY_TOML, "[nodes.gpu]", NodeSection, id="nodes"),
     pytest.param(GATEWAY_TOML, "[workspaces.project]", WorkspaceSection, id="workspaces"),
     pytest.param(GATEWAY_TOML, "[certificates.laptop]", CertificateSection, id="certificates"),
     pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
+    pytest.param(GATEWAY_TOML, "[tap]", TapSection, id="tap"),
+    pytest.param(GATEWAY_TOML, "[editor]", EditorSection, id="editor"),
     pytest.param(GATEWAY_TOML, "[log]", LogSection, id="log"),
     pytest.param(HOSTS_TOML, "[hosts.box]", HostSection, id="hosts"),
 ]
@@ -85,7 +91,9 @@ def default_of(section: Any, name: str) -> Any:
 
 def as_read(section: Any, name: str, value: str) -> Any:
     """Return that value of that option as the code reads it."""
-    required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x"}
+    required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x", "token_file": "t"}
+    if section is NodeSection:
+        required["url"] = "ws://127.0.0.1"
     source = "".join(
         f"{option} = {required[option]!r}\n"
         for option in required
@@ -110,7 +118,7 @@ def test_the_example_shows_the_defaults(path: Path, header: str, section: Any) -
     for name, (commented, value, text) in options_in_example(path, header).items():
         default = default_of(section, name)
         if text.startswith("required"):
-            assert default is dataclasses.MISSING, name
+            assert default is (None if "or url" in text else dataclasses.MISSING), name
             assert not commented, name
         elif text.startswith("no default"):
             assert default is None, name
@@ -157,13 +165,13 @@ def test_the_hosts_example_loads_as_it_is() -> None:
     assert (host.agent, host.token_file, host.pin, host.ca, host.maps) == (None, None, None, None, ())
 
 
-def readme_blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+def toml_blocks(document: str) -> list[str]:
+    return re.findall(r"^```toml\n(.*?)^```$", (ROOT / document).read_text(), re.DOTALL | re.MULTILINE)
 
 
-def test_the_configuration_of_the_readme_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
+def test_the_configuration_by_hand_is_one_that_the_gateway_takes(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    path.write_text(readme_blocks("toml")[0])
+    path.write_text(toml_blocks("docs/configuration.md")[0])
     config = load_config(path)
     assert [str(listener.address) for listener in config.listen] == ["wss://0.0.0.0:7443/acp"]
     assert config.listen[0].cert == tmp_path / "cert.pem"
@@ -171,16 +179,13 @@ def test_the_configuration_of_the_readme_is_one_that_the_gateway_takes(tmp_path:
     assert config.default_agent == "opencode"
 
 
-def test_the_hosts_of_the_readme_are_ones_that_connect_takes_with_the_map_that_pairing_needs_added(
-    tmp_path: Path,
-) -> None:
-    _, added, whole = readme_blocks("toml")
+def test_the_hosts_without_ssh_are_ones_that_connect_takes(tmp_path: Path) -> None:
+    (written,) = toml_blocks("docs/first-steps.md")
     path = tmp_path / "hosts.toml"
-    path.write_text(whole.replace("sha256:…", f"sha256:{'0' * 64}"))
+    path.write_text(written.replace("sha256:…", f"sha256:{'0' * 64}"))
     host = load_hosts(path)["box"]
     assert str(host.address) == "wss://box.example.org:7443/acp"
     assert host.maps == (("/Users/ann/proj", "/srv/proj"),)
-    assert tomllib.loads(added) == {"maps": dict(host.maps)}
 
 
 def test_every_option_says_in_the_code_what_it_is_for() -> None:
@@ -190,13 +195,15 @@ def test_every_option_says_in_the_code_what_it_is_for() -> None:
             [
                 GatewaySection,
                 ListenSection,
-                AgentSection,
                 WorkspaceSection,
                 CertificateSection,
                 HooksSection,
                 LogSection,
             ],
         ),
+        ("agent_options.py", [AgentSection]),
+        ("nodes.py", [NodeSection]),
+        ("tap_options.py", [TapSection]),
         ("limits.py", [LimitsSection]),
         ("hosts.py", [HostSection]),
     ]

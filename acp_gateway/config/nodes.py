@@ -1,0 +1,107 @@
+"""The options of `[nodes.NAME]`, and the names of agents and sessions that are reached through a node.
+
+A name is that of the node, a slash, and the name that the node itself uses. No agent of the configuration has a slash
+in its name, so `gpu2/opencode` can't be an own one.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from acp_gateway.config.addresses import Address, parse_target
+from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.agent_values import read_pin
+from acp_gateway.config.schema import NAME, Entry, FilePath, Flag, Seconds, SecondsOrNever
+from acp_gateway.errors import ConfigError, UsageError
+
+SEPARATOR: Final = "/"
+"""Stands between the name of a node and a name of its own."""
+
+
+def _url(entry: Entry) -> Address:
+    if not isinstance(entry.value, str):
+        raise entry.expected("a URL or host[:port]")
+    try:
+        address = parse_target(entry.value)
+    except UsageError as error:
+        raise entry.error(str(error)) from None
+    if address.scheme not in ("wss", "ws"):
+        raise entry.error("the link to a node is a WebSocket: use wss://host:port, or ws:// on loopback")
+    return address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSection:
+    """`[nodes.NAME]`: another gateway, whose agents are used here as `NAME/AGENT`."""
+
+    url: Annotated[Address, _url]
+    """The address of the other gateway: `wss://host:port`, `ws://` on loopback, or `host[:port]`."""
+
+    token_file: FilePath
+    """A file with a token of the other gateway, in mode 0600. There, everything counts as done by its identity."""
+
+    pin: Annotated[str, read_pin] | None = None
+    """`sha256:HEX` of the other gateway's public key; with it, the certificate needs no authority."""
+
+    ca: FilePath | None = None
+    """The authorities to trust for it, in PEM, instead of this machine's."""
+
+    insecure_plaintext: Flag = False
+    """Lets `url` name another machine without TLS, where the network can read tokens and code."""
+
+    connect_timeout: Seconds = 15.0
+    """Seconds for which a node that cannot be reached is tried again before its clients get an error, as for agents
+    that listen."""
+
+    reconnect_timeout: SecondsOrNever = 900.0
+    """Seconds for which a lost link to the node is resumed before it is the end of its agent here, as for agents behind
+    another gateway."""
+
+
+def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None:
+    """Return the node of a name, and the name there; None if it is not one of a node."""
+    node, slash, rest = name.partition(SEPARATOR)
+    return (node, rest) if slash and rest and node in nodes else None
+
+
+def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None:
+    """Return the section for the agent `NODE/AGENT`; None if no node may have an agent of that name.
+
+    What agents may do on a client's machine, and which MCP servers they get, is decided by the node.
+    """
+    parts = split_name(name, nodes)
+    if parts is None or not NAME.fullmatch(parts[1]):
+        return None
+    node = nodes[parts[0]]
+    return AgentSection(
+        url=str(node.url),
+        token_file=node.token_file,
+        far_agent=parts[1],
+        pin=node.pin,
+        ca=node.ca,
+        insecure_plaintext=node.insecure_plaintext,
+        connect_timeout=node.connect_timeout,
+        reconnect_timeout=node.reconnect_timeout,
+        mcp_servers="allow",
+        client_fs=True,
+        client_terminal=True,
+    )
+
+
+def node_problems(nodes: Mapping[str, NodeSection], entry: Entry) -> list[ConfigError]:
+    """Return what does not fit together in `[nodes]`."""
+    problems = []
+    for name, node in nodes.items():
+        table = entry.table()[name].table()
+        if not node.url.tls:
+            problems += [
+                table[option].error("is for TLS, and ws has none") for option in ("pin", "ca") if option in table
+            ]
+        if not (node.url.tls or node.url.loopback or node.insecure_plaintext):
+            problems.append(
+                table["url"].error(
+                    "the network could read tokens and code: use wss://, a loopback address, or "
+                    "insecure_plaintext = true"
+                )
+            )
+    return problems

@@ -1,0 +1,146 @@
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.load import collect
+from acp_gateway.config.nodes import NodeSection, agent_at, split_name
+from acp_gateway.config.toml_file import TomlFile
+
+PIN = "sha256:" + "0aB1" * 16
+LISTEN = '[[listen]]\nurl = "ws://127.0.0.1:1"\n[gateway]\nstate_dir = "/srv/state"\n'
+NODES = {"gpu": NodeSection(url=parse_target("wss://gpu.example:7443"), token_file=Path("/gpu.token"), pin="sha256:1")}
+
+
+def read(source: str) -> tuple[object, list[str]]:
+    file = TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source)
+    config, problems = collect(file)
+    return config, [problem.message for problem in problems]
+
+
+def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> None:
+    source = f"""
+        [nodes.gpu]
+        url = "gpu.example"
+        token_file = "gpu.token"
+        pin = "{PIN}"
+        ca = "gpu.pem"
+        connect_timeout = 1
+        reconnect_timeout = "never"
+    """
+    file = TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source)
+    config, problems = collect(file)
+    assert problems == []
+    assert config is not None
+    assert config.nodes == {
+        "gpu": NodeSection(
+            url=parse_target("wss://gpu.example:7443/acp"),
+            token_file=Path("/etc/gpu.token"),
+            pin=PIN.lower(),
+            ca=Path("/etc/gpu.pem"),
+            connect_timeout=1.0,
+            reconnect_timeout=float("inf"),
+        )
+    }
+    assert config.agents == {}
+    assert config.default_agent == ""
+    assert config.is_of_node("gpu/opencode")
+    assert not config.is_private("gpu/opencode")
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ('[nodes.gpu]\nurl = "gpu"\n', "this option is required"),
+        ('[nodes.gpu]\ntoken_file = "t"\n', "this option is required"),
+        ('[nodes."a/b"]\nurl = "gpu"\ntoken_file = "t"\n', "a name is 1 to 64"),
+        ('[nodes.gpu]\nurl = 3\ntoken_file = "t"\n', "expected a URL or host[:port]"),
+        ('[nodes.gpu]\nurl = "gpu/x"\ntoken_file = "t"\n', "is neither a URL nor host[:port]"),
+        ('[nodes.gpu]\nurl = "ssh://gpu"\ntoken_file = "t"\n', "the link to a node is a WebSocket"),
+        ('[nodes.gpu]\nurl = "tcp://127.0.0.1:1"\ntoken_file = "t"\n', "the link to a node is a WebSocket"),
+        ('[nodes.gpu]\nurl = "https://gpu"\ntoken_file = "t"\n', "the link to a node is a WebSocket"),
+        ('[nodes.gpu]\nurl = "ws://gpu"\ntoken_file = "t"\n', "the network could read tokens and code"),
+        (f'[nodes.gpu]\nurl = "ws://127.0.0.1"\ntoken_file = "t"\npin = "{PIN}"\n', "is for TLS, and ws has none"),
+        ('[nodes.gpu]\nurl = "gpu"\ntoken_file = "t"\ntoken = "x"\n', "unknown option"),
+    ],
+)
+def test_mistakes_in_a_section_are_told(source: str, problem: str) -> None:
+    config, problems = read(source)
+    assert config is None
+    assert any(problem in text for text in problems), problems
+
+
+def test_plaintext_to_another_machine_has_to_be_allowed() -> None:
+    assert read('[nodes.gpu]\nurl = "ws://gpu"\ntoken_file = "t"\ninsecure_plaintext = true\n')[1] == []
+
+
+@pytest.mark.parametrize(
+    ("default", "problem"),
+    [
+        ("gpu/opencode", None),
+        ("cpu/opencode", 'there is no agent "cpu/opencode"'),
+        ("gpu/open code", "a name is 1 to 64"),
+        ("gpu/a/b", "a name is 1 to 64"),
+    ],
+)
+def test_the_default_agent_may_be_that_of_a_node(default: str, problem: str | None) -> None:
+    source = f"""
+        default_agent = "{default}"
+        [agents.demo]
+        command = ["demo"]
+        [nodes.gpu]
+        url = "gpu"
+        token_file = "t"
+    """
+    problems = read(source)[1]
+    assert problems == [] if problem is None else any(problem in text for text in problems), problems
+
+
+def test_a_certificate_may_be_for_the_agents_of_a_node() -> None:
+    source = """
+        [agents.demo]
+        command = ["demo"]
+        [nodes.gpu]
+        url = "gpu"
+        token_file = "t"
+        [[listen]]
+        url = "wss://127.0.0.1:2"
+        cert = "c"
+        key = "k"
+        client_ca = "a"
+        [certificates.ann]
+        subject = "CN=ann"
+        agents = ["gpu/opencode", "cpu/opencode"]
+    """
+    _, problems = read(source)
+    assert [problem for problem in problems if "there is no [agents." in problem] == [
+        "there is no [agents.cpu/opencode]"
+    ], problems
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("gpu/opencode", ("gpu", "opencode")),
+        ("gpu/a/b", ("gpu", "a/b")),
+        ("gpu/", None),
+        ("gpu", None),
+        ("/gpu", None),
+        ("cpu/opencode", None),
+    ],
+)
+def test_a_name_begins_with_that_of_the_node(name: str, parts: tuple[str, str] | None) -> None:
+    assert split_name(name, NODES) == parts
+
+
+def test_the_node_decides_what_its_agent_may_do_on_the_clients_machine() -> None:
+    section = agent_at("gpu/opencode", NODES)
+    assert section is not None
+    assert (section.far_agent, section.url, section.pin) == ("opencode", "wss://gpu.example:7443/acp", "sha256:1")
+    assert (section.mcp_servers, section.client_fs, section.client_terminal) == ("allow", True, True)
+
+
+@pytest.mark.parametrize("name", ["gpu/a/b", "gpu/a b", "gpu/" + "a" * 65, "cpu/a", "opencode"])
+def test_other_names_are_no_agents_of_a_node(name: str) -> None:
+    assert agent_at(name, NODES) is None
