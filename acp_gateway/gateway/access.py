@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
-from acp_gateway.core.sessions import Role, SessionScope
+from acp_gateway.core.sessions import EDITOR, Role, SessionScope
 from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.revocations import CertificateId
 from acp_gateway.security.token_store import Role as AccessRole
@@ -76,6 +76,11 @@ class Access:
             return f"token {self.token.id}"
         return "the system" if self.certificate is None else f"certificate {self.certificate}"
 
+    @property
+    def is_own_user(self) -> bool:
+        """True for the gateway's own user, whom the kernel identifies."""
+        return self.token is None and self.certificate is None and self.browser is None
+
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""
         return self.agents is None or agent in self.agents
@@ -93,6 +98,10 @@ class ConnectRequest:
     """To look only, though it may do more."""
     control: bool = False
     """To ask the gateway itself, and no agent."""
+    passed: tuple[str, ...] = ()
+    """Ids of the gateways that the connection comes through; empty if it is a client's own."""
+    via: str = EDITOR
+    """Kind of program that connects, as other clients are shown it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,20 +1,29 @@
 """Authorization of connections: which agent, which session, and which role they get."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from acp_gateway.config.load import Config
 from acp_gateway.config.toml_file import suggestion
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role, Session, SessionScope
-from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
+from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.security.token_store import Token
 
+if TYPE_CHECKING:
+    from acp_gateway.gateway.control_channel import MergeNodes
+    from acp_gateway.gateway.node_directory import NodeDirectory
+
 _AGENTS_TOLD: Final = 20
 """Maximum number of allowed agents that an error names: as many as fit a line."""
+
+MAX_HOPS: Final = 1
+"""Maximum number of gateways that a connection has come through. The agents of nodes are for clients only, so gateways
+that lead to each other in a circle never ask each other for more than their own."""
 
 
 class Authorizer:
@@ -24,10 +33,17 @@ class Authorizer:
         config: which agents there are.
         registry: which sessions there are, and whose.
         storage: remembers which session a guest's token has led to.
+        own_id: the id of this gateway in the paths of connections.
     """
 
-    def __init__(self, config: Config, registry: Registry, storage: Storage) -> None:
-        self._config = config
+    def __init__(self, config: Config, registry: Registry, storage: Storage, own_id: str = "") -> None:
+        self.config = config
+        """The configuration in force."""
+        self.directory: NodeDirectory | None = None
+        """The state of the nodes; None without any."""
+        self.merge_nodes: MergeNodes | None = None
+        """Adds the sessions of nodes to a list; None without any."""
+        self._own_id = own_id
         self._registry = registry
         self._storage = storage
 
@@ -40,6 +56,9 @@ class Authorizer:
         token, bound = access.token, access.session or access.only
         if access.role == "metrics":
             raise Forbidden("this token is for reading metrics and nothing else")
+        check_path(connect_request.passed, self._own_id)
+        if connect_request.session is not None and self.directory is not None:
+            connect_request = self._find_node(access, connect_request, connect_request.session, bound)
         if token is not None:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
@@ -63,12 +82,50 @@ class Authorizer:
         else:
             agent = self._agent_of_session(access, connect_request, scope)
             scope = self._bind(access, scope, agent)
-            if role is Role.OBSERVER and self._config.agents[agent].scope == "connection":
+            if role is Role.OBSERVER and self.config.is_private(agent):
                 session = self.find_session(access, scope, agent)
                 if session is None or not session.live:
                     # Its own process would be another one than the session's, and would never open this session.
                     raise unknown_session(scope.only)
+        if connect_request.passed and agent and agent not in self.config.agents:
+            raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
         return Grant(access, connect_request, agent, scope, role)
+
+    def _find_node(
+        self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
+    ) -> ConnectRequest:
+        """Return the request with the id and the agent of a session that is asked for as `NODE/ID`.
+
+        The agent is that of the session as it is known here, else, for the gateway's own user, as the node lists it.
+        Raises `UnknownSession` if there is none, and `Busy` if the node was not reached yet.
+        """
+        # Imported only where there are nodes.
+        from acp_gateway.config.nodes import SEPARATOR, split_name
+
+        assert self.directory is not None, "the caller has nodes"
+        parts = split_name(session_id, self.config.nodes)
+        if parts is None:
+            return connect_request
+        node, real_id = parts
+        known = SessionScope(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
+        seen = [*self._registry.past(known), *self._registry.live(known)]
+        agents = {session.agent for session in seen if session.agent.startswith(f"{node}{SEPARATOR}")}
+        if bound is not None:
+            # The credential itself says which session it is for.
+            if not agents:
+                raise unknown_session(session_id)
+            return replace(connect_request, session=real_id)
+        agent = connect_request.agent
+        if agent is None:
+            if len(agents) == 1:
+                agent = agents.pop()
+            elif access.identity == self._registry.own_identity:
+                agent = self.directory.agent_of(node, real_id)
+                if agent is None and self.directory.nodes[node].agents is None:
+                    raise Busy(self.directory.nodes[node].away)
+        if agent is None or not agent.startswith(f"{node}{SEPARATOR}"):
+            raise unknown_session(session_id)
+        return replace(connect_request, session=real_id, agent=agent)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
@@ -91,16 +148,29 @@ class Authorizer:
         Raises `UnknownAgent` if none has that name, and `Forbidden` if the token does not allow it.
         """
         if name is None:
-            name = self._config.default_agent
+            name = self.config.default_agent
             if access.agents is not None and len(access.agents) == 1:
                 name = access.agents[0]
-        if name not in self._config.agents:
-            allowed = [agent for agent in self._config.agents if access.may_use(agent)][:_AGENTS_TOLD]
+        if self.config.find_agent(name) is None:
+            allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
             hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
             raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
+        if self.directory is not None and name not in self.config.agents:
+            if access.workspaces is not None:
+                raise Forbidden("this token is for workspaces of this machine, and the agent runs on another one")
+            self.directory.check_agent(name)
         return name
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all agents, with those of the nodes as far as they are known."""
+        return [*self.config.agents, *([] if self.directory is None else self.directory.agents)]
+
+    def folders(self, agent: str) -> tuple[str, ...]:
+        """Return the directories of another machine in which the agent of a node may work; none for own agents."""
+        return () if self.directory is None else self.directory.folders_of(agent)
 
     def _agent_of_session(self, access: Access, connect_request: ConnectRequest, scope: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.
@@ -131,11 +201,24 @@ class Authorizer:
         seen = [
             session
             for session in [*self._registry.past(scope), *self._registry.live(scope)]
-            if access.may_use(session.agent) and agent in (None, session.agent)
+            if access.may_use(session.agent)
+            and agent in (None, session.agent)
+            and (session.live or self.config.find_agent(session.agent) is not None)
         ]
         live = [session for session in seen if session.live]
         found = live if live or scope.guest else seen
         return found[0] if len(found) == 1 else None
+
+
+def check_path(passed: Sequence[str], own_id: str) -> None:
+    """Check the gateways that a connection has come through, by their ids.
+
+    Raises `Forbidden` for a connection that has come through this gateway before, or through too many.
+    """
+    if own_id in passed:
+        raise Forbidden("this connection comes through this gateway a second time: [nodes.NAME] leads back here")
+    if len(passed) > MAX_HOPS:
+        raise Forbidden(f"this connection has come through {len(passed)} gateways, and {MAX_HOPS} is the most")
 
 
 def unknown_session(session_id: str | None) -> UnknownSession:

@@ -33,6 +33,10 @@ WINDOW: Final = 600.0
 MAX_BACKOFF: Final = 30.0
 """Maximum seconds that a request waits for the restart of an agent that keeps ending."""
 
+FIRST_PAUSE: Final = 0.25
+MAX_PAUSE: Final = 4.0
+"""Seconds between two attempts to reach an agent that listens: the first pause, and the longest."""
+
 End = Literal["exited", "stopped", "given_up"]
 """Manner of an agent's end: by itself; stopped because it was not needed any more; or because it was of no use."""
 
@@ -91,7 +95,7 @@ class RestartBackoff:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit = limit
+        self.limit = limit
         # The times of the ends within the window, and the reason for the last one.
         self._ends: deque[float] = deque()
         self._last = ""
@@ -110,11 +114,11 @@ class RestartBackoff:
             self._ends.popleft()
         if not self._ends:
             return now
-        if len(self._ends) > self._limit:
+        if len(self._ends) > self.limit:
             pause = math.ceil(self._ends[0] + WINDOW - now)
             raise TooManyRestarts(
                 f"{self._last}; it has ended {len(self._ends)} times within {WINDOW / 60:g} min "
-                f"(max_restarts is {self._limit}) and may be started again in {pause} s",
+                f"(max_restarts is {self.limit}) and may be started again in {pause} s",
                 pause,
             )
         return self._ends[-1] + min(2.0 ** (len(self._ends) - 1), MAX_BACKOFF)
@@ -171,6 +175,11 @@ class AgentSupervisor:
         self._last_written = NOTHING_WRITTEN
         self._startup = Startup(initialize_timeout, self.give_up)
 
+    def set_limits(self, max_restarts: int, initialize_timeout: float) -> None:
+        """Use other limits, from the next start of the agent on."""
+        self._backoff.limit = max_restarts
+        self._startup.timeout = initialize_timeout
+
     # Input of the agent
 
     def send(self, messages: list[bytes]) -> None:
@@ -215,7 +224,10 @@ class AgentSupervisor:
                 pass
 
     async def wait_or_stop(self) -> None:
-        """Wait until the agent has read down to the high-water mark; stop it if it reads nothing for too long."""
+        """Wait until the agent has read down to the high-water mark; stop it if it reads nothing for too long.
+
+        The time without a connection does not count: `reconnect_timeout` bounds that.
+        """
         agent = self.agent
         while agent is not None and self.agent is agent:
             taken = self._sent - agent.messages.pending_bytes
@@ -223,7 +235,7 @@ class AgentSupervisor:
                 await self.wait_uncongested()
                 return
             pending = agent.messages.pending_bytes
-            if self.agent is agent and self._sent - pending <= taken:
+            if self.agent is agent and self._sent - pending <= taken and not agent.messages.away:
                 why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
                 self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
 
@@ -263,12 +275,10 @@ class AgentSupervisor:
         """Start the agent; if that fails, return None and notify the clients that wait for it."""
         name = self._owner.name
         try:
-            # Shielded, because Trio would leave a half-started task in this nursery, and wait for it forever.
-            with trio.CancelScope(shield=True):
-                self._agent_life = trio.CancelScope(shield=True)
-                agent: Agent = await agents.start(self._keep_running, self._agent_life)
+            agent = await self._start_with_attempts(agents)
         except AgentError as error:
             log.error("agent %s: %s", name, error)
+            self._audit(AuditEvent("agent_not_started", None, {"agent": name}))
             # The error quotes the configuration, which is only for clients that may see it.
             why = f"the agent {name} cannot be started"
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
@@ -276,9 +286,26 @@ class AgentSupervisor:
         self.agent = self._unrecorded = agent
         self._end = "stopped"
         self._needed = trio.CancelScope()
-        self._audit(AuditEvent("agent_started", None, {"agent": name, "pid": agent.pid}))
+        self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
         self._owner.deliver()
         return agent
+
+    async def _start_with_attempts(self, agents: trio.Nursery) -> Agent:
+        """Start the agent; try again, with exponential backoff, while one that listens may be reached later."""
+        began, pause = trio.current_time(), FIRST_PAUSE
+        while True:
+            try:
+                # Shielded, because Trio would leave a half-started task in this nursery, and wait for it forever.
+                with trio.CancelScope(shield=True):
+                    self._agent_life = trio.CancelScope(shield=True)
+                    agent: Agent = await agents.start(self._keep_running, self._agent_life)
+                    return agent
+            except AgentError as error:
+                if trio.current_time() + pause > began + error.retry_for or not self._owner.attachments:
+                    raise
+                log.info("%s; the next attempt follows in %g s", error, pause)
+            await trio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
 
     async def _keep_running(self, life: trio.CancelScope, *, task_status: trio.TaskStatus[Agent]) -> None:
         with life:
@@ -364,7 +391,7 @@ class AgentSupervisor:
         if agent is not None and agent.ended.is_set():
             _, data = agent.describe_end()
             ended = {name: data.get(name) for name in ("exitCode", "signal")} | {"how": self._end}
-            self._audit(AuditEvent("agent_ended", None, {"agent": self._owner.name, "pid": agent.pid} | ended))
+            self._audit(AuditEvent("agent_ended", None, {"agent": self._owner.name} | _place(agent) | ended))
 
     def _record_loss(self, agent: Agent, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN) -> None:
         """Handle the end of an agent, unless it is known already or was intended."""
@@ -381,3 +408,8 @@ class AgentSupervisor:
         self._queued.clear()
         self.agent = None
         self._owner.agent_lost(why, data, written, details)
+
+
+def _place(agent: Agent) -> dict[str, Any]:
+    """Return what the audit has of an agent's process, or of its connection."""
+    return {"pid": agent.pid} if agent.url is None else {"url": agent.url}

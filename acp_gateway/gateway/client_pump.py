@@ -42,6 +42,9 @@ class PumpOwner(Protocol):
     def note_time(self) -> None:
         """Record activity, and tell the multiplexer the time."""
 
+    def tell_time(self, now: float) -> None:
+        """Tell the multiplexer the time."""
+
 
 class ClientPump:
     """Relays the messages of the clients of a hub.
@@ -108,7 +111,7 @@ class ClientPump:
         # A newer connection may exist by now, or may have been lost already.
         if attachment.away_since is None and (attachment.connection is connection or attachment.link.stream is None):
             attachment.connection_lost(trio.current_time())
-            self._multiplexer.set_time(trio.current_time())
+            self._owner.tell_time(trio.current_time())
             self._multiplexer.client_away(attachment.client)
             self._owner.deliver()
             log.info("%s: disconnected, keeping its link", attachment.client.name)
@@ -135,6 +138,7 @@ class ClientPump:
             away,
             len(attachment.outbox),
         )
+        self._owner.tell_time(trio.current_time())
         self._multiplexer.client_back(attachment.client)
         self._owner.deliver()
         # The agent may have to wait for several clients now, which means for none.

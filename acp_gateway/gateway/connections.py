@@ -113,13 +113,21 @@ class Connections:
         revocations: Revocations | None = None,
         browsers: BrowserStore | None = None,
     ) -> None:
-        self._limits = limits
+        self.set_limits(limits)
         self._tokens = tokens
         self._revoked = revocations or Revocations()
         self._browsers = browsers
         self._now = now
         self._watches: set[_Watch] = set()
         self._counts: Counter[Hashable] = Counter()
+        # By identity, with its guests apart: bounded by the number of tokens. And how many
+        # connections share each of them.
+        self._buckets: dict[Hashable, TokenBucket] = {}
+        self._sharing: Counter[_Sharing] = Counter()
+
+    def set_limits(self, limits: LimitsSection) -> None:
+        """Use other limits for connections from now on."""
+        self._limits = limits
         self._rates = Rates(
             messages=limits.messages_per_second,
             size=limits.bytes_per_second,
@@ -127,10 +135,6 @@ class Connections:
             burst=limits.message_burst / limits.messages_per_second,
             frames=limits.frames_without_message,
         )
-        # By identity, with its guests apart: bounded by the number of tokens. And how many
-        # connections share each of them.
-        self._buckets: dict[Hashable, TokenBucket] = {}
-        self._sharing: Counter[_Sharing] = Counter()
 
     def __len__(self) -> int:
         return len(self._watches)

@@ -1,7 +1,7 @@
-"""Answers the requests of control connections, which have no agent: the list of sessions, codes for browsers."""
+"""Answers the requests of control connections: sessions, rights, codes for browsers, the gateway's state, reload."""
 
 import time
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -12,12 +12,14 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, UsageError
-from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.errors import AccessError, Forbidden, UsageError
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import OPEN, SESSIONS
+from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -38,6 +40,45 @@ CODE_WEIGHT: Final = 2000
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
+class ControlConnection:
+    """A control connection, which is served by the gateway itself.
+
+    Args:
+        access: its principal.
+    """
+
+    def __init__(self, access: Access) -> None:
+        self.access = access
+        self.away_since = None
+        self.disconnect = STOPPING
+        """The way to close it."""
+        self.scope = trio.CancelScope()
+        """Scope of the task that serves it."""
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End it."""
+        self.disconnect = disconnect
+        self.scope.cancel()
+
+    def drop(self) -> bool:
+        """Return False: it can't be resumed."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Operations:
+    """Requests of the gateway's own user that the program around the gateway carries out."""
+
+    status: Callable[[], Awaitable[dict[str, Any]]]
+    """Returns the state of the gateway, as members of the response."""
+    reload: Callable[[], dict[str, Any]]
+    """Reads the configuration again, and returns what has changed, as members of the response."""
+
+
+MergeNodes = Callable[[SessionScope, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Adds the sessions of nodes to a list: for a scope, and those of certain agents."""
+
+
 @dataclass(frozen=True, slots=True)
 class ControlContext:
     """The state of the gateway that control requests read."""
@@ -52,6 +93,12 @@ class ControlContext:
     """Returns the current storage problem, for the gateway's own user only: it names files."""
     make_code: Callable[[bytes], dict[str, Any]]
     """Returns a code that signs a browser in, by the params of the request; raises `GatewayError`."""
+    describe_access: Callable[[], dict[str, Any]]
+    """Returns what the credential of the connection allows."""
+    operations: Operations | None = None
+    """None for a connection that may not ask for them."""
+    merge: MergeNodes | None = None
+    """Adds the sessions of nodes to a list; None without any."""
 
 
 async def serve_control_channel(
@@ -69,7 +116,7 @@ async def serve_control_channel(
         try:
             async for batch in stream:
                 for text in batch:
-                    reply, weight = _answer(text, scope, context)
+                    reply, weight = await _answer(text, scope, context)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.meter.take()
@@ -89,7 +136,7 @@ async def serve_control_channel(
     return disconnect
 
 
-def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[bytes | None, int]:
+async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[bytes | None, int]:
     """Return the response to a message, None for a notification, and what it counts as."""
     try:
         message: Message = jsonrpc.parse(text)
@@ -98,11 +145,27 @@ def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
-        return jsonrpc.result(message.id, list_sessions(scope, context)), WEIGHT
+        listed = list_sessions(scope, context)
+        if context.merge is not None:
+            listed = await context.merge(scope, context.agents, listed)
+        return jsonrpc.result(message.id, listed), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
-    known = f"a control connection knows only {SESSIONS} and {OPEN}"
+    if message.method == ACCESS:
+        return jsonrpc.result(message.id, context.describe_access()), WEIGHT
+    if message.method in (STATUS, RELOAD):
+        return await _answer_operation(message, context.operations), CODE_WEIGHT
+    known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
+
+
+async def _answer_operation(message: Message, operations: Operations | None) -> bytes:
+    if operations is None:
+        why = "only the gateway's own user may ask this, on its machine"
+        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
+    if message.method == STATUS:
+        return jsonrpc.result(message.id, await operations.status())
+    return jsonrpc.result(message.id, operations.reload())
 
 
 def _answer_open(message: Message, context: ControlContext) -> bytes:
@@ -120,7 +183,7 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
 
     Sessions that are not live come first: in a terminal the live ones are visible without scrolling back.
     """
-    past = _past_sessions(scope, context)
+    past = past_sessions(context.registry, Viewer(scope, agents=context.agents))
     listed = [_describe(session) for session in past[-PAST:]]
     answer: dict[str, Any] = {"sessions": listed + _live_sessions(scope, context)}
     if len(past) > PAST:
@@ -130,20 +193,6 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
         is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
-
-
-def _past_sessions(scope: SessionScope, context: ControlContext) -> list[Session]:
-    """Return the sessions in scope that are not live and can be re-opened."""
-    if scope.guest:
-        return []
-    registry = context.registry
-    return [
-        session
-        for session in registry.past(scope)
-        if session.agent in context.agents
-        # An agent that counts its sessions only has the last one of an id.
-        and registry.find(scope, session.agent, session.id) is session
-    ]
 
 
 def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
@@ -178,9 +227,8 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
-    loss = session.archive.loss(session)
-    # The history of a live session is in memory, and is stored again when the turn ends.
-    if loss is not None and (hub is None or loss != "removed"):
+    loss = history_loss(session, live=hub is not None)
+    if loss is not None:
         described["history"] = loss
     return described | {
         "owner": session.owner,

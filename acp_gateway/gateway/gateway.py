@@ -9,27 +9,30 @@ from typing import Unpack
 
 import trio
 
-from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config, agent_environment
-from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Client, Role
 from acp_gateway.errors import AccessError, AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.access_view import UsableAgents, describe_access
 from acp_gateway.gateway.admission import Authorizer
+from acp_gateway.gateway.agent.connection import DialAgent, run_listening_agent
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
-from acp_gateway.gateway.attachment import BUG, NO_TAPE, STOPPING, Disconnect
+from acp_gateway.gateway.attachment import BUG, NO_TAPE, Disconnect
+from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import ControlContext, serve_control_channel
+from acp_gateway.gateway.control_channel import ControlConnection, ControlContext, Operations, serve_control_channel
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
+from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
-from acp_gateway.gateway.hub_services import GatewayServices, contained, login_hint
+from acp_gateway.gateway.hub_services import GatewayServices, contained, policy_of
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.readiness import Readiness
+from acp_gateway.gateway.reconfiguration import reconfigure_hubs
 from acp_gateway.gateway.resumption import (
     AttachedClient,
     LinkRegistry,
@@ -38,12 +41,12 @@ from acp_gateway.gateway.resumption import (
     claim,
     serve_resumed,
 )
+from acp_gateway.gateway.session_changes import SessionChanges
+from acp_gateway.gateway.session_view import SessionViews
 from acp_gateway.gateway.sign_in_codes import SignInCodes
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
-from acp_gateway.protocol.methods import Capability
-from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.maintained import MaintainedStream
@@ -65,23 +68,6 @@ _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now",
 _SESSION_GONE = "the session is not open any more"
 
 
-class _ControlConnection:
-    """A control connection, which is served by the gateway itself."""
-
-    def __init__(self, access: Access) -> None:
-        self.access = access
-        self.away_since = None
-        self.disconnect = STOPPING
-        self.scope = trio.CancelScope()
-
-    def close(self, disconnect: Disconnect) -> None:
-        self.disconnect = disconnect
-        self.scope.cancel()
-
-    def drop(self) -> bool:
-        return False
-
-
 class Gateway:
     """The agents of one configuration and the connections that use them."""
 
@@ -93,21 +79,19 @@ class Gateway:
         environment: Mapping[str, str],
         audit: Audit = NO_AUDIT,
         recorder: Recording | None = None,
+        dial: DialAgent | None = None,
+        own_id: str = "",
     ) -> None:
         settings = config.gateway
+        self._dial = dial
         self.config = config
         self.tokens = tokens
         self.audit = audit
-        self._throttle = AuditThrottle(audit)
+        self.audit_throttle = AuditThrottle(audit)
+        """Writes to the audit what a client may cause often."""
         self.revocations = Revocations()
         """Revoked client certificates."""
-        self.browsers = BrowserStore(
-            settings.state_dir,
-            tokens,
-            days=config.limits.browser_days,
-            idle_days=config.limits.browser_idle_days,
-            most=config.limits.browsers_per_token,
-        )
+        self.browsers = browsers_of(config, tokens)
         """Browsers that are signed in."""
         self.connections = Connections(config.limits, tokens, revocations=self.revocations, browsers=self.browsers)
         """Authenticated connections."""
@@ -124,9 +108,13 @@ class Gateway:
         )
         self.metrics = Metrics(config.agents)
         """Counts of events."""
-        self.readiness = Readiness(settings.state_dir, tokens, lambda: self.storage.problem)
+        self.readiness = Readiness(settings.state_dir, tokens, self.browsers, lambda: self.storage.problem)
         self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
-        self.registry = Registry(default_identity(settings.state_dir), self._archive, secrets.token_hex(8))
+        self.changes = SessionChanges(self._archive)
+        """Changes of sessions, for programs that show them."""
+        self.registry = Registry(default_identity(settings.state_dir), self.changes, secrets.token_hex(8))
+        self.history = HistoryReader(self._archive, settings.journal_limit)
+        """Reads the histories of sessions, live or not."""
         self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
         # The gateway's own environment, of which agents get a part.
@@ -135,17 +123,22 @@ class Gateway:
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None], Hub] = {}
         self._links = LinkRegistry()
+        self.control_streams: set[MaintainedStream] = set()
+        """The open control connections."""
         self.services = GatewayServices(
             config,
             self._hubs,
-            start_task=self._start_task,
+            start_task=self.start_task,
             connections=self.connections,
             archive=self._archive,
-            audit=self._throttle,
+            audit=self.audit_throttle,
             hooks=self._hooks,
             metrics=self.metrics,
         )
-        self._admissions = Authorizer(config, self.registry, self.storage)
+        self.operations: Operations | None = None
+        """Requests of the gateway's own user; set by the program around it."""
+        self.admissions = Authorizer(config, self.registry, self.storage, own_id)
+        """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
@@ -156,7 +149,7 @@ class Gateway:
         what is to be kept.
         """
         for session in self._archive.restore(self.config.gateway.journal_limit):
-            if session.agent in self.config.agents and session.cwd is not None:
+            if session.cwd is not None and self.config.find_agent(session.agent) is not None:
                 session.workspace = containing(session.cwd, self.services.workspaces(session.agent))
             self.registry.restore(session)
         # Hubs have something to write until the last of them has ended.
@@ -165,16 +158,18 @@ class Gateway:
             await writers.start(self._write, writing)
             try:
                 async with trio.open_nursery() as self._nursery:
-                    self._start_task(self._enforce)
-                    self._start_task(self._throttle.run)
-                    self._start_task(self._forget_expired)
-                    self._start_task(self._hooks.run)
+                    self.start_task(self._enforce)
+                    self.start_task(self.audit_throttle.run)
+                    self.start_task(self._forget_expired)
+                    self.start_task(end_expired_browsers, self.browsers, self.audit)
+                    self.start_task(self._hooks.run)
                     task_status.started()
             finally:
                 self._nursery = None
                 writing.cancel()
 
-    def _start_task(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+    def start_task(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+        """Run `work(*args)` beside the hubs, until it ends or the gateway does. It must not raise."""
         assert self._nursery is not None, "the gateway is not running"
         self._nursery.start_soon(work, *args)
 
@@ -192,6 +187,25 @@ class Gateway:
         """The running hubs."""
         return list(self._hubs.values())
 
+    @property
+    def views(self) -> SessionViews:
+        """Descriptions of the sessions."""
+        hubs = self._hubs
+        return SessionViews(self.registry, lambda handle: hubs[handle].multiplexer if handle in hubs else None)
+
+    def reconfigure(self, config: Config, outdated: Container[str]) -> list[str]:
+        """Use another configuration from now on; return the names of `outdated` agents that still run as before."""
+        before = self.config.agents
+        self.config = self.services.config = self.admissions.config = config
+        self.connections.set_limits(config.limits)
+        self.metrics.add_agents(config.agents)
+        self._hooks.configure(config.hooks)
+        for key in [*self._shared]:
+            section = config.find_agent(key[0])
+            if section is None or (key[0] in before and section.scope != before[key[0]].scope):
+                del self._shared[key]
+        return reconfigure_hubs(self.hubs, config, outdated)
+
     # Admission
 
     def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
@@ -200,7 +214,7 @@ class Gateway:
         Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, `Forbidden` if the token
         does not allow the agent, and `Busy` if there are too many connections.
         """
-        grant = self._admissions.authorize(access, connect_request)
+        grant = self.admissions.authorize(access, connect_request)
         self.connections.make_room(access)
         return grant
 
@@ -212,7 +226,7 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self._bound(stream, grant.role)
+        self.bound(stream, grant.role)
         if grant.connect_request.control:
             await self._serve_control(stream, grant)
             return
@@ -220,7 +234,7 @@ class Gateway:
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.scope, grant.role, link=link_id)
+        client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
         attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(attached)
         disconnect = None
@@ -230,7 +244,7 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def _bound(self, stream: MaintainedStream, role: Role) -> None:
+    def bound(self, stream: MaintainedStream, role: Role) -> None:
         """Limit the messages of a connection to what its client may need."""
         size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
@@ -241,7 +255,7 @@ class Gateway:
         """Record the start of a connection, and return its recording."""
         name, grant = attached.client.name, attached.grant
         about = {"connection": name, "agent": grant.agent, "identity": grant.access.identity}
-        self._throttle.record("attached", **about, credential=grant.access.credential, role=grant.role.value)
+        self.audit_throttle.record("attached", **about, credential=grant.access.credential, role=grant.role.value)
         tape = NO_TAPE if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
         log.info("%s: attached to agent %s as %s%s", name, grant.agent, grant.access.identity, observes)
@@ -257,7 +271,7 @@ class Gateway:
         tape.close()
         why = disconnect.text or "left" if disconnect else "stopped"
         self.metrics.count_detached(disconnect)
-        self._throttle.record("detached", connection=name, identity=attached.access.identity, why=why)
+        self.audit_throttle.record("detached", connection=name, identity=attached.access.identity, why=why)
         log.info("%s: detached", name)
 
     def resume(self, access: Access, link_id: str, received: int) -> ResumeClaim:
@@ -276,7 +290,11 @@ class Gateway:
 
     def _claim(self, access: Access, link_id: str, received: int) -> ResumeClaim:
         link = self._links.find(link_id, access)
-        before, now = link.grant, self._admissions.authorize(access, link.grant.connect_request)
+        before, asked = link.grant, link.grant.connect_request
+        if asked.agent is None and before.scope.only is None:
+            # The default agent may be another one by now.
+            asked = replace(asked, agent=before.agent)
+        now = self.admissions.authorize(access, asked)
         if (before.agent, before.role, before.scope) != (now.agent, now.role, now.scope):
             attachment = link.attachment
             if attachment is not None:
@@ -294,17 +312,27 @@ class Gateway:
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self._bound(stream, resumption.link.client.role)
+        self.bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
 
     async def _serve_control(self, stream: MaintainedStream, grant: Grant) -> None:
         """Serve a connection that asks the gateway itself, about what its token may join."""
         access = grant.access
-        connection = _ControlConnection(access)
+        connection = ControlConnection(access)
         wanted = grant.connect_request.agent
-        agents = {name for name in self.config.agents if access.may_use(name) and wanted in (None, name)}
-        codes = SignInCodes(grant, self.registry, self.browsers, self._throttle)
-        context = ControlContext(self.registry, agents, lambda: self.hubs, lambda: self.storage.problem, codes.make)
+        agents = UsableAgents(grant, self.config, wanted)
+        codes = SignInCodes(grant, self.registry, self.browsers, self.audit_throttle, self.config.listen)
+        context = ControlContext(
+            self.registry,
+            agents,
+            lambda: self.hubs,
+            lambda: self.storage.problem,
+            codes.make,
+            lambda: describe_access(grant, self.config, self.admissions.names),
+            self.operations if access.is_own_user else None,
+            self.admissions.merge_nodes,
+        )
+        self.control_streams.add(stream)
         try:
             with connection.scope, self.connections.watched(connection):
                 limiter = self.connections.rate_limiter(
@@ -315,6 +343,7 @@ class Gateway:
             connection.disconnect = BUG
             raise
         finally:
+            self.control_streams.discard(stream)
             with trio.CancelScope(shield=True):
                 await stream.aclose(connection.disconnect.code, connection.disconnect.text)
 
@@ -322,13 +351,15 @@ class Gateway:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
         scope, agent = grant.scope, grant.agent
         if scope.only is not None:
-            session = self._admissions.find_session(grant.access, scope, agent)
+            session = self.admissions.find_session(grant.access, scope, agent)
             hub = None if session is None or session.agent_handle is None else self._hubs.get(session.agent_handle)
             if hub is not None and not hub.ended:
                 return hub
             if scope.guest:
                 return None
-        section = self.config.agents[agent]
+        section = self.config.find_agent(agent)
+        if section is None:
+            return None
         if section.scope == "connection":
             return self._start_hub(agent, section)
         key = agent, scope.identity if section.scope == "identity" else None
@@ -338,7 +369,8 @@ class Gateway:
         return shared
 
     def _start_hub(self, agent: str, section: AgentSection) -> Hub:
-        multiplexer = Multiplexer(agent, self._policy(section), self.registry, self.metrics.traffic)
+        self.metrics.add_agents([agent])
+        multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",
@@ -348,7 +380,7 @@ class Gateway:
             services=self.services,
         )
         self._hubs[multiplexer.agent_handle] = hub
-        self._start_task(self._run_hub, hub)
+        self.start_task(self._run_hub, hub)
         return hub
 
     async def _run_hub(self, hub: Hub) -> None:
@@ -369,37 +401,19 @@ class Gateway:
 
     # What a hub needs to know
 
-    def _policy(self, section: AgentSection) -> Policy:
-        serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
-        settings, limits = self.config.gateway, self.config.limits
-        return Policy(
-            shared=section.scope != "connection",
-            serves=frozenset(capability for capability, served in serves.items() if served),
-            login_hint=lambda methods: login_hint(section, methods),
-            max_open_requests=limits.max_open_requests,
-            queued_prompts_per_session=limits.queued_prompts_per_session,
-            max_waiting_size=settings.outbox_limit,
-            journal_limit=settings.journal_limit,
-            permission_timeout=section.permission_timeout,
-            version=__version__,
-            common=section.scope == "shared",
-            mcp_servers=section.mcp_servers,
-            max_sessions=limits.max_sessions,
-            sessions_per_identity=limits.sessions_per_identity,
-            max_queued_prompts=limits.max_queued_prompts,
-            queued_prompts_per_identity=limits.queued_prompts_per_identity,
-            session_request_size=limits.session_request_size,
-            decision_size=limits.decision_size,
-            max_prompt_blocks=limits.max_prompt_blocks,
-            max_listed_sessions=limits.max_listed_sessions,
-            max_mcp_servers=limits.max_mcp_servers,
-            max_additional_directories=limits.max_additional_directories,
-            max_permission_options=limits.max_permission_options,
-            initialize_response_size=limits.initialize_response_size,
-        )
-
     async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
-        await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
+        section = self.config.find_agent(name) or section
+        if section.url is None:
+            await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
+            return
+        assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
+        await run_listening_agent(
+            name,
+            section.url,
+            partial(self._dial, name, section, self.config.gateway),
+            connect_timeout=section.connect_timeout,
+            task_status=task_status,
+        )
 
     def _launch(self, name: str, section: AgentSection) -> Launch:
         try:
@@ -408,7 +422,7 @@ class Gateway:
             raise AgentError(f"the agent {name} cannot be started: {error}") from error
         return Launch(
             name=name,
-            command=section.command,
+            command=section.command or (),
             environment=environment,
             cwd=None if section.cwd is None else str(section.cwd),
             max_message_size=self.config.gateway.max_message_size,

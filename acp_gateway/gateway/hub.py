@@ -96,6 +96,7 @@ class Hub:
         limits: from the configuration.
         services: of the gateway.
         clock: returns the time in seconds, for measuring what messages cost.
+        wall_clock: returns the time in seconds since 1970, for what clients are shown.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class Hub:
         limits: Limits,
         services: HubServices,
         clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = name
         self.multiplexer = multiplexer
@@ -115,6 +117,7 @@ class Hub:
         self._shared = shared
         self._limits = limits
         self._services = services
+        self._wall_clock = wall_clock
         self.supervisor = AgentSupervisor(
             self,
             run_agent=run_agent,
@@ -140,6 +143,8 @@ class Hub:
         self._last_activity = trio.current_time()
         # The number of log messages of the multiplexer so far.
         self._logged = 0
+        # True while the agent runs as an earlier configuration had it.
+        self._outdated = False
         self._ended = trio.Event()
 
     @property
@@ -173,6 +178,7 @@ class Hub:
         )
         attachment.connect(stream)
         self.attachments[client] = attachment
+        self.tell_time(trio.current_time())
         self.multiplexer.attach(client)
         self._wake()
         try:
@@ -294,6 +300,7 @@ class Hub:
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Continue requests that wait for the journal of a session; None if it has none."""
+        self.tell_time(trio.current_time())
         self.multiplexer.journal_loaded(session, journal)
         self.deliver()
 
@@ -307,20 +314,26 @@ class Hub:
     def note_time(self) -> None:
         """Record activity, and tell the multiplexer the time."""
         self._last_activity = trio.current_time()
-        self.multiplexer.set_time(self._last_activity)
+        self.tell_time(self._last_activity)
+
+    def tell_time(self, now: float) -> None:
+        """Tell the multiplexer the time, as `trio.current_time` returns it, and the time of day."""
+        # A clock that was never set may be before 1970, where no stored time is.
+        self.multiplexer.set_time(now, max(int(self._wall_clock() * 1000), 0))
 
     async def _watch_time(self) -> None:
         """Check timeouts, until cancelled."""
-        limits = self._limits
-        shortest = min(limits.idle_timeout, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
         while True:
+            limits = self._limits
+            shortest = min(limits.idle_timeout, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
-            self.multiplexer.set_time(now)
+            self.tell_time(now)
             self.deliver()
             self._expire_away_clients(now)
-            if self._shared and now - self._last_activity >= limits.idle_timeout and not self.multiplexer.busy:
-                self._stop_idle()
+            idle = now - self._last_activity >= limits.idle_timeout
+            if self._shared and (idle or self._outdated) and not self.multiplexer.busy:
+                self._stop_idle(f"idle for {limits.idle_timeout:g} s" if idle else "its configuration has changed")
 
     def _expire_away_clients(self, now: float) -> None:
         """Close the links of clients that have been away for too long."""
@@ -341,13 +354,23 @@ class Hub:
                 log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)
                 attachment.close(Disconnect(CloseReason.POLICY, "it was away for too long", EXPIRED))
 
-    def _stop_idle(self) -> None:
+    def reconfigure(self, limits: Limits, *, restart: bool) -> bool:
+        """Use other limits, and `restart` the agent once nothing is open in it; return True if none runs by now."""
+        self._limits = limits
+        self.supervisor.set_limits(limits.max_restarts, limits.initialize_timeout)
+        self._outdated = (restart or self._outdated) and self.supervisor.agent is not None
+        if self._outdated and self._shared and not self.multiplexer.busy:
+            self._stop_idle("its configuration has changed")
+        return self.supervisor.agent is None
+
+    def _stop_idle(self, why: str) -> None:
         """Stop an idle agent, unless a client would lose a session by that; end the hub if it has no clients either."""
         attached = any(session.attached for session in self.multiplexer.sessions)
         if self.supervisor.agent is not None and (self.multiplexer.abilities.reopens or not attached):
-            log.info("agent %s is not needed: idle for %g s", self.name, self._limits.idle_timeout)
+            log.info("agent %s is stopped: %s", self.name, why)
             self.multiplexer.agent_stopped()
             self.supervisor.release()
+        self._outdated = self._outdated and self.supervisor.agent is not None
         if self.supervisor.agent is None and not self.attachments:
             self.end()
 

@@ -7,24 +7,28 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, Protocol, Unpack
 
 import trio
 
+from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
 from acp_gateway.core.sessions import AgentHandle, Client, Session
+from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
-from acp_gateway.gateway.events.hooks import Hooks
+from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import MemoryLimiter
 from acp_gateway.gateway.metrics import Metrics
+from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
-from acp_gateway.protocol.methods import NEW
+from acp_gateway.protocol.methods import NEW, Capability
 from acp_gateway.transports.metering import Charge
 from acp_gateway.transports.timers import Args
 
@@ -90,7 +94,8 @@ class GatewayServices:
         self.in_thread: InThread = partial(
             trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(CHECK_THREADS)
         )
-        self._config = config
+        self.config = config
+        """The configuration in force."""
         self._hubs = hubs
         self._connections = connections
         self._archive = archive
@@ -105,9 +110,23 @@ class GatewayServices:
         self._metrics.count_hook_event(event)
         session = event.session
         about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
+        about["link"] = self._link_to(session.id, event.details.get("requestId"))
         if event.name == "permission_waiting":
             about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._hooks.fire(event.name, about | event.details)
+
+    def _link_to(self, session: str, request: str | None) -> str | None:
+        """Return the link to a session of the page, or to a question in it; None if there is no page."""
+        link = None if self._page is None else make_link(self._page, session=session, request=request)
+        # A longer one would be cut.
+        return None if link is None or len(link) > STRING_LENGTH else link
+
+    @cached_property
+    def _page(self) -> str | None:
+        try:
+            return find_page(self.config.listen)
+        except ConfigError:
+            return None  # The listener itself has reported its certificate.
 
     def audit(self, event: AuditEvent) -> None:
         """Record an event in the audit, with its client."""
@@ -142,7 +161,7 @@ class GatewayServices:
         with contained(hub):
             journal = None
             with trio.move_on_after(LOAD_TIMEOUT) as timeout:
-                journal = await self._archive.read(session, self._config.gateway.journal_limit)
+                journal = await self._archive.read(session, self.config.gateway.journal_limit)
             if timeout.cancelled_caught:
                 log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
             hub.journal_loaded(session, journal)
@@ -150,8 +169,12 @@ class GatewayServices:
     # Directories
 
     def workspaces(self, agent: str) -> tuple[Workspace, ...]:
-        """Return the workspaces of an agent."""
-        return workspaces_of(self._config.workspaces, self._config.agents[agent].cwd)
+        """Return the workspaces of an agent; none for that of a node, whose directories are on another machine."""
+        if self.config.is_of_node(agent):
+            return ()
+        section = self.config.agents.get(agent)
+        # An agent may run that is in the configuration no more.
+        return workspaces_of(self.config.workspaces, None if section is None else section.cwd)
 
     def check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         """Check the directories of a session that is to be opened, and pass the result to the hub."""
@@ -160,6 +183,11 @@ class GatewayServices:
     async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
         message, client = check.request.message, check.request.client
         assert client is not None
+        if self.config.is_of_node(hub.name):
+            # The node checks them, on its own disk.
+            with contained(hub):
+                hub.directories_checked(check, DirectoryCheckResult())
+            return
         look = partial(
             directory_check,
             check.directories,
@@ -176,6 +204,37 @@ class GatewayServices:
             hub.directories_checked(check, result)
 
 
+def policy_of(config: Config, section: AgentSection) -> Policy:
+    """Return the policy of the core for an agent."""
+    serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
+    settings, limits = config.gateway, config.limits
+    return Policy(
+        shared=section.scope != "connection",
+        serves=frozenset(capability for capability, served in serves.items() if served),
+        login_hint=lambda methods: login_hint(section, methods),
+        max_open_requests=limits.max_open_requests,
+        queued_prompts_per_session=limits.queued_prompts_per_session,
+        max_waiting_size=settings.outbox_limit,
+        journal_limit=settings.journal_limit,
+        permission_timeout=section.permission_timeout,
+        version=__version__,
+        common=section.scope == "shared",
+        mcp_servers=section.mcp_servers,
+        max_sessions=limits.max_sessions,
+        sessions_per_identity=limits.sessions_per_identity,
+        max_queued_prompts=limits.max_queued_prompts,
+        queued_prompts_per_identity=limits.queued_prompts_per_identity,
+        session_request_size=limits.session_request_size,
+        decision_size=limits.decision_size,
+        max_prompt_blocks=limits.max_prompt_blocks,
+        max_listed_sessions=limits.max_listed_sessions,
+        max_mcp_servers=limits.max_mcp_servers,
+        max_additional_directories=limits.max_additional_directories,
+        max_permission_options=limits.max_permission_options,
+        initialize_response_size=limits.initialize_response_size,
+    )
+
+
 def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:
     """Return how to log the agent in on the gateway's machine: as configured, otherwise as the agent describes."""
     command = section.login or _login_command(section, auth_methods)
@@ -183,7 +242,8 @@ def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str
         how = f"run `{command}`"
     else:
         words = [words for method in auth_methods if isinstance(words := method.get("description"), str) and words]
-        how = " or ".join(words) if words else f"start `{shlex.join(section.command)}` and log in"
+        start = "log in" if section.command is None else f"start `{shlex.join(section.command)}` and log in"
+        how = " or ".join(words) if words else start
     return f"On the gateway's machine ({socket.gethostname()}): {how}, then try again."
 
 
@@ -195,7 +255,7 @@ def _login_command(section: AgentSection, auth_methods: list[dict[str, Any]]) ->
         if isinstance(spec, dict) and isinstance(spec.get("command"), str):
             return shlex.join([spec["command"], *_words(spec.get("args"))])
         if method.get("type") == "terminal":
-            return shlex.join([*section.command, *_words(method.get("args"))])
+            return None if section.command is None else shlex.join([*section.command, *_words(method.get("args"))])
     return None
 
 

@@ -19,6 +19,9 @@ from acp_gateway.transports.streams import CloseReason
 STOP_REASONS: Final = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled")
 """Stop reasons of the protocol; agents may send any text, which is counted as `other`."""
 
+NOT_STARTED: Final = "not_started"
+"""Manner of an agent's end before its start, which failed."""
+
 TURN_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 180.0, 600.0, 1800.0, 3600.0, 10800.0)
 """Seconds: a turn is one short answer, or an hour of work."""
 
@@ -73,23 +76,31 @@ class Metrics:
     """
 
     def __init__(self, agents: Iterable[str]) -> None:
-        names = list(agents)
         self.traffic = Traffic()
-        # At zero from the start: else the first event of a kind would not show as an increase.
-        self.turns = Counter({(name, reason): 0 for name in names for reason in (*STOP_REASONS, "none", "other")})
+        self.turns: Counter[tuple[str, str]] = Counter()
         """Ended turns, by agent and stop reason."""
-        self.turn_seconds = {name: Histogram(TURN_BOUNDS) for name in names}
-        self.decision_wait = {name: Histogram(WAIT_BOUNDS) for name in names}
+        self.turn_seconds: dict[str, Histogram] = {}
+        self.decision_wait: dict[str, Histogram] = {}
         """Seconds from a request for a decision to the decision, by agent."""
-        self.agent_starts = Counter(dict.fromkeys(names, 0))
-        self.agent_exits = Counter({(name, how): 0 for name in names for how in get_args(End)})
+        self.agent_starts: Counter[str] = Counter()
+        self.agent_exits: Counter[tuple[str, str]] = Counter()
         """By agent, and by how it ended."""
+        self.add_agents(agents)
         self.detached = Counter(dict.fromkeys(_COMMON_ENDS, 0))
         """By reason."""
         self.resumes = Counter(dict.fromkeys(("resumed", *(error.reason for error in _NOT_RESUMED)), 0))
         """Attempts to resume a link, by result."""
         self.event_loop_lag = Histogram(LAG_BOUNDS)
         """Seconds that the event loop was late, once a second."""
+
+    def add_agents(self, names: Iterable[str]) -> None:
+        """Count the events of these agents too, from zero: else the first of a kind would not show as an increase."""
+        for name in names:
+            self.turns.update({(name, reason): 0 for reason in (*STOP_REASONS, "none", "other")})
+            self.turn_seconds.setdefault(name, Histogram(TURN_BOUNDS))
+            self.decision_wait.setdefault(name, Histogram(WAIT_BOUNDS))
+            self.agent_starts.update({name: 0})
+            self.agent_exits.update({(name, how): 0 for how in (*get_args(End), NOT_STARTED)})
 
     def count_hook_event(self, event: HookEvent) -> None:
         """Count the end of a turn."""
@@ -103,6 +114,8 @@ class Metrics:
         """Count a decision, or the start or end of an agent."""
         if event.name == "agent_started":
             self.agent_starts[event.details["agent"]] += 1
+        elif event.name == "agent_not_started":
+            self.agent_exits[event.details["agent"], NOT_STARTED] += 1
         elif event.name == "agent_ended":
             self.agent_exits[event.details["agent"], event.details["how"]] += 1
         elif event.name in ("permission_decided", "elicitation_decided"):

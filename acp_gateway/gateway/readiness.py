@@ -1,4 +1,4 @@
-"""Readiness: the problems that keep the gateway from serving new clients."""
+"""Readiness: the problems that keep the gateway from serving new clients, and those of browsers, which do not."""
 
 import math
 import os
@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from acp_gateway.errors import ConfigError
+from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 
 CHECK_INTERVAL: Final = 1.0
@@ -16,24 +17,31 @@ CHECK_INTERVAL: Final = 1.0
 
 
 class Readiness:
-    """Checks listeners, storage and tokens.
+    """Checks listeners, storage, tokens and browsers.
 
     Args:
         state_dir: folder of tokens and sessions.
         tokens: the tokens in it.
+        browsers: the browsers in it.
         storage_problem: returns the failures of the storage, None without any.
     """
 
-    def __init__(self, state_dir: Path, tokens: TokenStore, storage_problem: Callable[[], str | None]) -> None:
+    def __init__(
+        self, state_dir: Path, tokens: TokenStore, browsers: BrowserStore, storage_problem: Callable[[], str | None]
+    ) -> None:
         self.stopping = False
         """True once the gateway has been told to stop."""
+        self.absent_nodes: Callable[[], list[str]] = list
+        """Says of each node that is away since when; replaced where there are nodes."""
         self._state_dir = state_dir
         self._tokens = tokens
+        self._browsers = browsers
         self._storage_problem = storage_problem
         # By URL: whether connections are accepted there.
         self._listeners: dict[str, bool] = {}
         self._problems: list[str] = []
         self._tokens_problem: str | None = None
+        self._browsers_problem: str | None = None
         self._checked_at = -math.inf
 
     def set_listening(self, urls: Iterable[str], *, accepting: bool) -> None:
@@ -60,18 +68,30 @@ class Readiness:
         self._check()
         return self._problems
 
+    @property
+    def warnings(self) -> list[str]:
+        """The reasons, each in one line, why a part of the gateway fails that clients with tokens do not need."""
+        self._check()
+        return [] if self._browsers_problem is None else [self._browsers_problem]
+
     def _check(self) -> None:
         now = trio.current_time()
         if now - self._checked_at < CHECK_INTERVAL:
             return
         self._checked_at = now
-        self._tokens_problem = None
-        try:
-            self._tokens.tokens()
-        except ConfigError as error:
-            self._tokens_problem = str(error)
+        self._tokens_problem = _problem_of(self._tokens.tokens)
+        self._browsers_problem = _problem_of(self._browsers.check)
         storage = self._storage_problem()
         if storage is None and not os.access(self._state_dir, os.W_OK | os.X_OK):
             storage = f"{self._state_dir} cannot be written"
         found = [f"{url} accepts no connections" for url, accepting in self._listeners.items() if not accepting]
         self._problems = [*found, *(problem for problem in (storage, self._tokens_problem) if problem is not None)]
+
+
+def _problem_of(read: Callable[[], object]) -> str | None:
+    """Return the error of reading a file of secrets, which names the remedy."""
+    try:
+        read()
+    except ConfigError as error:
+        return str(error)
+    return None

@@ -1,9 +1,11 @@
 """Makes the codes that sign browsers in, for the clients of control connections."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import msgspec
 
+from acp_gateway.config.load import ListenSection
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role
 from acp_gateway.errors import Busy, ConfigError, Forbidden, UsageError
@@ -32,16 +34,25 @@ class SignInCodes:
         registry: the sessions of the gateway.
         browsers: where codes are kept.
         audit: is told of each code.
+        listeners: of the gateway, one of which may have a public URL.
     """
 
-    def __init__(self, grant: Grant, registry: Registry, browsers: BrowserStore, audit: Audit | AuditThrottle) -> None:
+    def __init__(
+        self,
+        grant: Grant,
+        registry: Registry,
+        browsers: BrowserStore,
+        audit: Audit | AuditThrottle,
+        listeners: Iterable[ListenSection],
+    ) -> None:
+        self._page = find_public_page(listeners)
         self._grant = grant
         self._registry = registry
         self._browsers = browsers
         self._audit = audit
 
     def make(self, params: bytes) -> dict[str, Any]:
-        """Return a new code and its end, as members of the response; see `docs/wire.md`.
+        """Return a new code, its end and where to use it, as members of the response; see `docs/wire.md`.
 
         Raises `UsageError` for params that are not understood, and `AccessError`.
         """
@@ -75,4 +86,11 @@ class SignInCodes:
             role=code.role,
             session=code.session,
         )
-        return {"code": secret, "expires": code.expires}
+        answer = {"code": secret, "expires": code.expires}
+        return answer if self._page is None else answer | {"page": self._page}
+
+
+def find_public_page(sections: Iterable[ListenSection]) -> str | None:
+    """Return the first `public_url` of a listener that serves a page, with a slash at its end."""
+    found = (section.public for section in sections if "page" in section.services)
+    return next((f"{public.origin}{public.path}/" for public in found if public is not None), None)

@@ -18,6 +18,7 @@ from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, serve_control_channel
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import Limits
+from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
@@ -46,11 +47,18 @@ class ControlContext:
         self.hubs: list[Hub] = []
         self.agents = {"agent"}
         self.problem: str | None = None
+        self.operations: control_channel.Operations | None = None
 
     def context(self) -> control_channel.ControlContext:
         """The context that the control channel knows."""
         return control_channel.ControlContext(
-            self.registry, self.agents, lambda: self.hubs, lambda: self.problem, self.make_code
+            self.registry,
+            self.agents,
+            lambda: self.hubs,
+            lambda: self.problem,
+            self.make_code,
+            lambda: {"identity": "me"},
+            self.operations,
         )
 
     def make_code(self, params: bytes) -> dict[str, Any]:
@@ -176,6 +184,11 @@ async def test_after_each_message_others_get_their_turn(context: ControlContext)
 
 
 # What is told
+
+
+async def test_what_the_credential_allows_is_told(context: ControlContext) -> None:
+    async with connection(context) as editor:
+        assert (await editor.request(ACCESS, {}))["result"] == {"identity": "me"}
 
 
 async def test_where_there_is_no_session_the_list_is_empty(context: ControlContext) -> None:
@@ -476,8 +489,24 @@ async def test_a_question_of_another_agent_process_is_not_mixed_up_with_ones_own
 async def test_nothing_else_may_be_asked(method: str, context: ControlContext) -> None:
     async with connection(context) as editor:
         error = (await editor.request(method, {}))["error"]
-        assert error == {"code": -32601, "message": f"a control connection knows only {METHOD} and _acp-gateway/open"}
+        assert error["code"] == -32601
+        assert error["message"].startswith(f"a control connection knows only {METHOD}, ")
         assert "result" in await editor.request(METHOD)
+
+
+@pytest.mark.parametrize("method", ["_acp-gateway/status", "_acp-gateway/reload"])
+async def test_status_and_reload_are_for_the_own_user_alone(method: str, context: ControlContext) -> None:
+    async with connection(context) as editor:
+        error = (await editor.request(method, {}))["error"]
+    assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
+
+    async def status() -> dict[str, Any]:
+        return {"state": "fine"}
+
+    context.operations = control_channel.Operations(status, lambda: {"changed": "fine"})
+    async with connection(context) as editor:
+        answer = (await editor.request(method, {}))["result"]
+    assert answer == {"state" if method.endswith("status") else "changed": "fine"}
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.config.limits import LimitsSection
-from acp_gateway.config.load import AgentSection, WorkspaceSection
+from acp_gateway.config.load import AgentSection, ListenSection, WorkspaceSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions import Role, SessionScope
 from acp_gateway.errors import (
     AccessError,
     Busy,
@@ -41,7 +41,8 @@ from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import REVOCATION_INTERVAL, Gateway
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_services import CHECK_TIMEOUT
+from acp_gateway.gateway.hub_services import CHECK_TIMEOUT, policy_of
+from acp_gateway.gateway.session_view import Viewer
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.security.token_store import TokenStore
@@ -598,10 +599,10 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
         stall_timeout=16.0,
         max_message_size=17,
     )
-    policy = gateway._policy(section)
+    policy = policy_of(gateway.config, section)
     assert policy.shared == (scope != "connection")
     assert policy.serves == {Capability.FS}
-    assert gateway._policy(agent(client_terminal=True)).serves == {Capability.TERMINAL}
+    assert policy_of(gateway.config, agent(client_terminal=True)).serves == {Capability.TERMINAL}
     assert (policy.max_open_requests, policy.queued_prompts_per_session, policy.journal_limit) == (11, 12, 13)
     assert policy.max_waiting_size == 15
     assert (policy.permission_timeout, policy.version) == (60.0, __version__)
@@ -621,7 +622,7 @@ def test_every_option_of_limits_that_the_core_has_reaches_it_and_has_the_same_de
     names = [field.name for field in dataclasses.fields(Policy) if hasattr(LimitsSection, field.name)]
     assert {"max_mcp_servers", "max_additional_directories", "max_permission_options"} < set(names)
     values = {name: 1000 + number for number, name in enumerate(names)}
-    policy = scene.gateway(limits=LimitsSection(**values))._policy(agent())
+    policy = policy_of(scene.gateway(limits=LimitsSection(**values)).config, agent())
     assert {name: getattr(policy, name) for name in names} == values
     plain, defaults = make_policy(), LimitsSection()
     late = ("max_mcp_servers", "max_additional_directories", "max_permission_options", "initialize_response_size")
@@ -629,7 +630,7 @@ def test_every_option_of_limits_that_the_core_has_reaches_it_and_has_the_same_de
 
 
 def test_by_default_nothing_is_served_by_clients_and_nothing_is_ever_too_late(scene: Scene) -> None:
-    policy = scene.gateway()._policy(agent())
+    policy = policy_of(scene.gateway().config, agent())
     assert policy.serves == frozenset()
     assert policy.permission_timeout == math.inf
 
@@ -999,13 +1000,17 @@ async def test_a_client_that_is_as_quiet_as_it_may_be_is_not_taken_for_lost(
 # What outlives a connection
 
 
+@pytest.mark.parametrize("public_url", [None, "https://gpu.example/gateway"])
 async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the_documentation_says(
-    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+    scene: Scene, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch, public_url: str | None
 ) -> None:
     told: list[tuple[str, Any]] = []
     monkeypatch.setattr(Hooks, "fire", lambda _, event, details: told.append((event, details)))
     monkeypatch.setattr("acp_gateway.core.agent_state.JUST_LOST", 0.0)
-    async with resuming_client(scene.gateway(), scene.access()) as client:
+    gateway = scene.gateway()
+    listener = ListenSection(url="ws://127.0.0.1:0", public_url=public_url)
+    gateway.services.config = replace(gateway.config, listen=(listener,))
+    async with resuming_client(gateway, scene.access()) as client:
         session = await client.new_session()
         client.link.send(
             [encode({"id": 1, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}})]
@@ -1021,6 +1026,10 @@ async def test_those_who_are_to_hear_of_what_waits_and_of_what_ends_get_what_the
     common = {"sessionId": session, "agent": "fake", "title": None, "identity": "ann", "connected": 0}
     (asked, waiting), (ended, turn) = told[:2]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", waiting.pop("since"))
+    link = None if public_url is None else f"{public_url}/#/s/{session}"
+    assert waiting.pop("link") == (None if link is None else f"{link}/r/{waiting['requestId']}")
+    assert waiting.pop("requestId")
+    assert turn.pop("link") == link
     tool = {"toolCallId": "t7", "title": "Run make test", "kind": "execute"}
     assert (asked, waiting) == ("permission_waiting", common | {"method": "session/request_permission", "tool": tool})
     assert turn.pop("seconds") >= 0
@@ -1046,6 +1055,48 @@ async def test_who_comes_back_after_a_restart_gets_what_it_has_not_seen_from_the
         kept = journal == "disk"
         assert [update["params"]["n"] for update in client.updates] == ([1, 2] if kept else [])
         assert (client.marks[0][session] == {"epoch": epoch, "position": 1}) is kept
+
+
+async def test_a_program_that_shows_sessions_follows_one_and_reads_it_after_a_restart_without_an_agent(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    viewer = Viewer(SessionScope(access.identity))
+    gateway = scene.gateway()
+    async with running(gateway) as enter:
+        with gateway.changes.subscribe(viewer.covers) as subscription:
+            served = enter(access, via="browser")
+            session_id = await served.new_session()
+            session = gateway.views.find(viewer, session_id)
+            assert session is not None
+            assert session in (await subscription.wait()).sessions
+            subscription.follow(session)
+            for number in range(3):
+                await agents[0].send(
+                    method="session/update", params={"sessionId": session_id, "update": {}, "n": number}
+                )
+                while session not in (await subscription.wait()).journals:
+                    pass
+        view = gateway.views.view(session, viewer)
+        assert [(client.name, client.via) for client in view.clients] == [("test", "browser")]
+        assert (view.status, view.live) == ("completed", True)
+        before = await gateway.history.read(session)
+        created, active = session.created_at, session.active_at
+        assert created is not None
+        assert None not in before.times
+        assert before.times[-1] == active
+        gateway.registry.set_archived(session, archived=True)
+    gateway = scene.gateway()
+    async with running(gateway):
+        found = gateway.views.find(viewer, session_id)
+        assert found is not None
+        view = gateway.views.view(found, viewer)
+        assert (view.status, view.live, view.clients, view.process_exited) == ("exited", False, (), False)
+        assert (found.created_at, found.active_at, found.archived) == (created, active, True)
+        assert await gateway.history.read(found) == before
+        after = await gateway.history.read(found, since=1, epoch=before.epoch)
+        assert (after.reset, after.messages, after.times) == (False, before.messages[1:], before.times[1:])
+        assert gateway.hubs == []
 
 
 # Tokens that count no more

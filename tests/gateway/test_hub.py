@@ -609,6 +609,20 @@ async def test_stall_timeout_stops_an_agent_that_reads_nothing_and_answers_open_
     assert scene.agent.agent.exit_code == -15
 
 
+async def test_the_time_in_which_an_agent_is_away_does_not_count_as_time_in_which_it_reads_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    back_at = trio.current_time() + 20
+    async with in_conversation(stall_timeout=2.0) as scene:
+        away = property(lambda _: trio.current_time() < back_at)
+        monkeypatch.setattr(type(scene.agent.agent.messages), "away", away)
+        await scene.editor.send_request("turn", "session/prompt", sessionId="s", prompt=[])
+        await fill(scene.editor.stream, flood(HIGH_WATER))
+        (answer,) = await scene.editor.receive_rest()
+        assert 0 <= trio.current_time() - back_at <= 4
+    assert answer["error"]["data"] == {"reason": "agent_stalled", "agent": "fake"}
+
+
 class SlowPipe(FragileStream):
     """The hub's end of a pipe whose reader takes as many bytes as it is told to."""
 
@@ -708,7 +722,7 @@ async def test_what_an_agent_says_in_the_very_moment_in_which_it_is_given_up_is_
     async with sharing(LOADS) as (scene, ann):
         scene.agent.stream.send_nowait([encode(permission())])
         # The relay has its batch, and no turn yet.
-        scene.hub._stop_idle()
+        scene.hub._stop_idle("idle")
         await wait_all_tasks_blocked()
         assert ann.stream.pending_bytes == 0
         assert not scene.hub.multiplexer.busy
@@ -1039,6 +1053,7 @@ async def test_an_agent_that_cannot_be_started_is_tried_again_with_the_next_requ
         await end(scene.agent)
         answer = await ann.request("session/new", OPEN)
         assert answer["error"]["data"] == {"reason": "agent_not_started"}
+        assert scene.services.audit_events[-1] == AuditEvent("agent_not_started", None, {"agent": "fake"})
         await ann.send_request("again", "session/new", **OPEN)
         await second.answer_initialize()
         await second.answer("session/load", {})
@@ -1084,7 +1099,7 @@ async def test_an_idle_agent_is_stopped_and_started_again_with_the_next_request(
         assert not scene.agent.agent.ended.is_set()
         await trio.sleep(5.0)
         assert scene.agent.agent.exit_code == -15
-        assert "agent fake is not needed: idle for 8 s" in caplog.messages
+        assert "agent fake is stopped: idle for 8 s" in caplog.messages
         assert (ann.closed_with, await ann.waiting()) == (None, [])
         now = trio.current_time()
         await ann.send_request(1, "session/prompt", sessionId="s", prompt=[])
@@ -1157,6 +1172,82 @@ async def test_a_hub_whose_agent_is_stopped_ends_when_the_last_client_has_gone(a
         await ann.stream.aclose()
         await trio.sleep(5.0)
         assert scene.ended.is_set()
+
+
+# Another configuration
+
+
+def restarted(scene: Scene) -> bool:
+    """Have the hub restart its agent when it is idle; return whether it has stopped it."""
+    return scene.hub.reconfigure(scene.hub._limits, restart=True)
+
+
+async def test_an_agent_is_stopped_at_once_for_another_configuration_if_nothing_is_open(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with sharing(timeout=HOUR) as (scene, ann):
+        second = scene.agents.next
+        assert restarted(scene)
+        assert "agent fake is stopped: its configuration has changed" in caplog.messages
+        await ann.send_request(1, "session/prompt", sessionId="s", prompt=[])
+        await second.answer_initialize(**LOADS)
+        await second.answer("session/load", {})
+        await second.answer("session/prompt", {"stopReason": "end_turn"})
+        await trio.sleep(100.0)
+        # Once is enough.
+        assert not second.agent.ended.is_set()
+
+
+@pytest.mark.parametrize("begin", [ask_something, ask_permission])
+async def test_an_agent_with_something_open_is_stopped_for_another_configuration_once_that_is_settled(
+    begin: Callable[[Scene], Any], autojump_clock: MockClock
+) -> None:
+    async with sharing(timeout=HOUR) as (scene, _):
+        await begin(scene)
+        assert not restarted(scene)
+        await trio.sleep(100.0)
+        assert not scene.agent.agent.ended.is_set()
+        if begin is ask_something:
+            await scene.agent.answer("x/y", {})
+        else:
+            request = await scene.editor.receive()
+            await scene.editor.send(id=request["id"], result={"outcome": {"outcome": "cancelled"}})
+        await trio.sleep(20.0)
+        assert scene.agent.agent.exit_code == -15
+
+
+async def test_an_agent_whose_sessions_would_be_lost_is_not_stopped_for_another_configuration(
+    autojump_clock: MockClock,
+) -> None:
+    async with sharing({}, timeout=HOUR) as (scene, ann):
+        assert not restarted(scene)
+        await trio.sleep(100.0)
+        assert not scene.agent.agent.ended.is_set()
+        await ann.stream.aclose()
+        await trio.sleep(20.0)
+        assert scene.agent.agent.exit_code == -15
+
+
+async def test_without_an_agent_there_is_nothing_to_stop_for_another_configuration(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with sharing(idle_timeout=8.0) as (scene, _):
+        await trio.sleep(20.0)
+        caplog.clear()
+        assert restarted(scene)
+        assert caplog.messages == []
+
+
+async def test_an_agent_of_one_connections_own_is_not_stopped_for_another_configuration(
+    autojump_clock: MockClock,
+) -> None:
+    async with in_conversation(idle_timeout=HOUR) as scene:
+        assert not restarted(scene)
+        await trio.sleep(20.0)
+        assert not scene.agent.agent.ended.is_set()
+        await scene.editor.stream.aclose()
 
 
 async def test_an_agent_of_one_connections_own_is_never_idle(autojump_clock: MockClock) -> None:
@@ -1407,14 +1498,14 @@ async def test_the_end_of_an_agent_that_goes_with_its_client_is_written_down() -
     assert [audit_event.name for audit_event in scene.services.audit_events] == ["agent_started", "agent_ended"]
 
 
-async def test_an_agent_that_cannot_be_started_has_neither_begun_nor_ended() -> None:
+async def test_an_agent_that_cannot_be_started_is_audited_and_has_neither_begun_nor_ended() -> None:
     async def fails(*, task_status: trio.TaskStatus[Agent]) -> None:
         raise AgentError("no such program")
 
     async with running(Scene(run_agent=fails)) as scene:
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
         await scene.editor.leave()
-    assert scene.services.audit_events == []
+    assert scene.services.audit_events == [AuditEvent("agent_not_started", None, {"agent": "fake"})]
 
 
 async def test_audit_events_of_clients_are_recorded_as_they_happen() -> None:
@@ -1606,3 +1697,45 @@ async def test_a_bug_as_one_client_leaves_does_not_harm_the_others(monkeypatch: 
         assert bob.closed_with == (CloseReason.NORMAL, "")
         await scene.flow(1)
         assert numbers_of([await ann.receive()]) == [0]
+
+
+# The time of day
+
+
+async def test_updates_have_the_time_of_day_at_which_their_batch_came() -> None:
+    async with in_conversation() as scene:
+        (session,) = scene.hub.multiplexer.sessions
+        scene.day = 5.25
+        await scene.flow(2)
+        scene.day = 7.0
+        await scene.open_turn()
+        await scene.editor.send_request("mode", "session/set_mode", sessionId="s", modeId="plan")
+        asked = await scene.agent.receive()
+        scene.day = 8.0
+        scene.agent.stream.send_nowait([update(3), encode({"id": asked["id"], "result": {}})])
+        await wait_all_tasks_blocked()
+        assert session.journal.times(0, 9) == [5250, 5250, 8000, 8000]
+        scene.scope.cancel()
+
+
+async def test_a_client_shows_since_when_it_is_there_or_away() -> None:
+    async with sharing() as (scene, _):
+        scene.day = 5.0
+        ben = scene.travel("ben")
+        await ben.initialize()
+        assert ben.client.presence_time == 5000
+        scene.day = 6.0
+        await ben.lose()
+        assert ben.client.presence_time == 6000
+        scene.day = 7.0
+        await ben.resume()
+        assert ben.client.presence_time == 7000
+
+
+async def test_a_clock_that_was_never_set_gives_the_earliest_time() -> None:
+    async with in_conversation() as scene:
+        (session,) = scene.hub.multiplexer.sessions
+        scene.day = -5.0
+        await scene.flow(1)
+        assert session.journal.times(0, 1) == [0]
+        scene.scope.cancel()

@@ -38,6 +38,18 @@ def test_a_turn_is_counted_by_the_stop_reasons_of_the_protocol_and_no_others(
     assert (metrics.turn_seconds["demo"].total, metrics.turn_seconds["other"].total) == (12.5, 0.0)
 
 
+def test_an_agent_that_is_added_is_counted_from_zero_and_the_others_go_on(metrics: Metrics) -> None:
+    metrics.count_audit_event(AuditEvent("agent_started", None, {"agent": "demo"}))
+    metrics.count_audit_event(AuditEvent("permission_decided", None, {"agent": "demo"}, 3.5))
+    metrics.add_agents(["demo", "new"])
+    assert metrics.agent_starts == {"demo": 1, "other": 0, "new": 0}
+    assert {name: histogram.total for name, histogram in metrics.decision_wait.items()} == {
+        "demo": 3.5,
+        "other": 0.0,
+        "new": 0.0,
+    }
+
+
 @pytest.mark.parametrize("name", ["permission_decided", "elicitation_decided"])
 def test_a_decision_is_counted_by_the_time_that_it_took(name: str, metrics: Metrics) -> None:
     metrics.count_audit_event(AuditEvent(name, None, {"agent": "demo"}, 3.5))
@@ -50,11 +62,12 @@ def test_starts_and_ends_of_agents_are_counted_and_other_events_are_not(metrics:
     for event in (
         AuditEvent("agent_started", None, about),
         AuditEvent("agent_ended", None, about | {"how": "exited"}),
+        AuditEvent("agent_not_started", None, {"agent": "other"}),
         AuditEvent("session_joined", None, about),
     ):
         metrics.count_audit_event(event)
     assert metrics.agent_starts == {"demo": 1, "other": 0}
-    assert +metrics.agent_exits == {("demo", "exited"): 1}
+    assert +metrics.agent_exits == {("demo", "exited"): 1, ("other", "not_started"): 1}
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from acp_gateway.gateway.readiness import CHECK_INTERVAL, Readiness
+from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 
 URLS = ["ws://127.0.0.1:1/acp", "ws://[::1]:1/acp"]
@@ -25,9 +26,14 @@ def storage() -> Storage:
     return Storage()
 
 
+def readiness_of(state_dir: Path, storage: Storage) -> Readiness:
+    tokens = TokenStore(state_dir)
+    return Readiness(state_dir, tokens, BrowserStore(state_dir, tokens), storage)
+
+
 @pytest.fixture
 def readiness(tmp_path: Path, storage: Storage) -> Readiness:
-    return Readiness(tmp_path, TokenStore(tmp_path), storage)
+    return readiness_of(tmp_path, storage)
 
 
 async def test_a_gateway_is_ready_while_every_listener_accepts(readiness: Readiness) -> None:
@@ -44,7 +50,7 @@ async def test_a_problem_of_the_storage_is_reported(readiness: Readiness, storag
 
 async def test_a_state_dir_that_has_gone_cannot_be_written(tmp_path: Path, storage: Storage) -> None:
     gone = tmp_path / "gone"
-    assert Readiness(gone, TokenStore(gone), storage).problems == [f"{gone} cannot be written"]
+    assert readiness_of(gone, storage).problems == [f"{gone} cannot be written"]
 
 
 async def test_tokens_that_cannot_be_read_are_reported(readiness: Readiness, tmp_path: Path) -> None:
@@ -52,6 +58,26 @@ async def test_tokens_that_cannot_be_read_are_reported(readiness: Readiness, tmp
     (problem,) = readiness.problems
     assert "tokens.json" in problem
     assert not readiness.tokens_readable
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "remedy"),
+    [("{}", 0o644, "chmod 600 "), ("[", 0o600, "restore it, or remove it and sign in again")],
+)
+async def test_browsers_that_cannot_be_read_are_a_warning_with_the_remedy_and_keep_the_gateway_ready(
+    content: str, mode: int, remedy: str, readiness: Readiness, tmp_path: Path, mock_clock: MockClock
+) -> None:
+    assert readiness.warnings == []
+    (tmp_path / "browsers.json").write_text(content)
+    (tmp_path / "browsers.json").chmod(mode)
+    mock_clock.jump(CHECK_INTERVAL)
+    (warning,) = readiness.warnings
+    assert warning.startswith(f"{tmp_path}/browsers.json: ")
+    assert remedy in warning
+    assert (readiness.ready, readiness.problems) == (True, [])
+    (tmp_path / "browsers.json").unlink()
+    mock_clock.jump(CHECK_INTERVAL)
+    assert readiness.warnings == []
 
 
 async def test_a_gateway_that_is_stopping_is_not_ready_at_once(readiness: Readiness) -> None:

@@ -7,19 +7,23 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.config.listen_values import Service
+from acp_gateway.config.load import ListenSection
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role, Session, SessionScope
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.events.audit import NO_AUDIT
-from acp_gateway.gateway.sign_in_codes import LABEL_SIZE, SignInCodes
+from acp_gateway.gateway.sign_in_codes import LABEL_SIZE, SignInCodes, find_public_page
 from acp_gateway.security.browser_sessions import Browser, BrowserStore
 from acp_gateway.security.token_store import TokenStore
 
 
 class Scene:
     """A gateway with a session of ann's and one of bob's."""
+
+    public_url: str | None = None
 
     def __init__(self, tmp_path: Path) -> None:
         self.tokens = TokenStore(tmp_path)
@@ -33,7 +37,8 @@ class Scene:
         """Ask for a code over a control connection of this principal."""
         scope = SessionScope(access.identity, access.session, access.session is not None)
         grant = Grant(access, ConnectRequest(control=True), "", scope, role)
-        codes = SignInCodes(grant, self.registry, self.browsers, NO_AUDIT)
+        section = ListenSection(url="ws://127.0.0.1:1", public_url=self.public_url)
+        codes = SignInCodes(grant, self.registry, self.browsers, NO_AUDIT, [section])
         return codes.make(params if isinstance(params, bytes) else json.dumps(params).encode())
 
     def browser(self, access: Access, **params: Any) -> Browser:
@@ -100,3 +105,25 @@ def test_a_file_that_cannot_be_trusted_is_not_named_to_the_client(scene: Scene, 
         scene.ask(scene.ann, {})
     assert isinstance(caught.value, AccessError)
     assert "browsers.json" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("serves", "public_url", "page"),
+    [
+        (None, None, None),
+        (None, "https://gpu.example", "https://gpu.example/"),
+        (None, "https://gpu.example:8443/gateway", "https://gpu.example:8443/gateway/"),
+        (("acp",), "https://gpu.example", None),
+    ],
+)
+def test_the_public_page_is_the_public_url_of_a_listener_with_a_page(
+    serves: tuple[Service, ...] | None, public_url: str | None, page: str | None
+) -> None:
+    section = ListenSection(url="ws://127.0.0.1:1", serves=serves, public_url=public_url)
+    assert find_public_page([ListenSection(url="unix:///s"), section]) == page
+
+
+def test_a_code_comes_with_the_public_page_if_there_is_one(scene: Scene) -> None:
+    assert "page" not in scene.ask(scene.ann, {})
+    scene.public_url = "https://gpu.example"
+    assert scene.ask(scene.ann, {})["page"] == "https://gpu.example/"

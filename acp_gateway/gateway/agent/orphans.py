@@ -15,7 +15,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -42,6 +42,8 @@ class ProcessStat:
     session: int
     started: int
     """Clock ticks after the machine's start."""
+    pages: int = field(default=0, compare=False)
+    """Pages of memory that it has in use (its resident set)."""
 
     @property
     def is_dead(self) -> bool:
@@ -65,6 +67,7 @@ def read_stat(pid: int, proc: Path = PROC) -> ProcessStat | None:
             group=int(fields[2]),
             session=int(fields[3]),
             started=int(fields[19]),
+            pages=int(fields[21]) if len(fields) > 21 else 0,
         )
     except (IndexError, ValueError):
         return None
@@ -86,7 +89,7 @@ def kill_session(session: int, proc: Path = PROC) -> None:
     that start meanwhile are killed in a few further rounds.
     """
     for _ in range(_KILL_ROUNDS):
-        found = [stat for stat in _all_processes(proc) if stat.session == session != stat.pid and not stat.is_dead]
+        found = [stat for stat in all_processes(proc) if stat.session == session != stat.pid and not stat.is_dead]
         for stat in found:
             try:
                 os.kill(stat.pid, signal.SIGKILL)
@@ -173,7 +176,7 @@ class ProcessRegistry:
         return not stat.is_dead and process_start_time(pid, self._proc) == started
 
     def _is_left_over(self, group: int, leader_started: int) -> bool:
-        members = [stat for stat in _all_processes(self._proc) if stat.group == group]
+        members = [stat for stat in all_processes(self._proc) if stat.group == group]
         return any(not member.is_dead for member in members) and all(
             member.session == group
             and (member.started == leader_started if member.pid == group else member.started >= leader_started)
@@ -191,7 +194,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def _all_processes(proc: Path) -> list[ProcessStat]:
+def all_processes(proc: Path) -> list[ProcessStat]:
     """Return all processes; none on a system without /proc."""
     try:
         names = [path.name for path in proc.iterdir()]

@@ -27,6 +27,7 @@ from typing import Any, Self, TypeVar
 
 import trio
 
+from acp_gateway.config.agent_search import explain_missing
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
@@ -52,6 +53,8 @@ STDERR_KEPT_SIZE = STDERR_LINE_SIZE + MAX_SECRET_LENGTH + 1
 
 STDERR_LOG_SIZE = 256 * 1024
 """Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""
+
+NOT_FOUND = 127  # Of shells and `env`, for a program such as the interpreter of a script.
 
 LAST_OUTPUT_TIMEOUT = 1.0
 """Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
@@ -141,14 +144,23 @@ class Spawner:
 class Agent:
     """A running agent as its hub sees it: its messages, and how it ended."""
 
-    def __init__(self, name: str, pid: int, messages: MaintainedStream, command: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        pid: int | None,
+        messages: MaintainedStream,
+        command: Sequence[str] = (),
+        url: str | None = None,
+    ) -> None:
         self.name = name
+        self.url = url
+        """Address of an agent that listens, which has neither process nor command."""
         self.command = command
         """As the configuration has it. It may hold secrets."""
         self.pid = pid
-        """Also the id of its process group and of its process session."""
+        """Also the id of its process group and of its process session. None without a process of the gateway's."""
         self.messages = messages
-        """Its stdin and stdout. Run and closed by `run_agent`."""
+        """Its stdin and stdout, or its connection. Run and closed by `run_agent`, or `run_listening_agent`."""
         self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
         """As it was written: to be shown only by way of `last_lines`."""
         self.exit_code: int | None = None
@@ -170,6 +182,8 @@ class Agent:
         else:
             data["exitCode"] = self.exit_code
             how = f"ended with exit code {self.exit_code}"
+            if self.exit_code == NOT_FOUND:
+                how += ", as programs do that find another one not on PATH"
         return f"the agent {self.name} {how}", data
 
 
@@ -216,7 +230,7 @@ async def run_agent(
 
 
 def find_program(launch: Launch) -> str:
-    """The absolute path of the program that a command names, found as a shell would in the agent's directory.
+    """Return the absolute path of a command's program, found as a shell would in the agent's directory.
 
     Raises `AgentError` for a directory that isn't there, and for a program that isn't there or can't be executed.
     """
@@ -229,8 +243,9 @@ def find_program(launch: Launch) -> str:
     program = shutil.which(place, path=os.pathsep.join(os.path.join(cwd, folder) for folder in path.split(os.pathsep)))
     if program is None:
         why = "is not executable" if os.path.exists(place) else "is not found"
-        where = "" if os.path.dirname(name) else f" on PATH ({path})"
-        raise AgentError(f"the agent {launch.name} cannot be started: the command {name} {why}{where}")
+        if not os.path.dirname(name):
+            why += f" {explain_missing(name, path, launch.environment.get('HOME'), f'agents.{launch.name}')}"
+        raise AgentError(f"the agent {launch.name} cannot be started: the command {name} {why}")
     return program
 
 

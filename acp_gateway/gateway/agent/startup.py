@@ -41,7 +41,7 @@ class Startup:
     """
 
     def __init__(self, timeout: float, give_up: GiveUp) -> None:
-        self._timeout = timeout
+        self.timeout = timeout
         self._give_up = give_up
         # Which agent has to answer; another object each time.
         self._watched: tuple[Agent] | None = None
@@ -72,17 +72,17 @@ class Startup:
             watched = self._watched
             if watched is None:
                 await self._changed.park()
-            elif not await self._wait_for_answer(watched, min(WARN_AFTER, self._timeout)):
+            elif not await self._wait_for_answer(watched, min(WARN_AFTER, self.timeout)):
                 (agent,) = watched
-                if self._timeout > WARN_AFTER:
+                if self.timeout > WARN_AFTER:
                     log.warning(
-                        "agent %s (%d) has not answered initialize for %g s: %s",
+                        "agent %s (%s) has not answered initialize for %g s: %s",
                         agent.name,
-                        agent.pid,
+                        agent.url or agent.pid,
                         WARN_AFTER,
-                        guess(agent.command),
+                        _guess(agent),
                     )
-                    if await self._wait_for_answer(watched, self._timeout - WARN_AFTER):
+                    if await self._wait_for_answer(watched, self.timeout - WARN_AFTER):
                         continue
                 self._end(agent)
 
@@ -99,7 +99,12 @@ class Startup:
         written = {"stdout": readable_lines(stdout), "stderr": agent.last_lines()}
         self._watched = None
         why = (
-            f"the agent {agent.name} has not answered initialize within {self._timeout:g} s (initialize_timeout) and "
-            f"was stopped: {guess(agent.command)}"
+            f"the agent {agent.name} has not answered initialize within {self.timeout:g} s (initialize_timeout) and "
+            f"was stopped: {_guess(agent)}"
         )
         self._give_up(agent, why, {"reason": REASON, "agent": agent.name}, written)
+
+
+def _guess(agent: Agent) -> str:
+    """Return the likely cause of an agent's silence."""
+    return guess(agent.command) if agent.url is None else "is an ACP agent listening there?"

@@ -65,11 +65,7 @@ class Hooks:
     """
 
     def __init__(self, section: HooksSection, environment: Mapping[str, str]) -> None:
-        self._commands: dict[str, tuple[str, ...] | None] = {
-            "permission_waiting": section.on_permission_waiting,
-            "turn_end": section.on_turn_end,
-        }
-        self._timeout = section.timeout
+        self.configure(section)
         self._environment = inherited_environment(environment)
         # Events that no program was started for yet, each as its line, and the bytes of these lines.
         self._waiting: deque[tuple[str, bytes]] = deque()
@@ -78,6 +74,14 @@ class Hooks:
         self._dropping = False
         # The workers wait here for events.
         self._idle = trio.lowlevel.ParkingLot()
+
+    def configure(self, section: HooksSection) -> None:
+        """Run these programs from now on. A program that runs goes on."""
+        self._commands: dict[str, tuple[str, ...] | None] = {
+            "permission_waiting": section.on_permission_waiting,
+            "turn_end": section.on_turn_end,
+        }
+        self._timeout = section.timeout
 
     def wants(self, event: str) -> bool:
         """Check whether a program is configured for an event; without one, its details need not be collected."""
@@ -138,7 +142,8 @@ class Hooks:
     async def _run_program(self, event: str, line: bytes) -> None:
         """Run the program for an event to its end."""
         command = self._commands[event]
-        assert command
+        if not command:
+            return  # Another configuration has none.
         # Not its arguments: they may hold the secret of a push service.
         name = command[0]
         # Its time begins before it does: a slow disk counts.

@@ -1,4 +1,4 @@
-"""Replays the agent's side of a recording, to test a client without the agent.
+"""Replays the agent's side of a recording or a fixture, to test a client without the agent.
 
 `Player` selects the messages and does no I/O. It sends the agent's messages in order, and waits at each message of the
 client until the client sends a matching one: a request matches the next recorded request of its method, a response the
@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 import trio
 
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.events.fixtures import is_fixture_line, read_line
 from acp_gateway.gateway.events.recording import FORMAT_MEMBER, VERSION
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
@@ -49,25 +50,34 @@ class RecordedConnection:
     """A recording that was read from its file."""
 
     header: dict[str, Any]
-    """The first line."""
+    """The first line; empty for a fixture."""
     messages: tuple[Recorded, ...]
     skipped_lines: int
     """Number of lines without a message: text, or the incomplete last line of a recording that was cut off."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a recording. Raises `ConfigError` if the file can't be read or is not a recording."""
+        """Read a recording or a fixture.
+
+        Raises `ConfigError` if the file can't be read or is neither of them.
+        """
         try:
             lines = path.read_bytes().split(b"\n")
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+        if is_fixture_line(lines[0]):
+            return cls._of(lines, {}, _from_fixture)
         header = _json_object(lines[0])
         version = header.get(FORMAT_MEMBER)
         if not isinstance(version, int):
             raise ConfigError("is no recording of acp-gateway: its first line does not say so", file=str(path))
         if version > VERSION:
             raise ConfigError("was written by a newer acp-gateway: update this one", file=str(path))
-        recorded = [_recorded(line) for line in lines[1:] if line]
+        return cls._of(lines[1:], header, _recorded)
+
+    @classmethod
+    def _of(cls, lines: Sequence[bytes], header: dict[str, Any], read: Callable[[bytes], Recorded | None]) -> Self:
+        recorded = [read(line) for line in lines if line]
         messages = tuple(entry for entry in recorded if entry is not None)
         return cls(header, messages, len(recorded) - len(messages))
 
@@ -268,6 +278,14 @@ def _recorded(line: bytes) -> Recorded | None:
         members = lookup.members_at(line)
         return Recorded(float(members["t"]), members["from"] == b'"client"', jsonrpc.parse(members["message"]))
     except (ValueError, LookupError):
+        return None
+
+
+def _from_fixture(line: bytes) -> Recorded | None:
+    try:
+        from_client, message = read_line(line)
+        return Recorded(0.0, from_client, jsonrpc.parse(message))
+    except ValueError:
         return None
 
 

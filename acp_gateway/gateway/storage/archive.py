@@ -34,6 +34,9 @@ class StoredArchive:
         for stored in sorted(self._storage.open(), key=lambda stored: stored.used):
             session = Session(stored.agent, stored.session_id, stored.owner, Journal(journal_limit))
             session.cwd, session.title, session.updated_at = stored.cwd, stored.title, stored.updated_at
+            session.created_at = round(stored.created * 1000)
+            session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
+            session.archived = stored.archived
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -48,7 +51,7 @@ class StoredArchive:
         if stored is None:
             return None
         journal = Journal(journal_limit, stored.epoch)
-        runs = (TurnMessages(run.messages, run.states, run.ends_turn) for run in stored.runs)
+        runs = (TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs)
         journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
         return journal
 
@@ -66,7 +69,8 @@ class StoredArchive:
     def keep(self, session: Session) -> None:
         now = self._now()
         if session not in self._keys:
-            self._enter(session, self._storage.new_key(), now)
+            created = now if session.created_at is None else session.created_at / 1000
+            self._enter(session, self._storage.new_key(), created)
         key, created = self._keys[session]
         self._storage.keep(
             key,
@@ -81,6 +85,8 @@ class StoredArchive:
             epoch=session.journal.epoch,
             former=session.journal.former,
             is_open=session.counts_as_open,
+            active=session.active_at,
+            archived=session.archived,
         )
 
     def remove(self, session: Session) -> None:
@@ -89,11 +95,13 @@ class StoredArchive:
             del self._sessions[key]
             self._storage.forget(key)
 
-    def write(self, session: Session, message: bytes, state: str | None) -> None:
-        self._storage.append(self._keys[session][0], message, state)
+    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
+        self._storage.append(self._keys[session][0], message, state, time)
 
-    def extend(self, session: Session, messages: Sequence[bytes]) -> None:
-        self._storage.extend(self._keys[session][0], messages)
+    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
+        self._storage.extend(self._keys[session][0], messages, time)
+
+    def note_change(self, session: Session) -> None: ...
 
     def end_turn(self, session: Session) -> None:
         self._storage.turn_ended(self._keys[session][0])

@@ -22,8 +22,8 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 1
-"""Version of the tables."""
+_VERSION: Final = 2
+"""Version of the tables. Files of version 1 get the columns that they lack."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
@@ -36,7 +36,7 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT, open INTEGER
+        former TEXT, open INTEGER, active INTEGER, archived INTEGER
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -46,12 +46,13 @@ _TABLES: Final = (
     )
     """,
     # `first` is the position before its first message, `talk` how many of its messages tell no state, `outline` the
-    # length and the kind of state of each. The messages come last: SQLite passes over them where they aren't asked for.
+    # length and the kind of state of each, `times` when they came (`core.times`). SQLite passes over the messages, and
+    # what is behind them, where they aren't asked for.
     """
     CREATE TABLE piece (
         session INTEGER NOT NULL, first INTEGER NOT NULL, count INTEGER NOT NULL, size INTEGER NOT NULL,
         talk INTEGER NOT NULL, ends_turn INTEGER NOT NULL, outline BLOB NOT NULL, messages BLOB NOT NULL,
-        PRIMARY KEY (session, first)
+        times BLOB, PRIMARY KEY (session, first)
     )
     """,
     # What was put aside; `number` is the position before it.
@@ -64,9 +65,15 @@ _TABLES: Final = (
     "CREATE TABLE token (id TEXT PRIMARY KEY, last_used REAL NOT NULL, granted_by TEXT)",
 )
 
-_LATER: Final = (("session", "former", "TEXT"), ("session", "open", "INTEGER"))
-"""Columns that files of earlier versions don't have: table, name and type. What such a version writes has NULL there,
-so that what it has written and this one could take for older does not count."""
+_LATER: Final = (
+    ("session", "former", "TEXT"),
+    ("session", "open", "INTEGER"),
+    ("session", "active", "INTEGER"),
+    ("session", "archived", "INTEGER"),
+    ("piece", "times", "BLOB"),
+)
+"""Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
+there, and counts as unknown."""
 
 Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
@@ -131,7 +138,8 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
+            "coalesce(position, 0), former, open, active, archived "
+            "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
 
@@ -149,11 +157,11 @@ class Database:
         updated_at = None if session.updated_at is None else session.updated_at.encode("utf-8", "surrogatepass")
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
-            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?)",
+            "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
+            "archived) VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
-                *(_former_text(session), session.open),
+                *(_former_text(session), session.open, session.active, session.archived),
             ),
         )
 
@@ -204,9 +212,17 @@ class Database:
                     execute(statement)
                 execute(f"PRAGMA application_id = {_APPLICATION}")
                 execute(f"PRAGMA user_version = {_VERSION}")
-        for table, name, kind in _LATER:
-            if not self._value(f"SELECT count(*) FROM pragma_table_info('{table}') WHERE name = '{name}'"):  # noqa: S608
-                execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+        elif self._value("PRAGMA user_version") < _VERSION:
+            self._migrate()
+
+    def _migrate(self) -> None:
+        """Add what files of earlier versions lack, in one transaction; histories are not rewritten."""
+        with self.transaction():
+            for table, name, kind in _LATER:
+                query = f"SELECT count(*) FROM pragma_table_info('{table}') WHERE name = '{name}'"  # noqa: S608
+                if not self._value(query):
+                    self._connection.execute(f"ALTER TABLE {table} ADD COLUMN {name} {kind}")
+            self._connection.execute(f"PRAGMA user_version = {_VERSION}")
 
     def _value(self, query: str) -> Any:
         return self._connection.execute(query).fetchone()[0]
@@ -270,6 +286,8 @@ def _session(
     position: object,
     former: object,
     is_open: object,
+    active: object,
+    archived: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -285,6 +303,8 @@ def _session(
         as_number(position),
         decode_former(former),
         bool(is_open),
+        None if active is None else as_number(active),
+        bool(archived),
     )
 
 

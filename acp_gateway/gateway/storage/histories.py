@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 
+from acp_gateway.core.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 
@@ -126,12 +127,13 @@ class HistoryTables:
         if not all(isinstance(message, bytes) and isinstance(kind, str) for message, kind in states):
             return None
         pieces = self._connection.execute(
-            "SELECT first, ends_turn, outline, messages FROM piece WHERE session = ? ORDER BY first", (key,)
+            "SELECT first, ends_turn, outline, times, messages FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
         runs: list[StoredRun] = []
         reached = position
-        for first, ends_turn, outlined, messages in pieces:
+        for first, ends_turn, outlined, times, messages in pieces:
             run = unpack(outlined, messages)
+            run.times = decode_times(times, len(run.messages))
             if not run.messages or not is_number(first) or (runs and first != reached):
                 return None
             reached = first + len(run.messages)
@@ -195,7 +197,8 @@ class HistoryTables:
             its_lengths, its_kinds = lengths[start:end], kinds[start:end]
             count, size, talk = end - start, sum(its_lengths), its_kinds.count(None)
             self._connection.execute(
-                "INSERT INTO piece VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO piece (session, first, count, size, talk, ends_turn, outline, times, messages) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     key,
                     extent.position,
@@ -204,6 +207,7 @@ class HistoryTables:
                     talk,
                     run.ends_turn and end == len(lengths),
                     outline(its_lengths, its_kinds),
+                    run.times.part(start, end).encode(),
                     b"".join(run.messages[start:end]),
                 ),
             )

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from acp_gateway.core.times import Times
+
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
@@ -28,6 +30,10 @@ class StoredSession:
     """Earlier epochs of its history, the oldest first, each with the position at which the next one began."""
     open: bool = False
     """True if a gateway process has it open, or had when it was killed: then its history may lack the end."""
+    active: int | None = None
+    """Time of its last update, in milliseconds since 1970; None if that is unknown."""
+    archived: bool = False
+    """True if a user has put it away."""
 
 
 @dataclass(slots=True)
@@ -39,18 +45,24 @@ class StoredRun:
     """Kinds of state by index, in order, of the messages of which only the last of a kind counts."""
     ends_turn: bool = False
     """True if a turn ended after the last message; without messages, after those before."""
+    times: Times = field(default_factory=Times)
+    """Times of the messages, which are numbered from 0."""
 
-    def extend(self, messages: Sequence[bytes], state: str | None = None) -> None:
-        """Append messages, each of this kind of state, if any."""
+    def extend(self, messages: Sequence[bytes], state: str | None = None, time: int | None = None) -> None:
+        """Append messages, each of this kind of state, if any, and of this time in milliseconds since 1970."""
+        first = len(self.messages)
         if state is not None:
-            first = len(self.messages)
             self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
+        if messages:
+            self.times.begin(first, time)
         self.messages += messages
 
     def join(self, other: "StoredRun") -> None:
         """Append the next messages of the same turn."""
         first = len(self.messages)
         self.states.update((first + index, state) for index, state in other.states.items())
+        if other.messages:
+            self.times.extend(first, other.times, first)
         self.messages += other.messages
         self.ends_turn = other.ends_turn
 
@@ -89,7 +101,8 @@ class StoredJournal:
                 runs.append(run)
             elif start > position or (start == position and run.ends_turn):
                 states = {index - known: state for index, state in run.states.items() if index >= known}
-                runs.append(StoredRun(run.messages[known:], states, run.ends_turn))
+                times = run.times.part(known, len(run.messages))
+                runs.append(StoredRun(run.messages[known:], states, run.ends_turn, times))
         return runs
 
 

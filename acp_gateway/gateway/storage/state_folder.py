@@ -18,12 +18,19 @@ LOCK: Final = "gateway.lock"
 """In `state_dir`: locked by the gateway that runs on it, and holds the id of its process. The lock ends with the
 process, however that ends."""
 
+CONTROL_SOCKET: Final = "control"
+"""In `state_dir`: the unix socket on which the running gateway answers its own user's commands."""
+
 STATE_FILES: Final = (
     *(
         "tokens.json",
         "tokens.lock",
         "browsers.json",
         "browsers.lock",
+        "composers.json",
+        "composers.lock",
+        "invitations.json",
+        "invitations.lock",
         "sessions.db",
         "sessions.db-wal",
         "sessions.db-shm",
@@ -31,6 +38,7 @@ STATE_FILES: Final = (
         "agents",
     ),
     LOCK,
+    CONTROL_SOCKET,
 )
 """Files of a gateway in `state_dir`."""
 

@@ -189,6 +189,8 @@ class Storage:
         epoch: str,
         former: tuple[tuple[str, int], ...] = (),
         is_open: bool = False,
+        active: int | None = None,
+        archived: bool = False,
     ) -> None:
         """Store a session that is new or has changed. A new one gets an empty history.
 
@@ -201,7 +203,7 @@ class Storage:
         if known is not None and not epoch:
             epoch, former = known.epoch, known.former
         about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
-        session = StoredSession(*about, former=former, open=is_open)
+        session = StoredSession(*about, former=former, open=is_open, active=active, archived=archived)
         if session == known:
             return
         self._queue.put_session(session)
@@ -209,14 +211,14 @@ class Storage:
         if known is None:
             self.replace(key, StoredJournal(epoch, position=0, truncated=False), size=0)
 
-    def append(self, key: int, message: bytes, state: str | None = None) -> None:
-        """Add a message to a session's history, with the kind of state that it tells, if any."""
-        self._queue.extend(key, (message,), state)
+    def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
+        """Add a message of this time in milliseconds since 1970, with the kind of state that it tells, if any."""
+        self._queue.extend(key, (message,), state, time)
         self._queued()
 
-    def extend(self, key: int, messages: Sequence[bytes]) -> None:
-        """Add messages that tell no state to a session's history."""
-        self._queue.extend(key, messages)
+    def extend(self, key: int, messages: Sequence[bytes], time: int | None = None) -> None:
+        """Add messages of this time that tell no state to a session's history."""
+        self._queue.extend(key, messages, None, time)
         self._queued()
 
     def turn_ended(self, key: int) -> None:

@@ -56,8 +56,8 @@ class Change:
         """True if it makes earlier changes void."""
         return self.forgets or self.erases or self.renews or self.whole is not None
 
-    def extend(self, messages: Sequence[bytes], state: str | None) -> int:
-        """Append messages, each of this kind of state, if any; return the bytes they count for."""
+    def extend(self, messages: Sequence[bytes], state: str | None, time: int | None = None) -> int:
+        """Append messages, each of this kind of state, if any, and of this time; return the bytes they count for."""
         if self.renews:
             return 0
         size = sum(map(len, messages)) + PER_MESSAGE * len(messages)
@@ -66,7 +66,7 @@ class Change:
         if not self.runs or self.runs[-1].ends_turn:
             self.runs.append(StoredRun())
             size += OVERHEAD
-        self.runs[-1].extend(messages, state)
+        self.runs[-1].extend(messages, state, time)
         self.size += size
         self.new += size
         return size
@@ -150,10 +150,10 @@ class WriteBatch:
             self.size += change.size
         return change
 
-    def extend(self, key: int, messages: Sequence[bytes], state: str | None) -> Change:
-        """Append messages to a history, each of this kind of state, if any; return its change."""
+    def extend(self, key: int, messages: Sequence[bytes], state: str | None, time: int | None = None) -> Change:
+        """Append messages to a history, each of this kind of state, if any, and of this time; return its change."""
         change = self.change(key)
-        self.size += change.extend(messages, state)
+        self.size += change.extend(messages, state, time)
         return change
 
     def put(self, key: int, change: Change) -> None:
@@ -281,11 +281,11 @@ class WriteQueue:
         """Queue the last use of a token."""
         self._queue.uses[token_id] = use
 
-    def extend(self, key: int, messages: Sequence[bytes], state: str | None = None) -> None:
-        """Append messages to a stored history, each of this kind of state, if any."""
+    def extend(self, key: int, messages: Sequence[bytes], state: str | None = None, time: int | None = None) -> None:
+        """Append messages to a stored history, each of this kind of state, if any, and of this time."""
         if key in self._kept:
             self._note(key)
-            change = self._queue.extend(key, messages, state)
+            change = self._queue.extend(key, messages, state, time)
             if change.new > self._most_new:
                 self._renew(key)
             self._make_room()

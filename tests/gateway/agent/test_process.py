@@ -149,6 +149,7 @@ async def test_an_agent_has_the_limits_that_the_gateway_was_started_with_and_not
 
 async def test_an_agent_leads_a_session_and_a_group_of_its_own(spawner: Spawner) -> None:
     async with running(make_launch(("cat",)), spawner) as agent:
+        assert agent.pid is not None
         assert os.getsid(agent.pid) == os.getpgid(agent.pid) == agent.pid != os.getsid(0)
 
 
@@ -187,8 +188,31 @@ async def refusal(launch: Launch, spawner: Spawner) -> str:
 async def test_a_command_that_is_not_found_is_refused_and_the_search_path_named(spawner: Spawner) -> None:
     launch = replace(make_launch(("no-such-agent",)), environment={"PATH": "/bin:/usr/bin"})
     assert await refusal(launch, spawner) == (
-        "the agent test cannot be started: the command no-such-agent is not found on PATH (/bin:/usr/bin)"
+        "the agent test cannot be started: the command no-such-agent is not found on PATH (/bin:/usr/bin), which a "
+        "service has shorter: install it, or name it by its absolute path"
     )
+
+
+async def test_a_command_that_is_where_installers_put_it_is_refused_with_the_path_to_set(
+    spawner: Spawner, tmp_path: Path
+) -> None:
+    place = tmp_path / ".opencode/bin"
+    place.mkdir(parents=True)
+    (place / "opencode").write_text("#!/bin/sh\n")
+    (place / "opencode").chmod(0o755)
+    launch = replace(make_launch(("opencode", "acp")), environment={"PATH": "/bin", "HOME": str(tmp_path)})
+    assert await refusal(launch, spawner) == (
+        f"the agent test cannot be started: the command opencode is not found on PATH (/bin), but in {place}: in "
+        f'[agents.test] write env = {{ PATH = "{place}:…" }}, with all folders that it needs'
+    )
+
+
+async def test_exit_code_127_is_explained(spawner: Spawner) -> None:
+    async with running(make_launch(("sh", "-c", "exec no-such-interpreter")), spawner) as agent:
+        await agent.ended.wait()
+        assert agent.describe_end()[0] == (
+            "the agent test ended with exit code 127, as programs do that find another one not on PATH"
+        )
 
 
 async def test_a_path_that_is_not_there_is_refused(spawner: Spawner, tmp_path: Path) -> None:

@@ -168,6 +168,23 @@ def test_only_an_event_with_a_program_is_wanted() -> None:
     assert not hooks.wants("turn_end")
 
 
+async def test_an_event_that_waited_for_a_program_that_is_configured_no_more_is_dropped(logged: Log) -> None:
+    hooks = make_hooks(("no-such-program",))
+    hooks.fire("turn_end", {})
+    hooks.configure(HooksSection())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(hooks.run)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert logged.lines == []
+
+
+def test_other_programs_are_wanted_from_another_configuration_on() -> None:
+    hooks = Hooks(HooksSection(on_turn_end=("x",)), ENVIRONMENT)
+    hooks.configure(HooksSection(on_permission_waiting=("y",)))
+    assert (hooks.wants("turn_end"), hooks.wants("permission_waiting")) == (False, True)
+
+
 async def test_a_program_reads_one_line_of_json_and_the_end(told: Pipe) -> None:
     program = sh('cat > "$1"; echo the end > "$1"', told.path)
     async with running(make_hooks(None, on_permission_waiting=program)) as hooks:

@@ -1,3 +1,4 @@
+import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -7,13 +8,15 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.core.journal import Journal
+from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Session
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 
 LIMIT = 1000
+
+DATA = Path(__file__).parents[2] / "data"
 
 HOME = cast("AgentHandle", object())
 
@@ -103,7 +106,10 @@ async def test_a_history_goes_on_in_the_next_process_where_it_was(tmp_path: Path
     assert (journal.epoch, journal.position) == (epoch, 3)
     assert journal.replay() == [b"one", b"mode", b"two"]
     assert journal.since(1) == [b"mode", b"two"]
-    assert journal.runs() == [([b"one", b"mode"], {1: "current_mode_update"}, True), ([b"two"], {}, False)]
+    assert journal.runs() == [
+        TurnMessages([b"one", b"mode"], {1: "current_mode_update"}, ends_turn=True),
+        TurnMessages([b"two"], {}, ends_turn=False),
+    ]
     assert journal.states() == [b"mode"]
 
 
@@ -339,3 +345,77 @@ async def test_expired_names_the_sessions_that_were_not_used_for_the_retention_t
         clock.now += 31 * 86400
         young.end_turn()
         assert first.archive.expired() == [old]
+
+
+# Times, and what a user has put away
+
+
+async def test_times_survive_a_restart_with_the_updates_that_have_them(tmp_path: Path) -> None:
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"one", time=5)
+        session.write(b"mode", "current_mode_update", 6)
+        session.extend([b"two", b"three"], 6)
+        session.end_turn()
+        await first.journal(session)
+        session.extend([b"four", b"five"], 3)
+        session.extend([b"unknown"])
+        times = session.journal.times(0, 7)
+    assert times == [5, 6, 6, 6, 3, 3, None]
+    async with life(tmp_path) as second:
+        (found,) = second.restored
+        journal = await second.journal(found)
+    assert journal.times(0, 7) == times
+    assert journal.runs() == session.journal.runs()
+
+
+async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    async with life(tmp_path, clock) as first:
+        known, unknown = first.begin("known"), Session("agent", "timed", "me", Journal(LIMIT, "e"))
+        unknown.created_at = 1_700_000_000_123
+        first.registry.add(unknown, HOME)
+        known.write(b"one", time=7)
+        first.registry.set_archived(known, archived=True)
+        first.end(known)
+    clock.now += 1000.0
+    async with life(tmp_path, clock) as second:
+        found = {session.id: session for session in second.restored}
+        assert (found["known"].created_at, found["known"].active_at) == (1_000_000_000, 7)
+        assert (found["timed"].created_at, found["timed"].active_at) == (1_700_000_000_123, 1_000_000_000)
+        assert found["known"].archived
+        assert not found["timed"].archived
+        second.registry.set_archived(found["known"], archived=False)
+    async with life(tmp_path, clock) as third:
+        assert not any(session.archived for session in third.restored)
+
+
+async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "sessions.db") as file:
+        file.executescript((DATA / "sessions-version-1.sql").read_text())
+    file.close()
+    for _ in range(2):
+        async with life(tmp_path) as one:
+            first, second = sorted(one.restored, key=lambda session: session.id)
+            assert (first.owner, first.title, first.cwd, first.created_at) == (
+                "me",
+                "Fix it",
+                "/work",
+                1_700_000_002_000,
+            )
+            assert (first.active_at, first.archived, first.may_lack_end) == (1_700_000_005_000, False, True)
+            assert (second.owner, second.may_lack_end) == ("you", False)
+            journal = await one.journal(first)
+            assert (journal.epoch, journal.position, journal.start, journal.truncated) == ("run-1", 172, 151, True)
+            assert journal.states_set_aside() == [(b'{"mode":1}', "current_mode_update")]
+            assert journal.replay()[-2:] == [b'{"new":19}', b'{"running":1}']
+            assert set(journal.times(0, 172)) == {None}
+            assert (await one.journal(second)).former == (("run-2", 1),)
+            assert set(one.storage.token_uses()) == {"t1"}
+    async with life(tmp_path) as one:
+        (first,) = (session for session in one.restored if session.id == "first")
+        first.journal = await one.journal(first)
+        one.registry.add(first, HOME)
+        first.extend([b"later", b"still later"], 9)
+        times = (await one.journal(first)).times(170, 174)
+    assert times == [None, None, 9, 9]

@@ -42,13 +42,14 @@ class Entry(NamedTuple):
     message: bytes
     state: str | None = None
     ends_turn: bool = False
+    time: int | None = None
 
 
 def runs(*entries: Entry) -> list[StoredRun]:
     """Messages, turn by turn."""
     turns = [StoredRun()]
-    for message, state, ends_turn in entries:
-        turns[-1].extend([message], state)
+    for message, state, ends_turn, time in entries:
+        turns[-1].extend([message], state, time)
         if ends_turn:
             turns[-1].ends_turn = True
             turns.append(StoredRun())
@@ -58,9 +59,9 @@ def runs(*entries: Entry) -> list[StoredRun]:
 def entries(journal: StoredJournal) -> list[Entry]:
     """The messages of a history that were not cut off."""
     return [
-        Entry(message, run.states.get(index), run.ends_turn and message is run.messages[-1])
+        Entry(message, run.states.get(index), run.ends_turn and message is run.messages[-1], time)
         for run in journal.runs
-        for index, message in enumerate(run.messages)
+        for index, (message, time) in enumerate(zip(run.messages, run.times.of(0, len(run.messages)), strict=True))
     ]
 
 
@@ -84,12 +85,16 @@ def begin(database: Database, *entries: Entry, states: tuple[tuple[bytes, str], 
         database.histories.replace(SESSION.key, StoredJournal("e1", position, False, states, runs(*entries)))
 
 
-def append(database: Database, *entries: tuple[bytes, str | None], ends_turn: bool = False) -> None:
+def append(
+    database: Database,
+    *entries: tuple[bytes, str | None] | tuple[bytes, str | None, int | None],
+    ends_turn: bool = False,
+) -> None:
     """Add to the session's history."""
     with database.transaction():
         run = StoredRun(ends_turn=ends_turn)
-        for message, state in entries:
-            run.extend([message], state)
+        for message, state, *time in entries:
+            run.extend([message], state, *time)
         database.histories.append(SESSION.key, [run])
 
 
@@ -340,14 +345,23 @@ def test_a_history_that_lost_only_states_is_whole(database: Database) -> None:
     assert journal_of(database) == StoredJournal("e1", 3, False, [(b"y" * 900, "mode")], runs(Entry(b"talk")))
 
 
-_MESSAGE = st.tuples(st.integers(1, 500), st.sampled_from([None, None, None, "mode", "plan"]))
+_Sizes = list[tuple[int, str | None, int | None]]
+
+_MESSAGE = st.tuples(
+    st.integers(1, 500), st.sampled_from([None, None, None, "mode", "plan"]), st.sampled_from([None, 1, 1, 2])
+)
 _BATCHES = st.lists(st.tuples(st.lists(_MESSAGE, max_size=6), st.booleans()), max_size=25)
+
+
+def numbered(sizes: _Sizes, first: int) -> list[tuple[bytes, str | None, int | None]]:
+    """Messages of these sizes, each another one."""
+    return [(b"%06d" % number + b"." * size, kind, time) for number, (size, kind, time) in enumerate(sizes, first)]
 
 
 @settings(max_examples=40)
 @given(_BATCHES)
 def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
-    batches: list[tuple[list[tuple[int, str | None]], bool]],
+    batches: list[tuple[_Sizes, bool]],
 ) -> None:
     everything: list[Entry] = []
     with tempfile.TemporaryDirectory() as directory:
@@ -355,10 +369,9 @@ def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
         try:
             begin(database)
             for sizes, ends_turn in batches:
-                # Each of them is another.
-                run = [(b"%06d" % (len(everything) + n) + b"." * size, kind) for n, (size, kind) in enumerate(sizes)]
+                run = numbered(sizes, len(everything))
                 append(database, *run, ends_turn=ends_turn)
-                everything += [Entry(message, kind) for message, kind in run]
+                everything += [Entry(message, kind, time=time) for message, kind, time in run]
                 if ends_turn and everything:
                     everything[-1] = everything[-1]._replace(ends_turn=True)
             journal = journal_of(database)
@@ -380,7 +393,7 @@ def test_whatever_is_cut_off_the_rest_has_no_gap_and_no_state_is_lost(
 @settings(max_examples=60)
 @given(_BATCHES, st.integers(0, 40), st.integers(0, 2 * LIMIT))
 def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_gap(
-    batches: list[tuple[list[tuple[int, str | None]], bool]], stored: int, left: int
+    batches: list[tuple[_Sizes, bool]], stored: int, left: int
 ) -> None:
     everything: list[Entry] = []
     memory = Journal(LARGE, "e1")
@@ -389,10 +402,10 @@ def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_
         try:
             begin(database)
             for number, (sizes, ends_turn) in enumerate(batches):
-                run = [(b"%06d" % (len(everything) + n) + b"." * size, kind) for n, (size, kind) in enumerate(sizes)]
-                for message, kind in run:
-                    memory.append(message, kind)
-                    everything.append(Entry(message, kind))
+                run = numbered(sizes, len(everything))
+                for message, kind, time in run:
+                    memory.append(message, kind, time)
+                    everything.append(Entry(message, kind, time=time))
                 if number < stored:
                     append(database, *run, ends_turn=ends_turn and number + 1 < stored)
                 if ends_turn:
@@ -447,6 +460,23 @@ def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Databas
     begin(database, Entry(b"one"), Entry(b"two"))
     change(path, "UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
     assert database.histories.read(SESSION.key) is None
+
+
+@pytest.mark.parametrize("times", ["x'00'", "'text'", "5", "CAST('[[9],[5]]' AS BLOB)"])
+def test_a_history_with_corrupt_times_has_none(database: Database, path: Path, times: str) -> None:
+    begin(database, Entry(b"one", time=5), Entry(b"two", time=6))
+    assert [entry.time for entry in entries(journal_of(database))] == [5, 6]
+    change(path, f"UPDATE piece SET times = {times}")  # noqa: S608 - our own values
+    assert entries(journal_of(database)) == [Entry(b"one"), Entry(b"two")]
+
+
+def test_messages_of_one_time_take_one_entry_of_it_on_disk(database: Database, path: Path) -> None:
+    begin(database, *(Entry(b"one", time=1_700_000_000_000) for _ in range(40)), Entry(b"two", time=1_700_000_000_005))
+    with sqlite3.connect(path) as other:
+        times = b"".join(text for (text,) in other.execute("SELECT times FROM piece"))
+    other.close()
+    # Of each piece.
+    assert times == b"[[0],[1700000000000]][[0],[1700000000000]][[0],[1700000000005]]"
 
 
 def test_nothing_is_left_of_a_history_that_is_erased(database: Database, path: Path) -> None:
@@ -523,7 +553,7 @@ def test_a_file_from_before_former_epochs_were_kept_gets_a_place_for_them(path: 
         assert database.sessions() == [former]
         database.close()
         if expected is SESSION:
-            change(path, "ALTER TABLE session DROP COLUMN former")
+            change(path, "ALTER TABLE session DROP COLUMN former", "PRAGMA user_version = 1")
         after = Database(path, LIMIT)
         assert after.sessions() == [expected]
         after.close()
@@ -536,7 +566,7 @@ def test_a_session_in_a_file_from_before_open_ones_were_marked_is_not_open(path:
             database.put_session(replace(SESSION, open=True))
         database.close()
         if expected is SESSION:
-            change(path, "ALTER TABLE session DROP COLUMN open")
+            change(path, "ALTER TABLE session DROP COLUMN open", "PRAGMA user_version = 1")
         after = Database(path, LIMIT)
         assert after.sessions() == [expected]
         after.close()
@@ -552,9 +582,9 @@ def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path,
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 2")
+    change(path, "PRAGMA user_version = 3")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 2"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 3"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 

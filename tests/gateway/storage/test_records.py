@@ -63,3 +63,17 @@ def test_what_is_news_leaves_a_history_as_it_is() -> None:
 @pytest.mark.parametrize("position", [0, 7])
 def test_of_a_history_that_holds_nothing_there_is_no_news_to_who_has_all(position: int) -> None:
     assert StoredJournal("e1", position, position > 0).after(position) == []
+
+
+def test_messages_keep_their_times_when_runs_are_joined_or_taken_apart() -> None:
+    run = StoredRun()
+    run.extend([b"one", b"two"], time=5)
+    run.extend([b"three"], time=6)
+    later = StoredRun()
+    later.extend([b"four"])
+    later.extend([b"five"], time=7)
+    run.join(later)
+    assert run.times.of(0, 5) == [5, 5, 6, None, 7]
+    rest = StoredJournal("e1", 5, False, [], [run]).after(2)
+    assert rest is not None
+    assert [(part.messages, part.times.of(0, 3)) for part in rest] == [([b"three", b"four", b"five"], [6, None, 7])]

@@ -145,13 +145,13 @@ class Histories:
         runs = [StoredRun(*run) for run in journal.runs()]
         return StoredJournal(journal.epoch, journal.position, journal.truncated, journal.states_set_aside(), runs)
 
-    def append(self, key: int, message: bytes, state: str | None = None) -> None:
-        self.journals[key].append(message, state)
-        self._storage.append(key, message, state)
+    def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
+        self.journals[key].append(message, state, time)
+        self._storage.append(key, message, state, time)
 
-    def extend(self, key: int, messages: list[bytes]) -> None:
-        self.journals[key].extend(messages)
-        self._storage.extend(key, messages)
+    def extend(self, key: int, messages: list[bytes], time: int | None = None) -> None:
+        self.journals[key].extend(messages, time)
+        self._storage.extend(key, messages, time)
 
     def turn_ended(self, key: int) -> None:
         self.journals[key].turn_ended()
@@ -790,7 +790,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
 
 async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
     make(path).open()
-    change(path, "PRAGMA user_version = 2")
+    change(path, "PRAGMA user_version = 3")
     before = bytes_on_disk(path)
     async with running(storage) as stored:
         assert stored == []
@@ -1772,6 +1772,8 @@ class Walk:
         self.histories = Histories(storage)
         self.told: list[list[tuple[bytes, str | None]]] = []
         """Of each history that there ever was, the messages with the kinds of state. They begin with its number."""
+        self.times: list[list[int | None]] = []
+        """Of each of these histories, the times of the messages."""
         self.now: dict[int, int] = {}
         """The number of the history that each session has."""
         self.lost: list[tuple[int, int, int]] = []
@@ -1781,18 +1783,21 @@ class Walk:
         """Another history takes the place of what there is."""
         self.now[key] = len(self.told)
         self.told.append([])
+        self.times.append([])
         self.histories.journals[key] = Journal(LIMIT, f"e{self.now[key]}")
         for _ in range(self._chance.choice((0, 3))):
-            self.histories.journals[key].append(*self._next(key))
+            self.histories.journals[key].append(*self._next(key), None)
         replace(self._storage, key, self.histories.now(key))
 
     def extend(self, key: int) -> None:
         """One message comes, or several do."""
-        self.histories.extend(key, [self._next(key)[0] for _ in range(self._chance.choice((1, 9)))])
+        time = self._chance.choice((None, 1, 2))
+        self.histories.extend(key, [self._next(key, time=time)[0] for _ in range(self._chance.choice((1, 9)))], time)
 
     def append(self, key: int) -> None:
         """A message comes, which may tell a state."""
-        self.histories.append(key, *self._next(key, self._chance.choice((None, "mode", "plan"))))
+        time = self._chance.choice((None, 1, 2))
+        self.histories.append(key, *self._next(key, self._chance.choice((None, "mode", "plan")), time), time)
 
     def shrink(self, key: int) -> None:
         """Memory is short."""
@@ -1812,7 +1817,7 @@ class Walk:
             self.begin(key)
         else:
             journal = self.histories.journals[key] = Journal(LIMIT, stored.epoch)
-            runs = [TurnMessages(run.messages, run.states, run.ends_turn) for run in stored.runs]
+            runs = [TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs]
             journal.restore(stored.states, runs, stored.position, truncated=stored.truncated)
 
     def check(self, key: int, stored: StoredJournal | None) -> None:
@@ -1822,6 +1827,8 @@ class Walk:
         held = messages_of(stored.runs)
         assert stored.position == len(told)
         assert held == [message for message, _ in told[len(told) - len(held) :]]
+        times = [time for run in stored.runs for time in run.times.of(0, len(run.messages))]
+        assert times == self.times[self.now[key]][len(told) - len(held) :]
         assert sum(map(len, held)) + size_aside(stored) <= LIMIT * 5 / 4
         assert states_of(stored) == {kind: message for message, kind in told if kind is not None}
 
@@ -1845,8 +1852,9 @@ class Walk:
                 self.lost.append((number, start, has.position - len(messages_of(has.runs))))
         return truncated
 
-    def _next(self, key: int, state: str | None = None) -> tuple[bytes, str | None]:
+    def _next(self, key: int, state: str | None = None, time: int | None = None) -> tuple[bytes, str | None]:
         told = self.told[self.now[key]]
+        self.times[self.now[key]].append(time)
         told.append((b"%d.%d " % (self.now[key], len(told)) * self._chance.choice((1, 1, 100, 1500)), state))
         return told[-1]
 

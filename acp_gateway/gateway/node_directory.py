@@ -1,0 +1,167 @@
+"""The state of other gateways: reached or away, since when, their agents and sessions.
+
+A pure state: a watcher reports, with the time of each report; nothing here waits or does I/O. Nothing is decided from
+absence: a node that is away keeps its agents.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
+from acp_gateway.config.schema import NAME
+from acp_gateway.config.toml_file import suggestion
+from acp_gateway.errors import Busy, UnknownAgent
+from acp_gateway.printable import printable
+
+MAX_AGENTS: Final = 200
+"""Maximum number of agents of one node that are known here, more than a configuration has."""
+
+MAX_FOLDERS: Final = 200
+"""Maximum number of directories of one node that are known here, more than a configuration has."""
+
+PATH_SIZE: Final = 4096
+"""Maximum characters of such a directory, as on Linux."""
+
+ID_SIZE: Final = 1024 - 65
+"""Maximum characters of the id of a session: with the name of its node, a connection may still ask for it."""
+
+MAX_SESSIONS: Final = 1000
+"""Maximum number of sessions of one node that are known here: more than a screen shows, and than one node lists unless
+most of them are live."""
+
+_AGENTS_TOLD: Final = 20
+"""Maximum number of agents that an error names."""
+
+_NOT_REACHED: Final = "not reached yet"
+
+
+@dataclass(slots=True)
+class Node:
+    """The state of one node."""
+
+    name: str
+    up: bool
+    """True while the node answers."""
+    since: float
+    """Time since which `up` is as it is, in seconds since 1970."""
+    why: str = _NOT_REACHED
+    """The cause of its absence; empty while it is up."""
+    version: str = ""
+    agents: tuple[str, ...] | None = None
+    """Names of its agents, as the node itself uses them; None before it was reached for the first time."""
+    folders: tuple[str, ...] = ()
+    """Directories of its machine below which sessions may work."""
+    sessions: Sequence[Mapping[str, Any]] = ()
+    """Its sessions, as it has described them last; see `docs/wire.md`."""
+    more: int = 0
+    """Number of its sessions that are not among these."""
+
+    @property
+    def away(self) -> str:
+        """Say since when the node is away and why, in one line."""
+        return f"{self.away_since}: {self.why}"
+
+    @property
+    def away_since(self) -> str:
+        """The same without the cause, which may name addresses."""
+        return f"the node {self.name} is away since {self.since_text}"
+
+    @property
+    def since_text(self) -> str:
+        """Return `since` in ISO 8601."""
+        return datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class NodeDirectory:
+    """All nodes of one gateway.
+
+    Args:
+        nodes: sections of the configuration, by name.
+        now: time of the start, in seconds since 1970.
+    """
+
+    def __init__(self, nodes: Mapping[str, NodeSection], now: float) -> None:
+        self._sections = nodes
+        self.nodes = {name: Node(name, up=False, since=now) for name in nodes}
+
+    def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
+        """Note that a node has answered; return True if it was away, or has other agents than before."""
+        node = self.nodes[name]
+        valid = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]
+        changed = not node.up or node.agents != valid
+        if not node.up:
+            node.since = now
+        node.up, node.why, node.agents, node.version = True, "", valid, printable(version, size=64)
+        node.folders = tuple(folder for folder in folders if len(folder) <= PATH_SIZE)[:MAX_FOLDERS]
+        return changed
+
+    def set_away(self, name: str, why: str, now: float) -> bool:
+        """Note that a node does not answer; return True if this is news: it did before, or it is the first attempt."""
+        node = self.nodes[name]
+        news = node.up or node.why == _NOT_REACHED
+        if node.up:
+            node.since = now
+        node.up, node.why = False, printable(why)
+        return news
+
+    def set_sessions(self, name: str, sessions: Sequence[Mapping[str, Any]], more: int) -> None:
+        """Note which sessions a node has. Its live ones and the latest others are kept, `MAX_SESSIONS` at most.
+
+        Those without an id or agent that can be one are left out.
+        """
+        node = self.nodes[name]
+        valid = [it for it in sessions if len(it["sessionId"]) <= ID_SIZE and NAME.fullmatch(it["agent"])]
+        node.sessions = valid[-MAX_SESSIONS:]
+        node.more = max(more, 0) + len(sessions) - len(node.sessions)
+
+    @property
+    def agents(self) -> list[str]:
+        """The agents of all nodes, as they are named here."""
+        return [f"{node.name}{SEPARATOR}{agent}" for node in self.nodes.values() for agent in node.agents or ()]
+
+    @property
+    def absences(self) -> list[str]:
+        """Say of each node that is away since when, in one line."""
+        return [node.away_since for node in self.nodes.values() if not node.up]
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return the state of all nodes for the gateway's own user; see `docs/wire.md`."""
+        return [
+            {
+                "name": node.name,
+                "url": str(self._sections[node.name].url),
+                "up": node.up,
+                "since": node.since_text,
+                "why": node.why or None,
+                "version": node.version or None,
+                "agents": None if node.agents is None else list(node.agents),
+                "sessions": sum(it.get("live") is not False for it in node.sessions),
+                "turns": sum(bool(it["turn"]) for it in node.sessions),
+                "waiting": sum(bool(it["waiting"]) for it in node.sessions),
+            }
+            for node in self.nodes.values()
+        ]
+
+    def folders_of(self, agent: str) -> tuple[str, ...]:
+        """Return the directories in which an agent of a node may work; none for another agent."""
+        parts = split_name(agent, self._sections)
+        return () if parts is None else self.nodes[parts[0]].folders
+
+    def agent_of(self, node: str, session_id: str) -> str | None:
+        """Return the agent of a session of a node, as it is named here; None if the node has not listed just one."""
+        found = {str(it["agent"]) for it in self.nodes[node].sessions if it["sessionId"] == session_id}
+        return f"{node}{SEPARATOR}{found.pop()}" if len(found) == 1 else None
+
+    def check_agent(self, name: str) -> None:
+        """Raise `UnknownAgent` if its node has no such agent, and `Busy` if its agents are unknown so far."""
+        parts = split_name(name, self._sections)
+        assert parts is not None, "the configuration has found the node"
+        node = self.nodes[parts[0]]
+        if node.agents is None:
+            raise Busy(node.away)
+        if parts[1] not in node.agents:
+            known = [f"{node.name}{SEPARATOR}{agent}" for agent in node.agents[:_AGENTS_TOLD]]
+            hint = suggestion(name, known) or (f"; there are: {', '.join(known)}" if known else "")
+            raise UnknownAgent(f"the node {node.name} has no agent {parts[1]} for this gateway{hint}")

@@ -1,0 +1,108 @@
+"""Compares the configuration in force with the one in the file: what can be used at once, and what needs a restart.
+
+Agents, workspaces, client certificates, hooks and most limits are read for each connection, session or agent process.
+They can change while the gateway runs. Addresses, the state folder and the sizes of what is in memory can't.
+"""
+
+import dataclasses
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from acp_gateway.config.load import Config
+from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub_limits import limits_of
+from acp_gateway.gateway.hub_services import policy_of
+
+_RELOADED: Final = ("agents", "workspaces", "certificates", "hooks", "limits")
+"""Parts of the configuration that are used at once."""
+
+_FIXED_LIMITS: Final = frozenset(
+    {
+        "failed_attempts",
+        "failed_attempts_window",
+        "max_event_streams",
+        "browsers_per_token",
+        "browser_days",
+        "browser_idle_days",
+    }
+)
+"""Options of `[limits]` that a running gateway has counted by already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconfiguration:
+    """The result of a comparison."""
+
+    config: Config
+    """The configuration to use from now on: the old one, with the parts of the new one that can change."""
+    changed: tuple[str, ...]
+    """A line for each part that is used at once."""
+    needs_restart: tuple[str, ...]
+    """The names of sections and options that have changed and stay as they were."""
+    agents: frozenset[str]
+    """Names of the agents that were changed or removed."""
+
+
+def compare(now: Config, then: Config) -> Reconfiguration:
+    """Compare the configuration in force with a new one."""
+    limits = replace(then.limits, **{name: getattr(now.limits, name) for name in _FIXED_LIMITS})
+    config = replace(
+        now,
+        gateway=replace(now.gateway, default_agent=then.gateway.default_agent),
+        limits=limits,
+        **{name: getattr(then, name) for name in _RELOADED if name != "limits"},
+    )
+    changed = [
+        *_named("agents", now.agents, then.agents),
+        *_named("workspaces", now.workspaces, then.workspaces),
+        *_named("certificates", now.certificates, then.certificates),
+        *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),
+        *(
+            f"limits.{name}: {getattr(limits, name)}, it was {getattr(now.limits, name)}"
+            for name in _differing(now.limits, limits)
+        ),
+    ]
+    if now.default_agent != config.default_agent:
+        changed.append(f"the default agent: {config.default_agent}, it was {now.default_agent}")
+    needs_restart = [
+        *(f"gateway.{name}" for name in _differing(now.gateway, then.gateway) if name != "default_agent"),
+        *(f"limits.{name}" for name in _differing(limits, then.limits)),
+        *(name for name in _differing(now, then) if name not in (*_RELOADED, "gateway")),
+    ]
+    outdated = frozenset(name for name, section in now.agents.items() if then.agents.get(name) != section)
+    return Reconfiguration(config, tuple(changed), tuple(needs_restart), outdated)
+
+
+def _named(kind: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line for each section that is new, was changed or was removed."""
+    for name, section in then.items():
+        if name not in now:
+            yield f"{kind}.{name}: new"
+        elif section != now[name]:
+            # Values may be secrets, such as those of env.
+            yield f"{kind}.{name}: changed ({', '.join(_differing(now[name], section))})"
+    yield from (f"{kind}.{name}: removed" for name in now if name not in then)
+
+
+def _differing(one: Any, other: Any) -> list[str]:
+    """Return the names of the options in which two sections differ."""
+    names = (field.name for field in dataclasses.fields(one))
+    return [name for name in names if getattr(one, name) != getattr(other, name)]
+
+
+def reconfigure_hubs(hubs: Iterable[Hub], config: Config, outdated: Container[str]) -> list[str]:
+    """Use another configuration in hubs. Return the names of the `outdated` agents that still run as before.
+
+    Clients go on to share a hub: its agent is restarted, with its sessions, as soon as nothing is open in it.
+    """
+    running = []
+    for hub in hubs:
+        section = config.find_agent(hub.name)
+        if section is None:
+            continue  # Removed: it serves the clients that it has.
+        hub.multiplexer.set_policy(policy_of(config, section))
+        restart = hub.name in outdated
+        if not hub.reconfigure(limits_of(config.gateway, section), restart=restart) and restart:
+            running.append(hub.name)
+    return running

@@ -1,0 +1,88 @@
+"""Two configurations compared: what a running gateway uses at once, and what needs a restart. Hubs: `test_hub.py`."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.load import AgentSection, CertificateSection, Config, HooksSection, LogSection, WorkspaceSection
+from acp_gateway.config.nodes import NodeSection
+from acp_gateway.gateway.reconfiguration import compare
+from tests.doubles import make_config
+
+A, B = AgentSection(command=("a",)), AgentSection(command=("b",))
+
+NOW = make_config(Path("/s"), "tcp://127.0.0.1:0", agents={"a": A, "b": B}, default_agent="a")
+
+
+def test_equal_configurations_change_nothing() -> None:
+    found = compare(NOW, replace(NOW))
+    assert (found.config, found.changed, found.needs_restart, found.agents) == (NOW, (), (), frozenset())
+
+
+@pytest.mark.parametrize(
+    ("then", "lines"),
+    [
+        (replace(NOW, agents={**NOW.agents, "c": A}), ["agents.c: new"]),
+        (
+            replace(NOW, agents={"a": replace(A, command=("x",), env={"KEY": "secret"}), "b": B}),
+            ["agents.a: changed (command, env)"],
+        ),
+        (replace(NOW, agents={"a": A}), ["agents.b: removed"]),
+        (
+            replace(NOW, workspaces={"w": WorkspaceSection(root=Path("/w"))}),
+            ["workspaces.w: new", "workspaces.everything: removed"],
+        ),
+        (replace(NOW, certificates={"c": CertificateSection(subject="CN=c")}), ["certificates.c: new"]),
+        (replace(NOW, hooks=HooksSection(on_turn_end=("x",))), ["hooks: on_turn_end"]),
+        (replace(NOW, limits=LimitsSection(max_sessions=7)), ["limits.max_sessions: 7, it was 4096"]),
+        (
+            replace(NOW, gateway=replace(NOW.gateway, default_agent="b")),
+            ["the default agent: b, it was a"],
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_a_part_that_is_used_at_once_is_a_line_without_secrets(then: Config, lines: list[str]) -> None:
+    found = compare(NOW, then)
+    assert list(found.changed) == lines
+    assert found.config == then
+    assert found.needs_restart == ()
+
+
+def test_agents_that_were_changed_or_removed_are_named_and_new_ones_are_not() -> None:
+    then = replace(NOW, agents={"a": replace(A, cwd=Path("/x")), "c": B})
+    assert compare(NOW, then).agents == {"a", "b"}
+
+
+def test_nodes_need_a_restart_and_their_agents_go_on_as_before() -> None:
+    node = NodeSection(url=parse_target("gpu.example"), token_file=Path("/token"))
+    now = replace(NOW, nodes={"gpu": node})
+    for then in ({}, {"gpu": replace(node, connect_timeout=1.0)}, {"gpu": node, "other": node}):
+        found = compare(now, replace(NOW, nodes=then))
+        assert (found.config, found.needs_restart, found.agents) == (now, ("nodes",), frozenset())
+
+
+def test_what_needs_a_restart_is_named_and_stays_as_it_was() -> None:
+    then = replace(
+        NOW,
+        gateway=replace(NOW.gateway, state_dir=Path("/t"), outbox_limit=1, default_agent="b"),
+        listen=(),
+        log=LogSection(format="json"),
+        limits=LimitsSection(failed_attempts=7, max_sessions=7),
+    )
+    found = compare(NOW, then)
+    assert found.needs_restart == (
+        "gateway.state_dir",
+        "gateway.outbox_limit",
+        "limits.failed_attempts",
+        "listen",
+        "log",
+    )
+    assert found.config == replace(
+        NOW,
+        gateway=replace(NOW.gateway, default_agent="b"),
+        limits=LimitsSection(failed_attempts=NOW.limits.failed_attempts, max_sessions=7),
+    )
