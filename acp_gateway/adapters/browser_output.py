@@ -1,0 +1,208 @@
+"""Composes what browsers get over `/ws`: updates, requests of the agent, states of sessions.
+
+Payloads of the agent are passed on as the bytes that they are. The wire is described in `docs/web-protocol.md`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+
+from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol.jsonrpc import Message
+
+UPDATED: Final = "session/updated"
+STATUS_CHANGED: Final = "session/status_changed"
+REQUEST: Final = "session/request"
+REQUEST_RESOLVED: Final = "session/request_resolved"
+RESET: Final = "session/reset"
+CHANGED: Final = "session/changed"
+REMOVED: Final = "session/removed"
+NOTIFICATIONS: Final = (UPDATED, STATUS_CHANGED, REQUEST, REQUEST_RESOLVED, RESET, CHANGED, REMOVED)
+
+USER_MESSAGE: Final = "user_message"
+"""Type of an update that is a prompt."""
+
+
+class _Kind(msgspec.Struct, gc=False):
+    kind: str | None = msgspec.field(name="sessionUpdate", default=None)
+
+
+class _Params(msgspec.Struct, gc=False):
+    update: msgspec.Raw
+    session: str | None = msgspec.field(name="sessionId", default=None)
+
+
+class _Update(msgspec.Struct, gc=False):
+    params: _Params
+
+
+_decode_update: Final = msgspec.json.Decoder(_Update).decode
+_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
+_KNOWN_SIZE: Final = 64
+_QUOTED_USER_MESSAGE: Final = jsonrpc.encode(USER_MESSAGE)
+
+
+def entries(session_id: str, messages: Iterable[bytes], first: int, times: Iterable[int | None]) -> list[bytes]:
+    """Return the entries of `session/update` messages, the first of which has the number `first`.
+
+    An entry of a sub-agent's session has that session's id as `sub`. `times` are in ms since 1970.
+    """
+    found, former, created = [], None, b"null"
+    for seq, (message, time) in enumerate(zip(messages, times, strict=True), first):
+        if time != former:
+            # What arrived together has the same time.
+            former, created = time, b"null" if time is None else b'"%b"' % iso(time).encode()
+        update, session, kind = _read_update(message)
+        sub = b"" if session == session_id or session is None else b',"sub":%b' % jsonrpc.encode(session)
+        found.append(
+            b'{"seq":%d,"updateType":%b,"payload":%b,"createdAt":%b%b}' % (seq, _named(kind), update, created, sub)
+        )
+    return found
+
+
+def states(messages: Iterable[bytes]) -> list[bytes]:
+    """Return the entries of updates that hold a state and were sent earlier, which have no number here."""
+    read = map(_read_update, messages)
+    return [b'{"updateType":%b,"payload":%b}' % (_named(kind), update) for update, _, kind in read]
+
+
+def _read_update(message: bytes) -> tuple[bytes, str | None, str | None]:
+    """Return the update of a message, its session and its kind."""
+    try:
+        params = _decode_update(message).params
+        return bytes(params.update), params.session, _decode_kind(params.update).kind
+    except (msgspec.DecodeError, RecursionError):
+        # A lone surrogate somewhere.
+        update = lookup.raw_at(message, "params", "update") or b"{}"
+        return update, lookup.text_at(message, "params", "sessionId"), lookup.text_at(update, "sessionUpdate")
+
+
+def _named(kind: str | None) -> bytes:
+    return _known_name(kind) if kind is None or len(kind) <= _KNOWN_SIZE else jsonrpc.encode(kind)
+
+
+@lru_cache(maxsize=64)
+def _known_name(kind: str | None) -> bytes:
+    return _QUOTED_USER_MESSAGE if kind == methods.USER_CHUNK else jsonrpc.encode(kind or "")
+
+
+def iso(time: float) -> str:
+    """Return a time in ms since 1970 as ISO 8601, in UTC."""
+    return datetime.fromtimestamp(time / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def notification(method: str, session_id: str, **members: bytes) -> bytes:
+    """Return a notification about a session; the members are JSON texts."""
+    params = jsonrpc.compose({"sessionId": jsonrpc.encode(session_id), **members})
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), params)
+
+
+def updated(session_id: str, found: Sequence[bytes]) -> bytes:
+    """Return the notification of updates, which are `entries`."""
+    return notification(UPDATED, session_id, updates=b"[%b]" % b",".join(found))
+
+
+def status_changed(
+    session_id: str,
+    status: str,
+    exit_reason: str | None = None,
+    stop_reason: str | None = None,
+    error: Mapping[str, Any] | None = None,
+) -> bytes:
+    """Return the notification of a session's status."""
+    more = {"exitReason": exit_reason, "stopReason": stop_reason, "error": error}
+    members = {name: jsonrpc.encode(value) for name, value in more.items() if value is not None}
+    return notification(STATUS_CHANGED, session_id, status=jsonrpc.encode(status), **members)
+
+
+def request(session_id: str, request_id: str, message: Message) -> bytes:
+    """Return the notification of a request of the agent."""
+    members = {
+        "requestId": jsonrpc.encode(request_id),
+        "requestType": jsonrpc.encode(methods.current_name(message.method)),
+        "request": lookup.raw_params(message) or b"{}",
+    }
+    return notification(REQUEST, session_id, **members)
+
+
+def pending_request(request_id: str, message: Message) -> bytes:
+    """Return a request of the agent as an element of `pendingRequests`."""
+    return b'{"requestId":%b,"requestType":%b,"payload":%b}' % (
+        jsonrpc.encode(request_id),
+        jsonrpc.encode(methods.current_name(message.method)),
+        lookup.raw_params(message) or b"{}",
+    )
+
+
+def request_resolved(session_id: str, request_id: str, by: str | None, outcome: str | None) -> bytes:
+    """Return the notification that a request of the agent is not open any more.
+
+    Args:
+        session_id: its session.
+        request_id: its id for browsers.
+        by: the identity that has decided it, if one did.
+        outcome: the name of the option that was chosen, or the outcome without one.
+    """
+    members = {"requestId": request_id, "by": by, "outcome": outcome}
+    encoded = {name: jsonrpc.encode(value) for name, value in members.items()}
+    return notification(REQUEST_RESOLVED, session_id, **encoded)
+
+
+def reset(session_id: str, epoch: str) -> bytes:
+    """Return the notification that a session's history has to be asked for again."""
+    return notification(RESET, session_id, epoch=jsonrpc.encode(epoch))
+
+
+def changed(session: Mapping[str, Any]) -> bytes:
+    """Return the notification that a session in scope has changed."""
+    return jsonrpc.notification(CHANGED, {"session": session})
+
+
+def removed(session_id: str) -> bytes:
+    """Return the notification that a session is not in scope any more."""
+    return jsonrpc.notification(REMOVED, {"sessionId": session_id})
+
+
+class BrowserOutput:
+    """Composes the notifications of a session's feed."""
+
+    def updates(
+        self, session_id: str, messages: Sequence[bytes], first: int, times: Sequence[int | None]
+    ) -> list[bytes]:
+        """Return the notification of updates, as `entries` has them."""
+        return [updated(session_id, entries(session_id, messages, first, times))]
+
+    def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
+        """Return the notification of a request of the agent."""
+        return [request(session_id, request_id, message)]
+
+    def request_resolved(
+        self,
+        session_id: str,
+        request_id: str,
+        message: Message,
+        by: str | None,
+        outcome: str | None,
+    ) -> list[bytes]:
+        """Return the notification that a request of the agent is not open any more."""
+        return [request_resolved(session_id, request_id, by, outcome)]
+
+    def turn_ended(
+        self, session_id: str, status: str, stop_reason: str | None, error: Mapping[str, Any] | None
+    ) -> list[bytes]:
+        """Return the notification of the end of a turn."""
+        return [status_changed(session_id, status, None, stop_reason, error)]
+
+    def status(self, session_id: str, status: str, exit_reason: str | None) -> list[bytes]:
+        """Return the notification of another status."""
+        return [status_changed(session_id, status, exit_reason)]
+
+    def reset(self, session_id: str, epoch: str) -> list[bytes]:
+        """Return the notification that the history has to be asked for again."""
+        return [reset(session_id, epoch)]
+
+
+BROWSER_OUTPUT: Final = BrowserOutput()
