@@ -24,6 +24,7 @@ class Authenticator:
 
     def __init__(self, section: ListenSection, gateway: Gateway) -> None:
         self._section = section
+        self._address = section.address
         self._gateway = gateway
         self._state_dir = gateway.config.gateway.state_dir
 
@@ -47,7 +48,7 @@ class Authenticator:
 
     def _by_kernel(self, sock: socket.socket) -> Access | None:
         """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
-        if self._section.address.scheme != "unix" or not self._section.peer_uid:
+        if self._address.scheme != "unix" or not self._section.peer_uid:
             return None
         peer = peer_credentials(sock)
         if peer is None or peer.uid != os.geteuid():

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from acp_gateway.config.agent_search import explain_missing
 from acp_gateway.config.known_agents import advise
 from acp_gateway.config.load import (
     AgentSection,
@@ -24,8 +25,10 @@ from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
+from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import read_revocations
 from acp_gateway.security.tls import server_context
+from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.metrics import check_library
 from acp_gateway.server.sockets import find_overlap
@@ -62,8 +65,10 @@ def check_config(path: Path | None) -> list[Finding]:
             if not os.path.isdir(workspace.root):
                 place = root["workspaces"].table()[name].table()["root"]
                 findings.append(Finding("warning", place.error(f"{workspace.root} is not a folder")))
-        for name, entry in root["agents"].table().items():
-            findings.extend(_check_agent(config.agents[name], entry.table()))
+        for name, agent in config.agents.items():
+            findings.extend(_check_agent(agent, root["agents"].table()[name].table()))
+        for name, node in config.nodes.items():
+            findings.extend(_check_token(node.token_file, root["nodes"].table()[name].table(), any_form=False))
         findings.extend(_check_hooks(config.hooks, root))
     return findings
 
@@ -138,6 +143,10 @@ def problems_with_files(config: Config) -> list[Finding]:
         except ConfigError as error:
             errors.append(error)
         try:
+            BrowserStore(state_dir, TokenStore(state_dir)).check()
+        except ConfigError as error:
+            warnings.append(ConfigError(f"{error}; until then browsers can't sign in, and none is accepted"))
+        try:
             _check_database(state_dir / DATABASE)
         except ConfigError as error:
             warnings.append(error)
@@ -208,6 +217,9 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     if agent.env_file is not None and (missing := missing_credential(agent.env_file)):
         yield Finding("warning", table["env_file"].error(missing))
         agent = replace(agent, env_file=None)
+    if agent.command is None:
+        yield from _check_token(agent.token_file, table, any_form=True)
+        return
     try:
         environment = agent_environment(agent, os.environ)
     except ConfigError as error:
@@ -217,6 +229,19 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     if advice is not None:
         yield Finding("warning", table["command"].error(advice))
     yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
+
+
+def _check_token(file: Path | None, table: Mapping[str, Entry], *, any_form: bool) -> Iterator[Finding]:
+    """Check a file with a token, of a gateway unless it may have `any_form`."""
+    if file is None:
+        return
+    if missing := missing_credential(file):
+        yield Finding("warning", table["token_file"].error(missing))
+        return
+    try:
+        read_token_file(file, any_form=any_form)
+    except ConfigError as error:
+        yield Finding("error", table["token_file"].error(error.message))
 
 
 def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:
@@ -229,6 +254,9 @@ def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Fin
 def _check_program(program: str, cwd: Path, environment: Mapping[str, str], entry: Entry) -> Iterator[Finding]:
     # With a slash in it a program is no longer searched for, and a relative one is meant from where it is started.
     named = str(cwd / program) if "/" in program else program
-    if shutil.which(named, path=os.pathsep.join(os.get_exec_path(environment))) is None:
-        problem = f'no program "{program}" is found: install it, or name it by its absolute path'
-        yield Finding("warning", entry.error(problem))
+    search_path = os.pathsep.join(os.get_exec_path(environment))
+    if shutil.which(named, path=search_path) is None:
+        section = ".".join(str(key) for key in entry.keys[:-1])
+        why = explain_missing(program, search_path, environment.get("HOME"), section)
+        where = "there that can be executed" if "/" in program else f"found {why}"
+        yield Finding("warning", entry.error(f'no program "{program}" is {where}'))

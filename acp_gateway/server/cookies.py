@@ -9,6 +9,7 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
+from acp_gateway.config.public_url import PublicUrl
 from acp_gateway.errors import Forbidden
 from acp_gateway.server.hello import BadRequest, is_loopback
 
@@ -27,6 +28,8 @@ class Site:
     """True if browsers reach it over TLS, which may end at a proxy."""
     host: str
     """Its name, with a port other than the default one."""
+    path: str = ""
+    """The path before those of the gateway, which a proxy removes."""
 
     @property
     def origin(self) -> str:
@@ -35,10 +38,12 @@ class Site:
 
     @property
     def cookie_name(self) -> str:
-        """The name of its cookie. Without TLS it has the port, since browsers send a cookie to all ports of a host."""
-        if self.secure:
-            return SECURE_PREFIX + NAME
-        return f"{NAME}-{_port(self.host) or 80}"
+        """The name of its cookie. Without TLS it has the port, since browsers send a cookie to all ports of a host.
+
+        A path is part of it: the prefix demands `Path=/`, and at one host there may be several gateways.
+        """
+        name = SECURE_PREFIX + NAME if self.secure else f"{NAME}-{_port(self.host) or 80}"
+        return name + self.path.replace("/", "+")
 
     def set_cookie(self, value: str, lifetime: float) -> str:
         """Return the header that sets the cookie for so many seconds."""
@@ -61,13 +66,16 @@ class Site:
         return found[0] if found else None
 
 
-def site_of(headers: Headers, *, tls: bool) -> Site:
+def site_of(headers: Headers, *, tls: bool, public: PublicUrl | None = None) -> Site:
     """Return the site of a request that `check_host` has passed.
 
+    It is the public one for a request that names its host, and for one from its pages: a proxy may replace `Host`.
     Without TLS at the listener, a name of loopback is a browser's on this machine. Any other name is that of a proxy
     which ends TLS: browsers are not to send a cookie in plain text.
     """
     host = headers.get("Host", "").lower()
+    if public is not None and (host == public.host or headers.get_all("Origin") == [public.origin]):
+        return Site(public.secure, public.host, public.path)
     port = _port(host)
     name = host.removesuffix(f":{port}") if port else host
     return Site(tls or not is_loopback(name.removesuffix(".")), host)

@@ -13,7 +13,6 @@ Unauthenticated connections must neither slow down clients nor keep valid ones o
 
 import errno
 import logging
-import math
 import os
 import socket
 import ssl
@@ -24,7 +23,7 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.config.load import Config
+from acp_gateway.config.load import Config, LimitsSection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.server.pending import FREE_STEPS, PendingConnection
@@ -142,6 +141,10 @@ class HandshakeLimiter:
         # Time of the last log line about a full system.
         self._last_logged_at = -LOG_INTERVAL
 
+    def set_limits(self, limits: LimitsSection) -> None:
+        """Use other limits from now on, except for the numbers of failed attempts."""
+        self._limits = limits
+
     async def run(self) -> None:
         """Report aggregated events periodically, until cancelled. Only the first concurrent call does."""
         if self._is_run:
@@ -228,7 +231,7 @@ class HandshakeLimiter:
 
         A connection that has shown a valid token before need not wait for its first steps.
         """
-        connection.steps += 1
+        connection.begin_step(trio.current_time())
         if connection.answered and connection.steps <= FREE_STEPS:
             connection.cost += STEP_COST
             connection.last_received_at = trio.current_time()
@@ -238,7 +241,6 @@ class HandshakeLimiter:
             self._budget.charge(STEP_COST)
         else:
             connection.cost += STEP_COST
-        connection.last_received_at = math.inf
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 

@@ -20,15 +20,19 @@ import trio
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError, ProtocolError
+from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.authorization import AcceptedRequest, Client, ConnectionAuthorizer
+from acp_gateway.server.file_events import SharedFileEvents
+from acp_gateway.server.file_tap import FileTap
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
-from acp_gateway.server.hello import BadHello, read_hello
+from acp_gateway.server.hello import BadHello, Hello, read_hello
 from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.http_routes import HttpRoutes, Upgrade
-from acp_gateway.server.pending import Accepted, PendingConnection
+from acp_gateway.server.pending import Accepted, PendingConnection, Serving
 from acp_gateway.server.sign_in import BodyNeeded
 from acp_gateway.server.streamable_http import Exchange
 from acp_gateway.transports.http_head import HttpError
@@ -54,10 +58,22 @@ class Handshakes:
 
     Args:
         links: the links over Streamable HTTP, of all listeners.
+        only_control: refuses all but control connections.
     """
 
-    def __init__(self, section: ListenSection, gateway: Gateway, limiter: HandshakeLimiter, links: HttpLinks) -> None:
-        self._address = section.address
+    def __init__(
+        self,
+        section: ListenSection,
+        gateway: Gateway,
+        limiter: HandshakeLimiter,
+        links: HttpLinks,
+        *,
+        only_control: bool = False,
+    ) -> None:
+        self._file_events = SharedFileEvents()
+        self._speaks_http, self._only_tap = section.speaks_http, section.only_tap
+        self._only_control = only_control
+        self._gateway = gateway
         self._settings = settings = gateway.config.gateway
         self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         self._limiter = limiter
@@ -76,7 +92,7 @@ class Handshakes:
                 self._limiter.refusals.log_end(connection, f"no TLS handshake: {describe(error)}")
                 return None
         client = Client(connection, secured, ThrottledStream(secured, connection, self._limiter))
-        if self._address.websocket:
+        if self._speaks_http:
             return await self._closing(
                 client, self._accept_http(client, HttpConnection(client.stream, self._settings.stall_timeout))
             )
@@ -114,6 +130,8 @@ class Handshakes:
     async def _accept_http(self, client: Client, http: HttpConnection) -> Outcome:
         connection = client.connection
         while True:
+            # What comes until the next request is of no client of a proxy's.
+            connection.begin_request(connection.peer)
             try:
                 if http.pipelined:
                     # No read takes a step for it.
@@ -121,6 +139,7 @@ class Handshakes:
                 request = await http.receive_request(self._limiter.measured(connection))
                 if request is None:
                     break
+                http.headers = self._routes.cors(request)
                 answer = self._routes.answer(client, request)
                 if isinstance(answer, BodyNeeded):
                     answer = await self._routes.answer_body(client, http, request, answer)
@@ -143,7 +162,6 @@ class Handshakes:
                 await http.respond(websocket)
                 break
             if isinstance(answer, Exchange):
-                http.headers = answer.headers
                 self._authorizer.accept(connection, answer.access, audited=answer.prepare is not None)
                 return AcceptedRequest(client, http, answer.run)
             if not await http.respond(answer):
@@ -167,9 +185,14 @@ class Handshakes:
                 return None
             with self._limiter.measured(connection):
                 raw_id, hello = read_hello(line)
+                if self._only_control and not hello.control:
+                    raise BadHello(jsonrpc.INVALID_PARAMS, "this socket has control connections only", raw_id)
                 access = self._authorizer.authenticate(client, hello.token)
-                resume = None if hello.control else hello.resume
-                accepted = self._authorizer.authorize(connection, access, hello.connect_request, resume)
+                if self._only_tap:
+                    accepted = self._accept_tap(connection, access, raw_id, hello)
+                else:
+                    resume = None if hello.control else hello.resume
+                    accepted = self._authorizer.authorize(connection, access, hello.connect_request, resume)
         except MessageTooLarge as error:
             refusal = jsonrpc.error(raw_id, jsonrpc.INVALID_REQUEST, str(error))
             await trio.sleep(self._limiter.refuse_malformed(connection, f"refused: {error}"))
@@ -188,3 +211,12 @@ class Handshakes:
         lines.send_nowait([refusal])
         await lines.aclose()
         return None
+
+    def _accept_tap(self, connection: PendingConnection, access: Access, raw_id: RawId, hello: Hello) -> Accepted:
+        """Grant a reader of the file tap its connection. Raises `AccessError` and `BadHello`."""
+        if hello.control or hello.resume is not None:
+            text = "this address serves the file tap, which has neither control connections nor links that resume"
+            raise BadHello(jsonrpc.INVALID_PARAMS, text, raw_id)
+        tap = FileTap(self._gateway, access, hello.connect_request, connection.name, self._file_events)
+        self._authorizer.accept(connection, access)
+        return Accepted(connection.connection_id, None, Serving(tap.serve))

@@ -13,13 +13,13 @@ from urllib.parse import parse_qs
 import msgspec
 from websockets.datastructures import Headers
 
-from acp_gateway.config.options import Network
+from acp_gateway.config.listen_values import Network
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
-from acp_gateway.transports.websocket import CONNECTION_ID, RESUME
+from acp_gateway.transports.websocket import CONNECTION_ID, PASSED, RESUME
 from acp_gateway.transports.websocket_server import SUBPROTOCOL
 
 SESSION_ID_SIZE: Final = 1024
@@ -43,6 +43,8 @@ QUERY_FIELDS: Final = 100
 _PARAMETERS: Final = ("agent", "session", "observe", "control")
 
 _NO_LETTER: Final = re.compile(r"[\W_]")
+
+_GATEWAY_ID: Final = re.compile("[0-9a-f]{16}")
 
 _COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
 
@@ -246,6 +248,17 @@ def _parameters(query: str) -> dict[str, list[str]]:
         return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS)
     except ValueError:
         raise BadRequest(f"the query has more than {QUERY_FIELDS} parameters") from None
+
+
+def read_passed(headers: Headers) -> tuple[str, ...]:
+    """Return the ids of the gateways that an upgrade request comes through. Raises `BadRequest`."""
+    values = headers.get_all(PASSED)
+    if not values:
+        return ()
+    ids = tuple(values[0].split(",", HOPS))
+    if len(values) > 1 or not all(map(_GATEWAY_ID.fullmatch, ids)):
+        raise BadRequest(f"{PASSED} must be ids of gateways, 16 hexadecimal digits each, with commas between them")
+    return ids
 
 
 def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:

@@ -7,19 +7,21 @@ it confirms the messages that were written to an event stream, and what it has n
 
 import logging
 import secrets
-from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Final, TypeAlias
 
 import trio
 
-from acp_gateway.errors import LinkGone
+from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol.event_streams import EventStream, EventStreams
 from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
+from acp_gateway.transports.http_server import Response
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
@@ -43,6 +45,14 @@ Starter: TypeAlias = Callable[..., None]
 """Starts a task, as `trio.Nursery.start_soon`."""
 
 
+class Refused(Exception):
+    """A request that is answered by an error."""
+
+    def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
+        self.response = Response.of_text(status, text, headers)
+        super().__init__(text)
+
+
 class HttpLink:
     """One client, by its `Acp-Connection-Id`. Made by `HttpLinks.begin`."""
 
@@ -56,8 +66,8 @@ class HttpLink:
         """Notified when an event is to be written, when there is room for a message, and at the end."""
         self.taken = Signal()
         """Notified when events were written, and when the gateway has received messages."""
-        self.turn = trio.StrictFIFOLock()
-        """Keeps the order of messages that wait for room."""
+        # Keeps the order of messages that wait for room.
+        self._turn = trio.StrictFIFOLock()
         self.ended = False
         self.left = False
         """True if the client wants nothing more."""
@@ -68,6 +78,8 @@ class HttpLink:
         """POST requests that are being received."""
         self.body_bytes = 0
         """Bytes of their bodies."""
+        self.asking: Counter[str | None] = Counter()
+        """GET requests that wait for the reader of their stream to show that it is there, by session."""
         self.inbox: list[bytes] = []
         """Messages that the gateway has not received yet."""
         self.arrived = Signal()
@@ -116,6 +128,15 @@ class HttpLink:
             self.inbox = [*self._unsettled]
             self._start(self._serve_resumed, self._stream, claim)
 
+    def reconnect(self, access: Access) -> None:
+        """Connect the link again if it has gone away while a request of it waited. Raises `Refused`."""
+        if self.ended:
+            raise Refused(HTTPStatus.NOT_FOUND, "this connection has ended; begin with initialize")
+        try:
+            self.resume(access)
+        except AccessError as error:
+            raise Refused(error.http_status, str(error)) from None
+
     async def _serve_resumed(self, stream: "HttpStream", claim: ResumeClaim) -> None:
         try:
             await self._gateway.serve_resumed(stream, claim, self.name)
@@ -142,25 +163,32 @@ class HttpLink:
             self.posting -= 1
             self.body_bytes -= size
 
-    async def pay(self, size: int = 0, frames: int = 0) -> None:
-        """Charge the client for bytes and for what is no message, and wait while it is over its rate.
+    async def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> None:
+        """Charge the client for bytes, what is no message and time of the loop, and wait while it is over its rate.
 
         Raises `Flooded`.
         """
         meter = self._stream.meter
         meter.size += size
         meter.frames += frames
-        await meter.pay()
+        await meter.pay(seconds)
 
     @property
     def has_room(self) -> bool:
         """True if another message may be posted: the gateway has received and settled enough of what came before."""
         return self.unsettled_bytes < self._window and len(self.inbox) < MAX_INBOX
 
-    async def wait_for_room(self) -> None:
-        """Wait until another message may be posted, or the link has ended."""
-        while not (self.has_room or self.ended):
-            await self.taken.wait()
+    async def wait_for_room(self, timeout: float) -> None:
+        """Wait until another message may be posted, or the link has ended, or for so many seconds.
+
+        Waiting messages go on in their order. A message that need not wait goes on without a checkpoint.
+        """
+        if self.has_room and not self._turn.locked():
+            return
+        async with self._turn:
+            with trio.move_on_after(timeout):
+                while not (self.has_room or self.ended):
+                    await self.taken.wait()
 
     def post(self, message: bytes) -> None:
         """Take a message of the client."""
@@ -184,12 +212,13 @@ class HttpLink:
 
     # To the client
 
-    def put(self, message: bytes) -> None:
-        """Sort a message into its stream, and wake its reader."""
-        stream = self.streams.put(message)
+    def put(self, messages: Sequence[bytes]) -> None:
+        """Sort messages into their streams, and wake the readers."""
+        streams = set(map(self.streams.put, messages))
         self.changed.notify()
-        if stream is not None and stream.reader is None:
-            self._watch(stream)
+        for stream in streams:
+            if stream is not None and stream.reader is None:
+                self._watch(stream)
 
     def readers_changed(self) -> None:
         """A stream was opened, or its reader has left."""
@@ -299,10 +328,11 @@ class HttpStream(MaintainedStream):
         return batch
 
     def confirm(self, *, now: bool = False) -> None:
-        """Tell the gateway how many messages have been written, if they are many, or at once."""
+        """Tell the gateway how many messages have been written, if new ones are many, or at once."""
         streams = self._link.streams
         new = streams.confirmed - self._confirmed
-        if now or new >= CONFIRM_MESSAGES or (new and streams.taken_bytes - self._confirmed_bytes >= CONFIRM_BYTES):
+        many = new >= CONFIRM_MESSAGES or streams.taken_bytes - self._confirmed_bytes >= CONFIRM_BYTES
+        if new and (now or many):
             self._acknowledge = True
             self._link.arrived.notify()
 
@@ -321,6 +351,7 @@ class HttpStream(MaintainedStream):
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if self.closed:
             raise trio.ClosedResourceError
+        counted = []
         for message in messages:
             control = read_control(message) if CONTROL_WORD in message else None
             if control is not None:
@@ -328,7 +359,9 @@ class HttpStream(MaintainedStream):
             elif self._known:
                 self._known -= 1
             else:
-                self._link.put(message)
+                counted.append(message)
+        if counted:
+            self._link.put(counted)
 
     @property
     def pending_bytes(self) -> int:

@@ -19,7 +19,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListe
 from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.pending import Accepted, PendingConnection
+from acp_gateway.server.pending import Accepted, PendingConnection, Serving
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import keep_alive, take_socket
@@ -34,18 +34,20 @@ async def open_listener(
     *,
     limiter: HandshakeLimiter | None = None,
     links: HttpLinks | None = None,
+    only_control: bool = False,
 ) -> "Listener":
     """Listen at one address of the configuration: on matching inherited sockets, else on new ones.
 
     Listeners that share a `limiter` share its limits of unauthenticated connections and of refusals; those that share
-    `links` serve each other's clients over Streamable HTTP. Raises
-    `CannotListen` if the system refuses, `ConfigError` if a certificate can't be used.
+    `links` serve each other's clients over Streamable HTTP. With `only_control`, it accepts control connections and no
+    others, and the log does not name it. Raises `CannotListen` if the system refuses, `ConfigError` if a certificate
+    can't be used.
     """
     context = _make_context(section)
     _load_revocations(section, gateway)
     bound = await bind(section.address, inherited)
     limiter = limiter or HandshakeLimiter(gateway.config, gateway.audit)
-    return Listener(section, gateway, limiter, links or HttpLinks(gateway), context, bound)
+    return Listener(section, gateway, limiter, links or HttpLinks(gateway), context, bound, only_control=only_control)
 
 
 class Listener:
@@ -59,32 +61,39 @@ class Listener:
         links: HttpLinks,
         context: ssl.SSLContext | None,
         bound: BoundSockets,
+        *,
+        only_control: bool = False,
     ) -> None:
         self._section = section
+        # Parsed once: it is asked for at each request.
+        self._address = section.address
         self._gateway = gateway
         self._settings = gateway.config.gateway
         self._limiter = limiter
-        self._handshakes = Handshakes(section, gateway, limiter, links)
+        self._handshakes = Handshakes(section, gateway, limiter, links, only_control=only_control)
+        self._level = logging.DEBUG if only_control else logging.INFO
         self._links = links
         self._context = context
         self._bound = bound
         self.urls = bound.urls
         """Its actual addresses, with the port that the system chose."""
-        gateway.readiness.set_listening(self.urls, accepting=False)
+        # Without a control socket, no client is kept out.
+        self._noted = () if only_control else self.urls
+        gateway.readiness.set_listening(self._noted, accepting=False)
 
     async def run(self, connections: trio.Nursery) -> None:
         """Accept clients until cancelled, and serve each in `connections`; closes the listener."""
         for url in self.urls:
-            log.info("listening on %s", url)
+            log.log(self._level, "listening on %s", url)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._limiter.run)
                 connections.start_soon(self._links.run)
                 for listener in self._bound.listeners:
                     nursery.start_soon(self._accept, listener, connections)
-                self._gateway.readiness.set_listening(self.urls, accepting=True)
+                self._gateway.readiness.set_listening(self._noted, accepting=True)
         finally:
-            self._gateway.readiness.set_listening(self.urls, accepting=False)
+            self._gateway.readiness.set_listening(self._noted, accepting=False)
             self.close()
 
     async def _accept(self, listener: trio.SocketListener, connections: trio.Nursery) -> None:
@@ -132,7 +141,7 @@ class Listener:
         self, sock: socket.socket, connection: PendingConnection, former: AcceptedRequest | None = None
     ) -> Outcome:
         """Do the handshake within its limits, or that of the request behind a `former` one."""
-        if former is None and self._section.address.scheme != "unix":
+        if former is None and self._address.scheme != "unix":
             keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
         accepted = None
         connection.scope.deadline = trio.current_time() + self._settings.handshake_timeout
@@ -141,7 +150,7 @@ class Listener:
                 accepted = await self._handshakes.shake_hands(sock, connection, self._context)
             else:
                 accepted = await self._handshakes.next_request(former, connection)
-        if connection.scope.cancelled_caught and not connection.answered:
+        if connection.scope.cancelled_caught and not (connection.answered or connection.fetched):
             why = "evicted in favour of others" if connection.evicted else "not authenticated within handshake_timeout"
             self._limiter.refusals.log_end(connection, why)
         if accepted is None and connection.authenticated:
@@ -162,7 +171,9 @@ class Listener:
                 return
             accepted, name = following, connection.name
         stream, admitted = accepted
-        if isinstance(admitted.purpose, Grant):
+        if isinstance(admitted.purpose, Serving):
+            await admitted.purpose.serve(stream)
+        elif isinstance(admitted.purpose, Grant):
             await self._gateway.serve(stream, admitted.purpose, name, admitted.link_id)
         else:
             await self._gateway.serve_resumed(stream, admitted.purpose, name)
@@ -170,8 +181,8 @@ class Listener:
     def _make_pending(self, sock: socket.socket) -> PendingConnection:
         connection_id = secrets.token_urlsafe(16)
         make = partial(PendingConnection, connection_id=connection_id, listener=self.urls[0])
-        if self._section.address.scheme == "unix":
-            return make(name=f"{connection_id[:8]} (unix)", address="unix", network="unix", limited=False)
+        if self._address.scheme == "unix":
+            return make(name=f"{connection_id[:8]} (unix)", peer="unix", network="unix", limited=False)
         try:
             host, port = sock.getpeername()[:2]
             peer = f"{host}:{port}"
@@ -179,7 +190,7 @@ class Listener:
             host, peer = "", "gone already"
         proxy = is_trusted(host, self._settings.trusted_proxies)
         name = f"{connection_id[:8]} ({peer})"
-        return make(name=name, address=host, network=network_of(host), limited=not proxy)
+        return make(name=name, peer=host, network=network_of(host), limited=not proxy)
 
 
 def _make_context(section: ListenSection) -> ssl.SSLContext | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway import __version__
+from acp_gateway import INSTALL_EXTRA, __version__
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.metrics import Histogram
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "acp_gateway_"
 
-TRANSPORTS: Final = ("websocket", "http", "lines")
+TRANSPORTS: Final = ("websocket", "http", "lines", "memory")
 
 CACHE_TIME: Final = 1.0
 """Seconds for which a text is used again: further requests within it cost no more."""
@@ -34,7 +34,7 @@ CACHE_TIME: Final = 1.0
 def check_library() -> None:
     """Raise `ConfigError` if `prometheus_client` is not installed."""
     if find_spec("prometheus_client") is None:
-        how = "pip install 'acp-remote-gateway[metrics]'"
+        how = f"`{INSTALL_EXTRA.format('metrics')}` in a checkout"
         raise ConfigError(f'serves "metrics", which needs the package prometheus_client: {how}', key="listen")
 
 
@@ -96,14 +96,20 @@ class _GatewayCollector:
                 sessions[hub.name, session.state.name.lower()] += 1
                 journals += session.journal.size
             decisions[hub.name,] += hub.multiplexer.waiting_decisions
+        for stream in self._gateway.control_streams:
+            connections["connected", stream.transport] += 1
         away = sum(count for (state, _), count in connections.items() if state == "away")
         problem = self._gateway.storage.problem is not None
-        yield _gauge("connections", "Attached clients", ("state", "transport"), connections.items())
+        yield _gauge("connections", "Clients and control connections", ("state", "transport"), connections.items())
         yield _gauge("links_away", "Links that are kept for their clients to return", (), [((), away)])
         yield _gauge("sessions", "Live sessions", ("agent", "state"), sessions.items())
         yield _gauge("waiting_decisions", "Requests that a user has to decide", ("agent",), decisions.items())
         yield _gauge("outbox_bytes", "Bytes that clients have not received", (), [((), outboxes)])
         yield _gauge("journal_bytes", "Bytes of the histories of live sessions in memory", (), [((), journals)])
+        directory = self._gateway.admissions.directory
+        if directory is not None:
+            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items()]
+            yield _gauge("node_up", "1 while a node answers", ("node",), nodes)
         yield _gauge("storage_problem", "1 while the storage fails", (), [((), int(problem))])
 
     def _counts(self) -> "Iterator[Metric]":

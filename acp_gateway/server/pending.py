@@ -1,5 +1,7 @@
 """A connection that has not authenticated yet, and what it becomes."""
 
+import math
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -7,6 +9,7 @@ import trio
 
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.resumption import ResumeClaim
+from acp_gateway.transports.maintained import MaintainedStream
 
 ARRIVAL_COST: Final = 0.0002
 """Seconds to accept a connection and to close it: a task and its end, a few calls."""
@@ -18,22 +21,28 @@ over TLS takes four; a client that sends byte after byte is charged before its e
 ANSWER_TIMEOUT: Final = 1.0
 """Seconds after a step within which the next one is expected: three round trips around the world."""
 
+WAITING_TIME: Final = 3.0
+"""Seconds in all for which a handshake waits for its client before it counts as idle. One over a slow mobile link takes
+two; a client that sends a byte now and then is never late with the next one."""
+
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class PendingConnection:
     """An accepted connection until it is authenticated, refused or evicted."""
 
     name: str
-    """Its name in the log and the audit."""
-    address: str
-    """The address under which its failures are counted: an IP address, or `unix`."""
+    """Its name in the log and the audit; that of the client behind it while a proxy's request is handled."""
+    peer: str
+    """The address at the other end: an IP address, or `unix`."""
     listener: str
     """The URL of its listener."""
     connection_id: str = ""
     network: str
-    """The network that shares `handshakes_per_address`."""
+    """The network of the peer, which shares `handshakes_per_address`, whatever a proxy forwards."""
     limited: bool
     """True if `handshakes_per_address` applies."""
+    address: str = field(init=False)
+    """The address under which failures are counted: the peer's, or the one that a trusted proxy names."""
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     token: str | None = field(default=None, repr=False)
     """The token that was sent, valid or not."""
@@ -42,6 +51,8 @@ class PendingConnection:
     authenticated: bool = False
     answered: bool = False
     """True if an authenticated request that came over it was answered."""
+    fetched: bool = False
+    """True if a file that needs no token was sent over it."""
     evicted: bool = False
     """True if it was closed in favour of others."""
     number: int = 0
@@ -49,8 +60,34 @@ class PendingConnection:
     steps: int = 0
     last_received_at: float = 0.0
     """Time of the last step; infinite while it waits for the next one."""
+    waited: float = 0.0
+    """Seconds between its steps, in which the client had to send something."""
     cost: float = ARRIVAL_COST
     """Seconds spent on it that have not been charged."""
+    _own_name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._own_name = self.name
+        self.address = self.peer
+
+    def begin_request(self, address: str) -> None:
+        """Begin a request of the client at this address, and forget what the request before has shown."""
+        self.address = address
+        forwarded = address != self.peer
+        self.name = self._own_name.replace("(", f"({address} by way of ", 1) if forwarded else self._own_name
+        self.token = self.access = None
+
+    def begin_step(self, now: float) -> None:
+        """Note that the client has sent something, and waits for its turn."""
+        if self.steps:
+            self.waited += now - self.last_received_at
+        self.steps += 1
+        self.last_received_at = math.inf
+
+    def extend(self, seconds: float) -> None:
+        """Give a connection time to receive a file that needs no token, and to send the next request."""
+        self.fetched = True
+        self.scope.deadline = trio.current_time() + seconds
 
     def eviction_key(self, now: float) -> tuple[int, int]:
         """Order connections for eviction, the first one to be evicted with the smallest key.
@@ -58,8 +95,22 @@ class PendingConnection:
         Idle ones go first, the oldest before the others. Of the rest the newest goes, so that a handshake in progress
         completes, however many connections arrive meanwhile.
         """
-        idle = self.steps == 0 or self.steps > FREE_STEPS or now - self.last_received_at > ANSWER_TIMEOUT
+        silent = now - self.last_received_at
+        idle = (
+            self.steps == 0
+            or self.steps > FREE_STEPS
+            or silent > ANSWER_TIMEOUT
+            or self.waited + max(silent, 0.0) > WAITING_TIME
+        )
         return (0, self.number) if idle else (1, -self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A connection that speaks another dialect than ACP."""
+
+    serve: Callable[[MaintainedStream], Awaitable[None]]
+    """Serves the connection until it ends, and closes the stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +121,7 @@ class Accepted:
     """The link's id if a link is resumed."""
     received: int | None
     """Messages received over the link so far; None if the connection can't be resumed."""
-    purpose: Grant | ResumeClaim
+    purpose: Grant | ResumeClaim | Serving
 
     @property
     def link_id(self) -> str | None:

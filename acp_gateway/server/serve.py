@@ -3,30 +3,37 @@
 import errno
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import trio
 
-from acp_gateway.config.load import Config, ListenSection, load_config
-from acp_gateway.errors import ConfigError
+from acp_gateway.config.load import Config, ListenSection
+from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.control_channel import Operations
 from acp_gateway.gateway.events import audit
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.events.recording import Recording
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.storage.state_folder import check_state_folder, holding
+from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http_link import HttpLinks
 from acp_gateway.server.listener import Listener, open_listener
+from acp_gateway.server.reload import Reloader
+from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
 log = logging.getLogger(__name__)
@@ -55,14 +62,14 @@ async def serve(
     with a reason, and stops every agent, which takes as long as the slowest agent's `eof_grace + term_grace`. A second
     signal ends the process at once.
 
-    SIGHUP reads tokens and certificates again, and keeps all connections. If the gateway's controlling terminal is
+    SIGHUP reads the files again, see `Reloader`, and keeps all connections. If the gateway's controlling terminal is
     closed, it stops. A SIGHUP that is ignored from the start (`nohup`) stays ignored.
 
     Args:
         config: its listeners and its agents.
         environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
             notifications are removed.
-        file: the source of `config`: after a SIGHUP its changes are logged.
+        file: the source of `config`, which is read again at a SIGHUP.
         recorder: records the messages of connections.
 
     Raises `ConfigError` if the state directory, a certificate, a socket of systemd's or a library can't be used,
@@ -88,8 +95,6 @@ async def serve(
         registry = ProcessRegistry(state_dir / "agents")
         for group in registry.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
-        if not tokens.tokens():
-            log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
         notifier = stack.enter_context(closing(Notifier(environment)))
         sockets = take_sockets(environment)
         for sock in sockets:
@@ -97,7 +102,9 @@ async def serve(
         audit_log = Audit(state_dir / audit.FILE_NAME, max_size=settings.audit_size, files=settings.audit_files)
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
-        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder)
+        own_id = secrets.token_hex(8)
+        dial = partial(connect_to_agent, own_id=own_id) if config.nodes else connect_to_agent
+        gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         limiter = HandshakeLimiter(config, audit_log)
         links = HttpLinks(gateway)
         listeners: list[Listener] = []
@@ -105,22 +112,38 @@ async def serve(
             listener = await open_listener(section, gateway, inherited, limiter=limiter, links=links)
             stack.callback(listener.close)
             listeners.append(listener)
+        if not (
+            tokens.tokens() or any(section.peer_uid for section in config.listen if section.address.scheme == "unix")
+        ):
+            log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
+        control = await _open_control(gateway, limiter, links)
+        if control is not None:
+            stack.callback(control.close)
 
         def state() -> str:
-            connections, agents = len(gateway.connections), len(spawner.ancestors) - 1
+            connections = len(gateway.connections)
+            agents = sum(hub.supervisor.agent is not None for hub in gateway.hubs)
             return f"{_count(connections, 'connection')}, {_count(agents, 'agent')}"
 
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
+                if config.nodes:
+                    _watch_nodes(gateway, own_id)
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)
+                    if control is not None:
+                        accepting.start_soon(control.run, connections)
                     notifying.start_soon(notifier.run, state)
                     notifier.ready()
-                    task_status.started([url for listener in listeners for url in listener.urls])
+                    urls = [url for listener in listeners for url in listener.urls]
+                    reload = Reloader(file, gateway, listeners, limiter, notifier).reload
+                    reporter = StatusReporter(gateway, urls, file)
+                    gateway.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
+                    task_status.started(urls)
                     try:
-                        await _wait_for_stop_signal(lambda: _reload(file, gateway, listeners, notifier))
+                        await _wait_for_stop_signal(partial(reload, "received SIGHUP"))
                     finally:
                         gateway.readiness.stopping = True
                     accepting.cancel_scope.cancel()
@@ -148,11 +171,37 @@ def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection])
     return assigned
 
 
+def _watch_nodes(gateway: Gateway, own_id: str) -> None:
+    """Watch the nodes until the gateway stops."""
+    # Imported only where there are nodes.
+    from acp_gateway.gateway.node_directory import NodeDirectory
+    from acp_gateway.gateway.node_sessions import NodeSessions
+    from acp_gateway.server.node_watcher import NodeWatcher
+
+    nodes = gateway.config.nodes
+    directory = gateway.admissions.directory = NodeDirectory(nodes, time.time())
+    gateway.readiness.absent_nodes = lambda: directory.absences
+    watcher = NodeWatcher(nodes, directory, own_id)
+    gateway.admissions.merge_nodes = NodeSessions(directory, gateway.registry, watcher.refresh).merge
+    gateway.start_task(watcher.run)
+
+
 def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-async def _wait_for_stop_signal(reload: Callable[[], None]) -> None:
+async def _open_control(gateway: Gateway, limiter: HandshakeLimiter, links: HttpLinks) -> Listener | None:
+    """Listen for the commands of the gateway's own user; return None, with a warning, if that can't be."""
+    path = gateway.config.gateway.state_dir / CONTROL_SOCKET
+    try:
+        section = ListenSection(url=f"unix://{path}")
+        return await open_listener(section, gateway, limiter=limiter, links=links, only_control=True)
+    except (CannotListen, UsageError) as error:
+        log.warning("`acp-gateway status` and `reload` won't find this gateway: %s", error)
+        return None
+
+
+async def _wait_for_stop_signal(reload: Callable[[], object]) -> None:
     """Wait for a stop signal; call `reload` for each SIGHUP before it."""
     had_terminal = _has_terminal()
     numbers = [signal.SIGTERM, signal.SIGINT]
@@ -197,35 +246,3 @@ def _has_terminal() -> bool | None:
     except OSError as error:
         return False if error.errno in _NO_TERMINAL else None
     return True
-
-
-def _reload(file: Path | None, gateway: Gateway, listeners: Sequence[Listener], notifier: Notifier) -> None:
-    """Read tokens, certificates and the configuration again. Log what is invalid, and keep its former value."""
-    log.info("received SIGHUP: reading tokens and certificates again")
-    notifier.reloading()
-    problems: list[str] = []
-    try:
-        gateway.tokens.tokens()
-    except ConfigError as error:
-        log.error("no client is accepted: %s", error)
-        problems.append(str(error))
-    for listener in listeners:
-        try:
-            listener.reload()
-        except ConfigError as error:
-            log.error("%s goes on with the certificate that it had: %s", listener.urls[0], error)
-            problems.append(str(error))
-    # At once, not at the next periodic check.
-    gateway.connections.enforce()
-    if file is not None:
-        try:
-            changed = load_config(file) != gateway.config
-        except ConfigError as error:
-            log.error("with this the gateway would not start again: %s", error)
-            problems.append(str(error))
-        else:
-            if changed:
-                log.warning("%s has changed: the changes need a restart, which ends the agents", file)
-    gateway.audit.record("reloaded", problems=problems or None)
-    log.info("reloaded")
-    notifier.ready()

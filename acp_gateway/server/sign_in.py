@@ -16,8 +16,8 @@ import msgspec
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Busy, ConfigError
+from acp_gateway.gateway.browsers import browser_details, record_ends
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.server.authorization import Client
 from acp_gateway.server.cookies import Site, check_page, site_of
 from acp_gateway.server.hello import BadRequest, media_types
@@ -67,7 +67,7 @@ class SignInRoutes:
         return self._with_body(request, lambda site, _: self._sign_out(client, request, site))
 
     def _with_body(self, request: Request, decide: Callable[[Site, bytes], Response]) -> Response | BodyNeeded:
-        site = site_of(request.headers, tls=self._section.address.tls)
+        site = site_of(request.headers, tls=self._section.address.tls, public=self._section.public)
         check_page(request.headers, self._section.allowed_origins, site)
         if media_types(request.headers, "Content-Type") != ["application/json"]:
             return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{request.path} takes application/json only")
@@ -86,15 +86,14 @@ class SignInRoutes:
         browser = done.browser
         self._gateway.audit.record(
             "browser_signed_in",
-            **_about(browser),
+            **browser_details(browser),
             role=browser.role,
             session=browser.session,
             address=connection.address,
             listener=connection.listener,
             connection=connection.name,
         )
-        for replaced in done.replaced:
-            self._record_end(replaced, REPLACED)
+        record_ends(self._gateway.audit, done.replaced, REPLACED)
         self._gateway.connections.enforce()
         answer = {"identity": browser.identity, "role": browser.role, "session": browser.session}
         headers = {
@@ -109,16 +108,9 @@ class SignInRoutes:
         if browser is not None:
             with _writing():
                 self._browsers.end(browser.id)
-            self._record_end(browser, SIGNED_OUT, connection=client.connection.name)
+            record_ends(self._gateway.audit, [browser], SIGNED_OUT, connection=client.connection.name)
             self._gateway.connections.enforce()
         return Response(HTTPStatus.NO_CONTENT, headers={"Set-Cookie": site.set_cookie("", 0)})
-
-    def _record_end(self, browser: Browser, why: str, **details: str) -> None:
-        self._gateway.audit.record("browser_ended", **_about(browser), why=why, **details)
-
-
-def _about(browser: Browser) -> dict[str, str | None]:
-    return {"id": browser.id, "label": browser.label, "identity": browser.identity, "token": browser.token_id}
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Binds listening sockets or takes inherited ones, and removes them afterwards."""
 
 import errno
+import ipaddress
 import logging
 import os
 import socket
@@ -73,6 +74,37 @@ async def bind(address: Address, inherited: Sequence[socket.socket] = ()) -> Bou
         return BoundSockets(address, await trio.open_tcp_listeners(address.port, host=address.host), owns_file=False)
     except OSError as error:
         raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
+
+
+def check_free(address: Address) -> None:
+    """Raise `CannotListen` if the gateway could not listen at a TCP address now. Listens there for a moment."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, place in found:
+            with socket.socket(family, kind, protocol) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                sock.bind(place)
+                # Only this fails where another socket, bound with the same option, listens.
+                sock.listen(1)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
+
+
+def find_own_address() -> str | None:
+    """Return the address by which other machines of the network reach this one; None if it has none. Sends nothing."""
+    # An address for documentation: the system only chooses the route to the rest of the world.
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as sock:
+                sock.connect((elsewhere, 9))
+                host = str(sock.getsockname()[0])
+        except OSError:
+            continue
+        if not ipaddress.ip_address(host).is_loopback:
+            return host
+    return None
 
 
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:

@@ -1,4 +1,4 @@
-"""Tells a person who opens the address of a gateway in a browser what it is, in a few sentences."""
+"""Tells a person with a browser in a few sentences what a gateway is, at an address that does not serve its page."""
 
 import html
 import re
@@ -11,12 +11,12 @@ from acp_gateway.transports.http_server import Request, Response
 TITLE: Final = "acp-gateway"
 
 _TEXT: Final = """\
-This is an acp-gateway. It runs coding agents, which editors use over the Agent Client Protocol. There is no page for \
-browsers here.
+This is an acp-gateway. It runs coding agents, which editors use over the Agent Client Protocol. It has no page for \
+browsers at this address.
 To use an agent, have your editor run `acp-gateway connect` with this address and a token.
 The owner of this gateway creates a token with `acp-gateway token create`, or with `acp-gateway share` for a guest of \
 one session.
-A link from `acp-gateway open` signs a browser in. The page that will use it is not part of this version."""
+If this gateway has a page at another address, `acp-gateway open` prints a link to it."""
 
 _PARAGRAPHS: Final = re.sub("(.+)", r"<p>\1</p>", re.sub("`(.*?)`", r"<code>\1</code>", html.escape(_TEXT)))
 

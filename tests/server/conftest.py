@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,6 +11,7 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server import editor_answers, handshake_limits
 from tests.doubles import ServingAgents
 from tests.server.echoing import (
     EchoingGateway,
@@ -50,8 +52,35 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def free_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handshakes cost nothing: their cost is real time, which a test's own clock, when it stands still, never pays."""
+    monkeypatch.setattr(handshake_limits, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+
+
+@pytest.fixture
 def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory."""
     agents = ServingAgents()
     monkeypatch.setattr(gateway_module, "run_agent", agents.run)
     return agents
+
+
+@pytest.fixture
+def loading_agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
+    """All agents are in memory, and can load a session."""
+    agents = ServingAgents(loadSession=True, promptCapabilities={"image": True})
+    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    return agents
+
+
+@pytest.fixture
+def heads_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An answer to an editor in lines does not wait for the first of them."""
+    monkeypatch.setattr(editor_answers, "HEAD_DELAY", 0.0)
+
+
+@pytest.fixture
+def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """A gateway logs bugs and goes on: a test that provokes one clears the log."""
+    yield
+    assert not [record for record in caplog.get_records("call") if record.exc_info]

@@ -191,7 +191,7 @@ async def ask(
             if not data:
                 break
             received += data
-    head, _, body = received.decode().partition("\r\n\r\n")
+    head, _, body = received.decode(errors="replace").partition("\r\n\r\n")
     status, *fields = head.split("\r\n")
     collected: dict[str, list[str]] = {}
     for field in fields:

@@ -45,14 +45,18 @@ class Http:
 
     async def begin(self, method: str, target: str, body: Any, headers: dict[str, str]) -> Reply:
         """Send a request, and return the head of the response."""
+        await self.write(method, target, body, headers)
+        event = await self._event()
+        assert isinstance(event, h11.Response), event
+        return Reply(event.status_code, {name.decode(): value.decode() for name, value in event.headers})
+
+    async def write(self, method: str, target: str, body: Any, headers: dict[str, str]) -> None:
+        """Send a request."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         fields = {"Host": "localhost", "Content-Length": str(len(data)), **headers}
         request = self._h11.send(h11.Request(method=method, target=target, headers=list(fields.items())))
         await self.stream.send_all((request or b"") + (self._h11.send(h11.Data(data=data)) or b""))
         await self.stream.send_all(self._h11.send(h11.EndOfMessage()) or b"")
-        event = await self._event()
-        assert isinstance(event, h11.Response), event
-        return Reply(event.status_code, {name.decode(): value.decode() for name, value in event.headers})
 
     async def read(self) -> bytes:
         """A part of the body; empty at its end."""

@@ -17,7 +17,7 @@ async def serve(gateway: EchoingGateway, outcome: bool | Exception) -> tuple[boo
     """Return the result of serving a request with this outcome, and the bytes that the client was sent."""
     here, there = socket.socketpair()
     here.setblocking(False)
-    connection = PendingConnection(name="c", address="unix", listener="l", network="unix", limited=False)
+    connection = PendingConnection(name="c", peer="unix", listener="l", network="unix", limited=False)
     stream = ThrottledStream(here, connection, HandshakeLimiter(gateway.config, gateway.audit))
     stream.stop_throttling()
     http = HttpConnection(stream)

@@ -12,6 +12,7 @@ from acp_gateway.config import load
 from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.token_format import mint
 from acp_gateway.server.config_check import Finding, check_config, problems_with_files
 from acp_gateway.server.serve import serve
 from tests.config.test_load import AGENT, LISTEN, LISTEN_TLS, PRESENT_AGENT, Write
@@ -43,6 +44,22 @@ def test_all_flaws_of_the_files_that_are_named_are_found(state_dir: Path, token:
     assert "cert.pem" in certificate
     assert folder == f"error: listen unix://{state_dir}/no/socket: there is no directory {state_dir}/no for the socket"
     assert "others may use it" in tokens
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "remedy"),
+    [("{}", 0o644, "chmod 600 {file}"), ("[", 0o600, "restore it, or remove it and sign in again")],
+)
+def test_browsers_that_cannot_be_read_are_a_warning_with_the_remedy(
+    content: str, mode: int, remedy: str, state_dir: Path, token: str
+) -> None:
+    file = state_dir / "browsers.json"
+    file.write_text(content)
+    file.chmod(mode)
+    (flaw,) = flaws(make_config(state_dir, TCP))
+    assert flaw.startswith(f"warning: {file}: ")
+    assert remedy.format(file=file) in flaw
+    assert "browsers can't sign in" in flaw
 
 
 def test_a_key_that_only_the_service_is_given_is_no_flaw_elsewhere(state_dir: Path, token: str) -> None:
@@ -178,7 +195,6 @@ def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -
         [":7", "listen[1].url"],
         [":9", "gateway.ping_timeout"],
         [":10", "gateway.extra"],
-        [":1", "agents.demo.command"],
     ]
 
 
@@ -195,6 +211,22 @@ def test_an_agent_that_is_complete_has_no_findings(write: Write, tmp_path: Path)
     assert check_config(path) == []
 
 
+def test_nodes_need_no_agents_beside_them_and_a_token_of_a_gateway(write: Write, tmp_path: Path) -> None:
+    token = tmp_path / "gpu.token"
+    path = write(f'{LISTEN}[nodes.gpu]\nurl = "gpu.example"\ntoken_file = "gpu.token"\n')
+    for text, word in ((None, "gpu.token"), ("secret", "token")):
+        if text is not None:
+            token.touch(0o600)
+            token.write_text(text)
+        ((severity, error),) = texts(check_config(path), path)
+        assert severity == "error"
+        assert error.startswith(":5: nodes.gpu.token_file: ")
+        assert word in error
+        assert "secret" not in error
+    token.write_text(mint())
+    assert check_config(path) == []
+
+
 def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_one(
     write: Write, tmp_path: Path
 ) -> None:
@@ -208,10 +240,13 @@ def test_a_command_that_starts_no_acp_agent_is_a_warning_that_names_the_likely_o
     assert check_config(path) == []
 
 
+NOWHERE = "on PATH (/nowhere), which a service has shorter: install it, or name it by its absolute path"
+
+
 def test_a_command_that_is_not_found_is_a_warning(write: Write) -> None:
     path = write(f"{LISTEN}{AGENT}env = {{ PATH = '/nowhere' }}")
     assert texts(check_config(path), path) == [
-        ("warning", ':4: agents.demo.command: no program "demo" is found: install it, or name it by its absolute path')
+        ("warning", f':4: agents.demo.command: no program "demo" is found {NOWHERE}')
     ]
 
 
@@ -242,7 +277,7 @@ def test_a_hook_s_program_that_is_not_found_is_a_warning(
     )
     monkeypatch.setenv("PATH", "/nowhere")
     assert texts(check_config(path), path) == [
-        ("warning", ':6: hooks.on_turn_end: no program "notify" is found: install it, or name it by its absolute path')
+        ("warning", f':6: hooks.on_turn_end: no program "notify" is found {NOWHERE}')
     ]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert check_config(path) == []

@@ -3,6 +3,7 @@
 import pytest
 from websockets.datastructures import Headers
 
+from acp_gateway.config.public_url import PublicUrl
 from acp_gateway.errors import Forbidden
 from acp_gateway.server.cookies import Site, check_page, site_of
 from acp_gateway.server.hello import BadRequest
@@ -29,6 +30,47 @@ def test_the_cookie_is_secure_unless_the_host_is_loopback_in_plain_text(
 ) -> None:
     site = site_of(Headers(Host=host), tls=tls)
     assert (site.origin, site.cookie_name) == (origin, cookie_name)
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "origin", "cookie_name"),
+    [
+        ("https://gpu.example", {"Host": "gpu.example"}, "https://gpu.example", "__Host-acp-gateway"),
+        ("https://gpu.example/a/b", {"Host": "gpu.example"}, "https://gpu.example", "__Host-acp-gateway+a+b"),
+        # The proxy has put its own name for the gateway in the place of the client's.
+        (
+            "https://gpu.example/a",
+            {"Host": "127.0.0.1:7080", "Origin": "https://gpu.example"},
+            "https://gpu.example",
+            "__Host-acp-gateway+a",
+        ),
+        ("https://[::1]:8443/a", {"Host": "[::1]:8443"}, "https://[::1]:8443", "__Host-acp-gateway+a"),
+        ("http://localhost:8080/a", {"Host": "localhost:8080"}, "http://localhost:8080", "acp-gateway-8080+a"),
+        # Another site of the same listener: directly, or a foreign page.
+        (
+            "https://gpu.example/a",
+            {"Host": "localhost:7080", "Origin": "http://localhost:7080"},
+            "http://localhost:7080",
+            "acp-gateway-7080",
+        ),
+        (
+            "https://gpu.example/a",
+            {"Host": "127.0.0.1:7080", "Origin": "https://evil.example"},
+            "http://127.0.0.1:7080",
+            "acp-gateway-7080",
+        ),
+    ],
+)
+def test_the_site_is_that_of_the_public_url_by_its_host_or_its_origin(
+    url: str, headers: dict[str, str], origin: str, cookie_name: str
+) -> None:
+    site = site_of(Headers(**headers), tls=False, public=PublicUrl.parse(url))
+    assert (site.origin, site.cookie_name) == (origin, cookie_name)
+
+
+def test_the_cookie_of_a_path_is_for_the_whole_host_as_its_prefix_demands() -> None:
+    cookie = Site(True, "gpu.example", "/gateway").set_cookie("v", 60.0)
+    assert cookie == "__Host-acp-gateway+gateway=v; Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=60"
 
 
 def test_the_attributes_of_a_secure_cookie() -> None:

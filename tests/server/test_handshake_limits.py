@@ -53,7 +53,7 @@ def make(tmp_path: Path, **limits: Any) -> HandshakeLimiter:
 
 
 def guest(network: str = "a", *, limited: bool = True, name: str = "c1") -> PendingConnection:
-    return PendingConnection(name=name, address=network, listener="tcp://gpu:1", network=network, limited=limited)
+    return PendingConnection(name=name, peer=network, listener="tcp://gpu:1", network=network, limited=limited)
 
 
 @asynccontextmanager
@@ -81,6 +81,14 @@ async def test_of_one_address_the_oldest_goes_when_there_is_one_too_many(tmp_pat
     async with staying(limiter, *guests):
         assert [each.evicted for each in guests] == [True, False, False, False, False]
         assert guests[0].scope.cancelled_caught
+
+
+async def test_another_limit_is_for_the_next_connection(tmp_path: Path) -> None:
+    limiter = make(tmp_path, handshakes_per_address=3)
+    limiter.set_limits(LimitsSection(handshakes_per_address=1))
+    first, second = guest(), guest()
+    async with staying(limiter, first, second):
+        assert (first.evicted, second.evicted) == (True, False)
 
 
 async def test_in_all_the_oldest_goes_of_those_addresses_that_have_most(tmp_path: Path) -> None:
@@ -139,6 +147,21 @@ async def test_a_handshake_of_too_many_steps_is_evicted_as_idle(tmp_path: Path) 
             await limiter.step(trickling)
         async with staying(limiter, guest()):
             assert (trickling.evicted, quick.evicted) == (True, False)
+
+
+async def test_a_newcomer_is_let_in_among_those_who_send_a_byte_now_and_then(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    limiter = make(tmp_path, handshakes_per_address=2)
+    trickling = [guest(), guest()]
+    async with staying(limiter, *trickling):
+        for _ in range(5):
+            for each in trickling:
+                await limiter.step(each)
+            await trio.sleep(0.8 * ANSWER_TIMEOUT)
+        newcomer = guest()
+        async with staying(limiter, newcomer):
+            assert [each.evicted for each in (*trickling, newcomer)] == [True, False, False]
 
 
 async def test_a_fleet_that_comes_back_comes_in_one_after_another(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ async def test_an_event_id_repeats_what_was_sent_and_not_read(gateway: Gateway, 
 
 
 async def test_a_session_whose_stream_is_never_opened_is_in_the_connection_stream(
-    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock, free_handshakes: None
 ) -> None:
     # Threads look at the session's directory, and the clock does not wait for them.
     autojump_clock.autojump_threshold = math.inf
@@ -143,10 +143,13 @@ async def test_a_session_whose_stream_is_never_opened_is_in_the_connection_strea
 
 
 async def test_a_session_whose_stream_was_cut_goes_on_in_the_connection_stream_when_it_is_not_opened_again(
-    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock, free_handshakes: None
 ) -> None:
+    # Threads look at the session's directory, and the clock does not wait for them.
+    autojump_clock.autojump_threshold = math.inf
     async with http_client(gateway) as ann:
         session = await open_session(ann)
+        autojump_clock.autojump_threshold = 0.0
         async with ann.stream() as events:
             async with ann.stream(session) as updates:
                 await send_update(agents, session, 1)
@@ -159,10 +162,13 @@ async def test_a_session_whose_stream_was_cut_goes_on_in_the_connection_stream_w
 
 
 async def test_a_session_whose_stream_was_cut_waits_for_a_client_that_is_away_as_a_whole(
-    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+    gateway: Gateway, agents: ServingAgents, autojump_clock: trio.testing.MockClock, free_handshakes: None
 ) -> None:
+    # Threads look at the session's directory, and the clock does not wait for them.
+    autojump_clock.autojump_threshold = math.inf
     async with http_client(gateway) as ann:
         session = await open_session(ann)
+        autojump_clock.autojump_threshold = 0.0
         async with ann.stream(session) as updates:
             await send_update(agents, session, 1)
             assert await texts(updates, 1) == [1]
@@ -307,3 +313,13 @@ async def test_draining_ends_as_soon_as_the_events_are_written(gateway: Gateway)
         await trio.testing.wait_all_tasks_blocked()
         link.streams.take(reading, 1)
         link.written()
+
+
+async def test_delete_ends_a_client_that_is_away(gateway: Gateway) -> None:
+    async with http_client(gateway) as ann:
+        await open_session(ann)
+        await go_away(gateway)
+        assert (await ann.ask("DELETE")).status == 202
+        while gateway.hubs and gateway.hubs[0].attachments:
+            await trio.lowlevel.checkpoint()
+        assert (await ann.post(NEW)).status == 404

@@ -2,20 +2,21 @@
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import ListenSection
+from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import metrics as metrics_module
 from acp_gateway.server.config_check import problems_with_files
@@ -23,11 +24,22 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.metrics import CACHE_TIME, MetricsExporter
 from acp_gateway.server.serve import serve
 from tests.doubles import ServingAgents, make_config
-from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, open_next, upgrade
-from tests.server.http_client import http_client, new_session
+from tests.server.echoing import (
+    TCP,
+    WS,
+    EchoingGateway,
+    ask,
+    bearer,
+    line_editor,
+    listening,
+    open_next,
+    port_of,
+    upgrade,
+    websocket_editor,
+)
+from tests.server.http_client import Http, http_client, new_session
 
 ROOT = Path(__file__).parents[2]
-EXAMPLES = ROOT / "examples" / "prometheus"
 
 SHARED = ListenSection(url=WS, serves=("acp", "metrics"))
 OWN = ListenSection(url=WS, serves=("metrics",))
@@ -92,6 +104,24 @@ async def test_metrics_at_a_loopback_address_of_their_own_need_no_token(gateway:
     assert (answer.status, foreign.status) == (200, 403)
 
 
+async def test_metrics_at_a_unix_socket_of_their_own_need_no_token(gateway: EchoingGateway, unix: str) -> None:
+    section = ListenSection(url=unix, serves=("metrics",))
+    async with listening(WS, gateway), open_next(section, gateway):
+        answers = []
+        for path in ("/metrics", "/readyz", "/acp"):
+            async with await trio.open_unix_socket(unix.removeprefix("unix://")) as stream:
+                answers.append(await Http(stream).ask("GET", path, None))
+    assert [answer.status for answer in answers] == [200, 200, 404]
+    assert "acp_gateway_build_info" in parse(answers[0].body.decode())
+
+
+async def test_the_log_names_the_address_of_metrics(gateway: EchoingGateway, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with listening(WS, gateway), open_next(OWN, gateway) as listener:
+        await ask(listener, "/healthz")
+        assert re.search(rf"listening on http://127.0.0.1:{port_of(listener)}/metrics$", caplog.text, re.MULTILINE)
+
+
 async def test_metrics_at_a_public_address_of_their_own_need_a_token(gateway: EchoingGateway) -> None:
     section = ListenSection(url="ws://0.0.0.0:0", serves=("metrics",), insecure_plaintext=True)
     async with listening(section, gateway) as listener:
@@ -143,6 +173,24 @@ async def test_a_conversation_is_counted_without_the_names_of_sessions_and_ident
     assert "acp_gateway_connections" not in after
 
 
+@pytest.mark.parametrize("transport", ["websocket", "lines"])
+async def test_control_connections_are_counted_while_they_are_open(transport: str, serving_gateway: Gateway) -> None:
+    token = serving_gateway.tokens.create("laptop", "ann", None)[1]
+    async with listening(WS if transport == "websocket" else TCP, serving_gateway) as listener:
+        opening = {
+            "websocket": websocket_editor(listener, token, control="1"),
+            "lines": line_editor(listener, token=token, control=True),
+        }[transport]
+        async with opening as editor:
+            await editor.request("_acp-gateway/sessions")
+            during = scrape(serving_gateway)
+        while serving_gateway.control_streams:
+            await trio.lowlevel.checkpoint()
+        after = scrape(serving_gateway)
+    assert during["acp_gateway_connections"] == {labels(state="connected", transport=transport): 1}
+    assert "acp_gateway_connections" not in after
+
+
 async def test_the_text_is_made_anew_after_cache_time_and_no_sooner(
     gateway: EchoingGateway, mock_clock: MockClock
 ) -> None:
@@ -185,7 +233,15 @@ async def test_what_may_be_counted_is_at_zero_from_the_start(gateway: EchoingGat
     without = {name for name, samples in families.items() if name.startswith("acp_gateway_") and not samples}
     assert without == {"acp_gateway_sessions"}
     exits = {(sample.labels["agent"], sample.labels["how"]) for sample in families["acp_gateway_agent_exits"]}
-    assert exits == {(agent, how) for agent in ("first", "second") for how in ("exited", "stopped", "given_up")}
+    hows = ("exited", "stopped", "given_up", "not_started")
+    assert exits == {(agent, how) for agent in ("first", "second") for how in hows}
+
+
+async def test_a_node_is_up_while_it_answers(tmp_path: Path, serving_gateway: Gateway) -> None:
+    section = NodeSection(url=parse_target("wss://gpu.example"), token_file=tmp_path / "token")
+    directory = serving_gateway.admissions.directory = NodeDirectory({"gpu1": section, "gpu2": section}, 0.0)
+    directory.set_up("gpu1", [], "1.0", 0.0)
+    assert scrape(serving_gateway)["acp_gateway_node_up"] == {labels(node="gpu1"): 1}
 
 
 # The library
@@ -197,13 +253,13 @@ async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_t
     monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
     config = make_config(tmp_path / "state", WS)
     asking = replace(config, listen=(*config.listen, OWN))
-    with pytest.raises(ConfigError, match=re.escape("pip install 'acp-remote-gateway[metrics]'")):
+    with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[metrics]'` in a checkout")):
         await serve(asking, {})
     assert [finding.severity for finding in problems_with_files(asking)] == ["error"]
     assert problems_with_files(config) == []
 
 
-# The examples
+# The reference
 
 
 def names_in_code() -> set[str]:
@@ -214,23 +270,7 @@ def names_in_code() -> set[str]:
     return {f"acp_gateway_{name}{suffix}" for kind, name in found for suffix in kinds[kind]}
 
 
-@pytest.mark.parametrize("name", ["rules.yml", "dashboard.json"])
-def test_the_examples_name_only_metrics_that_exist(name: str) -> None:
-    used = set(re.findall(r"\bacp_gateway_\w+", (EXAMPLES / name).read_text()))
-    assert used
-    assert used - names_in_code() == set()
-
-
 def test_the_reference_names_every_metric() -> None:
     reference = (ROOT / "docs" / "operations.md").read_text()
     documented = set(re.findall(r"^\| `(acp_gateway_\w+)", reference, re.MULTILINE))
     assert documented == {re.sub("_(bucket|sum|count)$", "", name) for name in names_in_code()}
-
-
-def test_the_dashboard_is_json_with_a_query_in_each_panel() -> None:
-    dashboard: Mapping[str, Any] = json.loads((EXAMPLES / "dashboard.json").read_text())
-    panels = dashboard["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels) > 5
-    assert all(target["expr"] for panel in panels for target in panel["targets"])
-    places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
-    assert len(places) == len(panels)

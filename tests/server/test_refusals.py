@@ -60,7 +60,7 @@ def make(audit_log: AuditLog, tmp_path: Path, **settings: Any) -> Refusals:
 
 def pending(address: str = "192.0.2.1", name: str = "c1") -> PendingConnection:
     listener = "wss://gpu:7443/acp"
-    return PendingConnection(name=name, address=address, listener=listener, network=address, limited=True)
+    return PendingConnection(name=name, peer=address, listener=listener, network=address, limited=True)
 
 
 def wrong(refusals: Refusals, address: str = "192.0.2.1", presented: str | None = None) -> AccessError:

@@ -24,6 +24,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import serve as serve_module
@@ -296,12 +297,13 @@ async def test_a_hangup_while_the_gateway_stops_does_not_end_it(
 # Reading again
 
 
-RELOADING = ["received SIGHUP: reading tokens and certificates again", "reloaded"]
+RELOADING = ["received SIGHUP: reading the configuration, tokens and certificates again", "reloaded"]
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log messages of the server itself."""
-    return [record.getMessage() for record in caplog.records if record.name == "acp_gateway.server.serve"]
+    names = ("acp_gateway.server.serve", "acp_gateway.server.reload")
+    return [record.getMessage() for record in caplog.records if record.name in names]
 
 
 async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -391,6 +393,24 @@ async def test_a_token_file_that_cannot_be_trusted_is_told_at_a_hangup(
     assert problem.startswith(f"no client is accepted: {state_dir}/tokens.json: ")
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "remedy"),
+    [("{}", 0o644, "chmod 600 {file}"), ("[", 0o600, "restore it, or remove it and sign in again")],
+)
+async def test_a_hangup_tells_why_no_browser_is_accepted_and_audits_it(
+    content: str, mode: int, remedy: str, state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = state_dir / "browsers.json"
+    async with serving(make_config(state_dir, TCP)):
+        file.write_text(content)
+        file.chmod(mode)
+        (problem,) = await reload(caplog)
+    assert problem.startswith(f"no browser can sign in, and none is accepted: {file}: ")
+    assert remedy.format(file=file) in problem
+    (entry,) = (entry for entry in read_audit(state_dir / "audit.jsonl") if entry["event"] == "reloaded")
+    assert remedy.format(file=file) in entry["problems"][0]
+
+
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """A configuration in a file."""
@@ -406,11 +426,15 @@ def file(tmp_path: Path) -> Path:
     [
         ("", []),
         ("# only a comment\n", []),
-        ("idle_timeout = 60\n", ["FILE has changed: the changes need a restart, which ends the agents"]),
-        ("zebra = 1\n", ["with this the gateway would not start again: FILE:7: agents.a.zebra: unknown option"]),
+        ("idle_timeout = 60\n", ["changed: agents.a: changed (idle_timeout)"]),
+        (
+            '[log]\nformat = "json"\n[tap]\nfiles = 7\n',
+            ["FILE has changed in what needs a restart, which ends the agents: log, tap"],
+        ),
+        ("zebra = 1\n", ["the configuration stays as it was: FILE:7: agents.a.zebra: unknown option"]),
     ],
 )
-async def test_what_has_changed_in_the_configuration_is_told_to_need_a_restart(
+async def test_what_has_changed_in_the_configuration_is_told_after_a_hangup(
     addition: str, expected: list[str], file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with trio.open_nursery() as nursery:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Self
 
 import pytest
 import trio
@@ -16,7 +17,7 @@ import trio
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
-from acp_gateway.server.sockets import BoundSockets, bind
+from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_address
 from tests.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
@@ -222,3 +223,58 @@ async def test_of_inherited_sockets_only_those_of_the_address_are_taken(tmp_path
             assert await greet(bound) == b"hello"
             assert str(other.getsockname()[1]) not in bound.urls[0]
         assert other.fileno() >= 0
+
+
+# Before there is a gateway
+
+
+def test_an_address_that_is_taken_is_not_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(CannotListen, match="address already in use"):
+            check_free(parse_address(f"wss://127.0.0.1:{port}"))
+    check_free(parse_address(f"wss://127.0.0.1:{port}"))
+
+
+def test_an_address_of_another_machine_is_not_free() -> None:
+    with pytest.raises(CannotListen, match=r"this machine does not have the address 192\.0\.2\.1"):
+        check_free(parse_address("wss://192.0.2.1:0"))
+
+
+class FakeDatagrams:
+    """Stands for a socket of a machine with these addresses by family; None without a route."""
+
+    addresses: dict[int, str]
+
+    def __init__(self, family: int, _kind: int) -> None:
+        self._family = family
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def connect(self, _place: tuple[str, int]) -> None:
+        if self._family not in self.addresses:
+            raise OSError(errno.ENETUNREACH, "unreachable")
+
+    def getsockname(self) -> tuple[str, int]:
+        return self.addresses[self._family], 1
+
+
+@pytest.mark.parametrize(
+    ("addresses", "own"),
+    [
+        ({socket.AF_INET: "192.0.2.7", socket.AF_INET6: "2001:db8::7"}, "192.0.2.7"),
+        ({socket.AF_INET6: "2001:db8::7"}, "2001:db8::7"),
+        ({socket.AF_INET: "127.0.0.1"}, None),
+        ({}, None),
+    ],
+)
+def test_the_own_address_is_that_of_the_route_to_others(
+    addresses: dict[int, str], own: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FakeDatagrams, "addresses", addresses, raising=False)
+    monkeypatch.setattr(socket, "socket", FakeDatagrams)
+    assert find_own_address() == own

@@ -1,11 +1,14 @@
-"""The page for a person who opens the address of a gateway in a browser."""
+"""The page for a person with a browser at an address that does not serve the gateway's page."""
 
 import re
 from html.parser import HTMLParser
 
 import pytest
 
+from acp_gateway.config.load import ListenSection
 from tests.server.echoing import WS, EchoingGateway, ask, listening
+
+SECTION = ListenSection(url=WS, serves=("acp",))
 
 BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 
@@ -39,7 +42,7 @@ class Page(HTMLParser):
 async def test_the_start_page_is_html_only_if_accept_names_it(
     accept: tuple[str, ...], content_type: str, gateway: EchoingGateway
 ) -> None:
-    async with listening(WS, gateway) as listener:
+    async with listening(SECTION, gateway) as listener:
         response = await ask(listener, "/", *accept)
     assert (response.status, response.headers["content-type"], response.headers["vary"]) == (
         200,
@@ -50,7 +53,7 @@ async def test_the_start_page_is_html_only_if_accept_names_it(
 
 @pytest.mark.parametrize("accept", [BROWSER, "*/*"])
 async def test_the_start_page_may_load_nothing_and_is_not_kept(accept: str, gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
+    async with listening(SECTION, gateway) as listener:
         headers = (await ask(listener, "/", f"Accept: {accept}")).headers
     (policy,) = headers["content-security-policy"]
     assert policy.split("; ") == [
@@ -65,7 +68,7 @@ async def test_the_start_page_may_load_nothing_and_is_not_kept(accept: str, gate
 
 
 async def test_the_start_page_names_the_commands_and_has_neither_script_nor_style(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
+    async with listening(SECTION, gateway) as listener:
         plain = (await ask(listener, "/")).body
         page = Page((await ask(listener, "/", f"Accept: {BROWSER}")).body)
     assert set(page.elements) == {"html", "meta", "title", "h1", "p", "code"}

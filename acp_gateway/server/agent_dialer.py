@@ -1,0 +1,78 @@
+"""Connects to agents that listen: bare ACP over TCP and unix sockets, WebSocket and Streamable HTTP otherwise."""
+
+from functools import partial
+from typing import Final
+
+import trio
+
+from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, open_connection
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.load import AgentSection, GatewaySection
+from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.security.tls import parse_pin
+from acp_gateway.security.token_format import read_token_file
+from acp_gateway.server.agent_link import AgentLink
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.ndjson import LineStream
+from acp_gateway.transports.websocket import Timing
+
+__all__ = ["ATTEMPT_TIMEOUT", "connect_to_agent"]
+
+ATTEMPT_TIMEOUT: Final = 5.0
+"""Seconds for one attempt: an agent is on this machine or near it. The shutdown of the gateway waits for an attempt."""
+
+_SIZE_SETTING: Final = "max_message_size"
+
+
+async def connect_to_agent(
+    name: str, section: AgentSection, settings: GatewaySection, *, own_id: str = ""
+) -> MaintainedStream:
+    """Connect to the agent at `section.url`, and return a stream that is ready for `initialize`.
+
+    The stream of an agent behind another gateway outlives its connections. `own_id` is the id of this gateway, which
+    nodes are told.
+
+    Raises:
+        Unreachable: there is no answer within `ATTEMPT_TIMEOUT`, or a temporary refusal.
+        GatewayError: the certificate, the token or the protocol is wrong, or a file cannot be used.
+
+    Cancelling closes the connection.
+    """
+    # The agents of nodes are those with a slash in their names.
+    passed = (own_id,) if own_id and "/" in name else ()
+    destination = _destination(section, settings, passed)
+    with trio.move_on_after(ATTEMPT_TIMEOUT):
+        if not destination.address.websocket:
+            connection = await open_connection(destination)
+            return LineStream(connection, max_message_size=settings.max_message_size, size_setting=_SIZE_SETTING)
+        timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
+        dialed = await _dial(destination, timing, Resume())
+        if dialed.received is None:
+            if passed:
+                await dialed.stream.aclose()
+                raise ProtocolError(f"{destination.address} resumes no links, so it is no acp-gateway")
+            return dialed.stream
+        again = partial(_destination, section, settings, passed)
+        return AgentLink(name, dialed, again, timing, reconnect_timeout=section.reconnect_timeout, dial=_dial)
+    raise Unreachable(f"{destination.address}: no answer within {ATTEMPT_TIMEOUT:g} s")
+
+
+def _destination(section: AgentSection, settings: GatewaySection, passed: tuple[str, ...]) -> Destination:
+    """Return where an agent listens, with the token of this moment. Raises `ConfigError`."""
+    assert section.url is not None
+    return Destination(
+        address=parse_target(section.url),
+        agent=section.far_agent,
+        token=None if section.token_file is None else read_token_file(section.token_file, any_form=True),
+        pin=None if section.pin is None else parse_pin(section.pin),
+        ca=section.ca,
+        max_message_size=settings.max_message_size,
+        passed=passed,
+        server="the agent",
+    )
+
+
+async def _dial(destination: Destination, timing: Timing, resume: Resume) -> Dialed:
+    dialed = await dial_link(destination, timing, resume)
+    dialed.stream.limit(destination.max_message_size, _SIZE_SETTING)
+    return dialed

@@ -1,0 +1,195 @@
+"""An ACP client inside the process, for what serves other dialects than ACP.
+
+To the gateway it is a client like any other: admitted by its principal, with a role, a presence, limits and entries in
+the audit; and it ends with its credential. It has no link that could be resumed. When it leaves, its turns and its
+queued prompts go on, wherever the agent outlives its clients.
+"""
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION: Final = 1
+
+LEAVE_TIMEOUT: Final = 1.0
+"""Seconds in which the gateway has to notice that a client has left; it takes a few steps of its tasks."""
+
+CLIENT_LEFT: Final = "the connection to the agent was lost"
+
+Answered: TypeAlias = Callable[[Message | None], None]
+"""Takes the response to a request; None if the client has ended before."""
+
+_SESSION_UPDATE: Final = b'"%b"' % methods.SESSION_UPDATE.encode()
+
+
+class ClientEnded(AgentError):
+    """The client has ended before the response to a request has come."""
+
+
+class LocalClient:
+    """An ACP client of one hub.
+
+    Args:
+        gateway: the gateway, which must be running.
+        access: the principal.
+        connect_request: what it comes for.
+        name: its name in the log and the audit.
+        receive: called with each notification and request for the client, except updates of sessions.
+        capabilities: its `clientCapabilities`.
+
+    Raises what `Gateway.admit` raises.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        access: Access,
+        connect_request: ConnectRequest,
+        name: str,
+        receive: Callable[[Message], None],
+        capabilities: dict[str, Any] | None = None,
+    ) -> None:
+        self.name = name
+        self.grant: Grant = gateway.admit(access, connect_request)
+        """Its permissions."""
+        self.initialized: Message | None = None
+        """The response to `initialize`; None before."""
+        self.ended = False
+        """True once nothing is received any more."""
+        self._gateway = gateway
+        self._receive = receive
+        self._capabilities = capabilities or {}
+        self._stream, self._far_end = memory_message_stream_pair()
+        self._last_id = 0
+        # Open requests by id, each with the function that takes its response.
+        self._open: dict[int, Answered] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve the client until it has ended; `initialize` follows. Cancelled, it leaves."""
+        async with trio.open_nursery() as nursery:
+            serving = trio.CancelScope(shield=True)
+            nursery.start_soon(self._serve, self._far_end, serving)
+            task_status.started()
+            try:
+                await self._read()
+            finally:
+                self._end()
+                serving.deadline = trio.current_time() + LEAVE_TIMEOUT
+                with trio.CancelScope(shield=True):
+                    await self._stream.aclose()
+
+    async def _serve(self, stream: MaintainedStream, until: trio.CancelScope) -> None:
+        with until:
+            try:
+                await self._gateway.serve(stream, self.grant, self.name)
+            except Exception:
+                # A bug ends this client and no other.
+                log.exception("%s: internal error, connection closed", self.name)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await stream.aclose()
+
+    async def _read(self) -> None:
+        try:
+            async for batch in self._stream:
+                for text in batch:
+                    self._handle(text)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            pass  # It has left.
+
+    def _handle(self, text: bytes) -> None:
+        if _SESSION_UPDATE in text and b'"id"' not in text:
+            return
+        try:
+            message = jsonrpc.parse(text)
+        except InvalidMessage:
+            return  # Of a notification of an agent, only the envelope was checked.
+        if message.kind is Kind.RESPONSE:
+            number = jsonrpc.id_number(message.id)
+            answered = None if number is None else self._open.pop(number, None)
+            if answered is not None:
+                answered(message)
+        elif message.method != methods.SESSION_UPDATE:
+            self._receive(message)
+
+    def _end(self) -> None:
+        self.ended = True
+        unanswered, self._open = self._open, {}
+        for answered in unanswered.values():
+            answered(None)
+
+    # What it sends
+
+    async def initialize(self) -> Message:
+        """Send `initialize`, and return the response; an error if the agent can't be started. Raises as `request`."""
+        params = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientCapabilities": self._capabilities,
+            "clientInfo": {"name": "acp-gateway", "version": __version__},
+        }
+        self.initialized = await self.request(methods.INITIALIZE, jsonrpc.encode(params))
+        return self.initialized
+
+    async def leave(self) -> None:
+        """End `run` soon. May be repeated."""
+        await self._stream.aclose()
+
+    async def request(self, method: str, params: bytes) -> Message:
+        """Send a request, whose params are JSON text, and return the response, an error included.
+
+        Cancelled, the request goes on. Raises `ClientEnded`.
+        """
+        found: list[Message | None] = []
+        event = trio.Event()
+
+        def answered(response: Message | None) -> None:
+            found.append(response)
+            event.set()
+
+        self.start_request(method, params, answered)
+        await event.wait()
+        (response,) = found
+        if response is None:
+            raise ClientEnded(CLIENT_LEFT)
+        return response
+
+    def start_request(self, method: str, params: bytes, answered: Answered) -> int:
+        """Send a request now, and return its id.
+
+        `answered` is called with the response, or with None if the client ends before. Raises `ClientEnded`.
+        """
+        number = self._last_id = self._last_id + 1
+        self.send(b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":%b}' % (number, jsonrpc.encode(method), params))
+        self._open[number] = answered
+        return number
+
+    def notify(self, method: str, params: bytes) -> None:
+        """Send a notification, whose params are JSON text. Raises `ClientEnded`."""
+        self.send(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), params))
+
+    def send(self, text: bytes) -> None:
+        """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""
+        try:
+            self._stream.send_nowait([text])
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            raise ClientEnded(CLIENT_LEFT) from None
+
+    async def drain(self, below: int = 0) -> None:
+        """Wait until the gateway has received all but `below` bytes, which it does as the agent reads. Never raises."""
+        try:
+            await self._stream.drain(below)
+        except (trio.ClosedResourceError, trio.BrokenResourceError):
+            pass  # The next message tells.

@@ -1,0 +1,255 @@
+"""The readers of event streams: comments, and requests for a stream whose reader may be gone."""
+
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.event_reader import COMMENT_INTERVAL, CONFIRM_TIMEOUT, MAX_ASKING
+from acp_gateway.transports.http_server import HttpConnection
+from tests.doubles import ServingAgents, make_config
+from tests.server.echoing import WS
+from tests.server.http_client import EVENTS, Client, Events, http_client, new_session
+
+
+@pytest.fixture
+def gateway(agents: ServingAgents, spawner: Spawner, tmp_path: Path) -> Gateway:
+    return Gateway(make_config(tmp_path / "state", WS), TokenStore(tmp_path / "state"), spawner, {})
+
+
+@pytest.fixture
+async def client(
+    gateway: Gateway, autojump_clock: trio.testing.MockClock, free_handshakes: None
+) -> AsyncIterator[Client]:
+    # Threads look at the session's directory, and the clock does not wait for them.
+    autojump_clock.autojump_threshold = math.inf
+    async with http_client(gateway) as ann:
+        yield ann
+
+
+async def open_session(client: Client, clock: trio.testing.MockClock) -> str:
+    await client.initialize()
+    async with client.stream() as events:
+        session = await new_session(client, events)
+    clock.autojump_threshold = 0.0
+    return session
+
+
+async def send_text(agents: ServingAgents, session: str, text: str) -> None:
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
+
+
+async def next_text(events: Events) -> str:
+    text: str = (await events.next())["params"]["update"]["content"]["text"]
+    return text
+
+
+class Network:
+    """Loses connections silently: what is written to them is confirmed no more, and nothing else tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._streams: list[HttpConnection] = []
+        self._lost: dict[HttpConnection, int] = {}
+        start, confirmed = HttpConnection.start, HttpConnection._forget_confirmed
+
+        async def note_and_start(http: HttpConnection, status: int, headers: Mapping[str, str]) -> None:
+            self._streams.append(http)
+            await start(http, status, headers)
+
+        monkeypatch.setattr(HttpConnection, "start", note_and_start)
+        monkeypatch.setattr(
+            HttpConnection,
+            "_forget_confirmed",
+            lambda http: self._lost[http] if http in self._lost else confirmed(http),
+        )
+
+    def lose(self) -> None:
+        """Lose the connection of the event stream that was opened last."""
+        http = self._streams[-1]
+        self._lost[http] = http.confirmed_bytes
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> Network:
+    return Network(monkeypatch)
+
+
+@pytest.mark.parametrize("events_before", [0, 1])
+async def test_a_reader_that_confirms_nothing_gives_way_without_an_event_id_and_nothing_is_missing(
+    events_before: int,
+    client: Client,
+    agents: ServingAgents,
+    autojump_clock: trio.testing.MockClock,
+    network: Network,
+) -> None:
+    session = await open_session(client, autojump_clock)
+    async with client.stream(session) as former:
+        for number in range(events_before):
+            await send_text(agents, session, f"seen {number}")
+            await next_text(former)
+        network.lose()
+        await send_text(agents, session, "lost")
+        began = trio.current_time()
+        async with client.stream(session) as events:
+            assert events.reply.status == 200
+            assert CONFIRM_TIMEOUT <= trio.current_time() - began < CONFIRM_TIMEOUT + 1
+            assert await next_text(events) == "lost"
+            await send_text(agents, session, "next")
+            assert await next_text(events) == "next"
+
+
+async def test_a_lost_reader_of_the_connections_stream_gives_way_before_any_event(
+    client: Client, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    await client.initialize()
+    async with client.stream():
+        network.lose()
+        autojump_clock.autojump_threshold = 0.0
+        async with client.stream() as events:
+            assert events.reply.status == 200
+            autojump_clock.autojump_threshold = math.inf
+            assert await new_session(client, events)
+
+
+async def test_a_reader_that_confirms_keeps_its_stream_and_the_other_request_is_409(
+    client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    session = await open_session(client, autojump_clock)
+    async with client.stream(session) as events:
+        began = trio.current_time()
+        async with client.stream(session) as second:
+            assert second.reply.status == 409
+        assert trio.current_time() - began < CONFIRM_TIMEOUT
+        await send_text(agents, session, "one")
+        assert await next_text(events) == "one"
+
+
+async def test_a_request_takes_the_stream_as_soon_as_its_reader_has_left(
+    client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    session = await open_session(client, autojump_clock)
+    async with client.connection() as http, trio.open_nursery() as nursery:
+        await http.begin("GET", "/acp", None, client.fields({**EVENTS, "Acp-Session-Id": session}))
+        network.lose()
+        began = trio.current_time()
+
+        async def leave() -> None:
+            await trio.sleep(CONFIRM_TIMEOUT / 2)
+            await http.stream.aclose()
+
+        nursery.start_soon(leave)
+        async with client.stream(session) as events:
+            assert events.reply.status == 200
+            assert trio.current_time() - began < CONFIRM_TIMEOUT
+
+
+async def test_a_request_that_leaves_while_it_waits_ends_no_reader(
+    client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    session = await open_session(client, autojump_clock)
+    async with client.stream(session) as former:
+        network.lose()
+        async with client.connection() as http, trio.open_nursery() as nursery:
+            nursery.start_soon(http.begin, "GET", "/acp", None, client.fields({**EVENTS, "Acp-Session-Id": session}))
+            await trio.sleep(CONFIRM_TIMEOUT / 2)
+            nursery.cancel_scope.cancel()
+        await trio.sleep(2 * CONFIRM_TIMEOUT)
+        await send_text(agents, session, "still here")
+        assert await next_text(former) == "still here"
+
+
+async def test_all_lost_streams_of_a_client_are_taken_over_at_once(
+    client: Client, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    await open_session(client, autojump_clock)
+    sessions = [None, *(f"s{number}" for number in range(2 * MAX_ASKING))]
+    statuses: list[int] = []
+
+    async def reopen(session: str | None) -> None:
+        async with client.stream(session) as events:
+            statuses.append(events.reply.status)
+            await trio.sleep(CONFIRM_TIMEOUT)
+
+    async with AsyncExitStack() as stack:
+        for session in sessions:
+            await stack.enter_async_context(client.stream(session))
+            await trio.testing.wait_all_tasks_blocked()
+            network.lose()
+        async with trio.open_nursery() as nursery:
+            for session in sessions:
+                nursery.start_soon(reopen, session)
+    assert statuses == [200] * len(sessions)
+
+
+async def test_not_more_than_a_few_requests_wait_for_a_reader(
+    client: Client, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    session = await open_session(client, autojump_clock)
+    statuses: list[tuple[int, bool]] = []
+
+    async def ask() -> None:
+        async with client.stream(session) as events:
+            statuses.append((events.reply.status, trio.current_time() - began >= CONFIRM_TIMEOUT))
+            await trio.sleep(2 * CONFIRM_TIMEOUT)
+
+    async with client.stream(session):
+        network.lose()
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            for _ in range(MAX_ASKING + 1):
+                nursery.start_soon(ask)
+    assert sorted(statuses) == [(200, True), (409, False), *[(409, True)] * (MAX_ASKING - 1)]
+
+
+async def test_a_request_whose_connection_ends_while_it_waits_is_404(
+    client: Client, autojump_clock: trio.testing.MockClock, network: Network
+) -> None:
+    session = await open_session(client, autojump_clock)
+
+    async def end() -> None:
+        await trio.sleep(CONFIRM_TIMEOUT / 2)
+        await client.ask("DELETE")
+
+    async with client.stream(session), trio.open_nursery() as nursery:
+        network.lose()
+        nursery.start_soon(end)
+        async with client.stream(session) as events:
+            assert events.reply.status == 404
+
+
+async def test_an_idle_stream_has_comments_though_another_one_is_busy(
+    client: Client, agents: ServingAgents, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await open_session(client, autojump_clock)
+    comments: list[float] = []
+    send = HttpConnection.send
+
+    async def note(self: HttpConnection, data: bytes) -> None:
+        if data == b":\n\n":
+            comments.append(trio.current_time())
+        await send(self, data)
+
+    async with client.stream(session) as updates, client.stream():
+        await trio.testing.wait_all_tasks_blocked()
+        monkeypatch.setattr(HttpConnection, "send", note)
+        for number in range(3):
+            await trio.sleep(COMMENT_INTERVAL / 2)
+            await send_text(agents, session, str(number))
+            assert await next_text(updates) == str(number)
+    assert len(comments) == 1
+
+
+async def test_the_readers_response_names_the_connection_and_an_odd_session_percent_encoded(client: Client) -> None:
+    await client.initialize()
+    async with client.stream("s%20%C3%BC") as events:
+        reply = events.reply
+    assert (reply.headers["acp-connection-id"], reply.headers["acp-session-id"]) == (client.link, "s%20%C3%BC")
+    assert reply.headers["x-accel-buffering"] == "no"
