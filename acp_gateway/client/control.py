@@ -9,7 +9,8 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
-from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.config.public_url import PublicUrl
+from acp_gateway.errors import ProtocolError, Unreachable, UsageError
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
@@ -48,6 +49,7 @@ _SESSION: Final = {
     "away": int,
     "turn": bool,
     "waiting": list,
+    "unreachableSince": str | None,
 }
 _WAITING: Final = {"method": str, "title": str | None, "since": str}
 """Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
@@ -85,7 +87,7 @@ async def request(destination: Destination, method: str, params: object, *, time
     try:
         with trio.move_on_after(time_limit):
             stream = await dial(destination, Timing())
-            return await _exchange(stream, destination, method, params)
+            return await exchange(stream, destination, method, params)
     except trio.EndOfChannel:
         said = printable(stream.close_text) if isinstance(stream, WebSocketStream) else ""
         raise Unreachable(f"{address}: {said or 'the connection was closed without an answer'}") from None
@@ -97,7 +99,12 @@ async def request(destination: Destination, method: str, params: object, *, time
     raise Unreachable(f"{explain_silence(str(address))} (tried for {time_limit:g} s)")
 
 
-async def _exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
+async def exchange(stream: MessageStream, destination: Destination, method: str, params: object) -> Any:
+    """Send a request over a control connection, and return its result.
+
+    Raises `GatewayError` for an error response, and Trio's errors for a lost connection. The stream can't be used
+    further after cancelling.
+    """
     request = {"jsonrpc": "2.0", "id": _REQUEST_ID, "method": method, "params": params}
     await stream.send(json.dumps(request).encode())
     while True:
@@ -122,7 +129,11 @@ async def list_sessions(destination: Destination, *, time_limit: float) -> Listi
 
     `time_limit` and errors are those of `ask`.
     """
-    result = await request(destination, SESSIONS, {}, time_limit=time_limit)
+    return read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+
+
+def read_listing(destination: Destination, result: Any) -> Listing:
+    """Return the list in the result of `_acp-gateway/sessions`. Raises `ProtocolError`."""
     if not _is_listing(result):
         raise ProtocolError(
             f"{destination.address}: the gateway's response is not understood; does `acp-gateway --version` print the "
@@ -137,18 +148,22 @@ async def list_sessions(destination: Destination, *, time_limit: float) -> Listi
 
 async def make_code(
     destination: Destination, session: str | None, label: str | None, *, observe: bool, time_limit: float
-) -> str:
-    """Return a code that signs a browser in, with the rights of the destination's token at most.
+) -> tuple[str, PublicUrl | None]:
+    """Return a code that signs a browser in, with the rights of the destination's token at most, and the address of the
+    gateway's page; None if the gateway knows no other than the destination's.
 
     `time_limit` and errors are those of `request`.
     """
     params: dict[str, object] = {"observe": observe}
     params |= {name: value for name, value in (("session", session), ("label", label)) if value is not None}
     result = await request(destination, OPEN, params, time_limit=time_limit)
-    code = result.get("code") if isinstance(result, dict) else None
-    if not isinstance(code, str) or not is_well_formed(code, "code"):
-        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
-    return code
+    code, page = (result.get("code"), result.get("page")) if isinstance(result, dict) else (None, None)
+    try:
+        if isinstance(code, str) and is_well_formed(code, "code"):
+            return code, None if page is None else PublicUrl.parse(str(page))
+    except UsageError:
+        pass  # Nothing that a terminal or a browser would take for something else is printed.
+    raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
 
 
 def _is_listing(value: object) -> bool:
@@ -193,7 +208,7 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
             _shortened(session.get("title") or "-"),
             printable(session.get("cwd") or "-"),
             printable(session["owner"]),
-            "no" if session.get("live") is False else "yes",
+            _describe_live(session),
             printable(session.get("history") or "-"),
             str(session["connected"]),
             str(session["away"]),
@@ -202,6 +217,13 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
         )
         for session in sessions
     ]
+
+
+def _describe_live(session: Mapping[str, Any]) -> str:
+    """Describe whether a session can be joined now: one of a node that is away can't."""
+    if session.get("unreachableSince"):
+        return "away"
+    return "no" if session.get("live") is False else "yes"
 
 
 def _describe_waiting(waiting: Sequence[Mapping[str, Any]], now: datetime) -> str:

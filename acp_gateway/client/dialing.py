@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -45,10 +46,11 @@ from acp_gateway.transports.sockets import (
     connect_unix,
 )
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
+from acp_gateway.transports.websocket import CONNECTION_ID, PASSED, RESUME, Timing
 from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
 
 if TYPE_CHECKING:
+    from acp_gateway.client.cookies import CookieJar
     from acp_gateway.client.ssh import SshBytes
 
 log = logging.getLogger(__name__)
@@ -64,7 +66,7 @@ _REFUSALS: Final[Sequence[type[AccessError]]] = (
 )
 """Refusals of a gateway, looked up by status, then by reason. The first with the status is the default."""
 
-_BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 """HTTP statuses of a proxy that may succeed later."""
 
 _GATEWAY_DOWN: Final = frozenset({502, 503, 504})
@@ -114,6 +116,12 @@ class Destination:
     cert: Path | None = None
     key: Path | None = None
     """A client certificate and its key for TLS, both or neither."""
+    cookies: "CookieJar | None" = None
+    """The cookies of servers that are no gateways, which outlive a connection; None to forget them with it."""
+    passed: tuple[str, ...] = ()
+    """Ids of the gateways that the connection comes through; for WebSockets."""
+    server: str = "`acp-gateway serve`"
+    """Name of what should answer there, for errors."""
     token_hint: str = ""
     """The likeliest cause of a refused token and its remedy, added to that error."""
 
@@ -200,7 +208,7 @@ async def dial_link(destination: Destination, timing: Timing, resume: Resume) ->
 async def _dial(destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     address = destination.address
     try:
-        stream = await _connect(destination)
+        stream = await open_connection(destination)
     except Unreachable as error:
         # With TLS 1.2 the client's certificate is refused in the handshake.
         _raise_refusal_of_certificate(destination, error)
@@ -227,7 +235,7 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
         raise
 
 
-async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
+async def open_connection(destination: Destination) -> "SocketBytes | SshBytes":
     """Open a connection, and verify the server if it shows a certificate."""
     address = destination.address
     if address.scheme == "ssh":
@@ -240,7 +248,7 @@ async def _connect(destination: Destination) -> "SocketBytes | SshBytes":
     context = None
     if address.tls:
         context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
-    stream = await connect_tcp(address.host, address.port, context)
+    stream = await connect_tcp(address.host, address.port, context, destination.server)
     if destination.pin is not None and address.tls:
         try:
             check_pin(stream.peer_certificate, destination.pin)
@@ -282,6 +290,8 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
+    if destination.passed:
+        headers[PASSED] = ",".join(destination.passed)
     try:
         websocket = await connect_websocket(
             stream,
@@ -294,11 +304,12 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     except UpgradeRefused as error:
         if error.refusal is not None:
             raise _refusal(destination, error.status, error.text, error.refusal) from error
-        if resume is None or not _may_speak_http(address, error):
+        if resume is None or resume.connection_id is not None or not may_speak_http(address, error):
+            # A link is that of a gateway: what answers now is a proxy, or a portal.
             raise _foreign_answer(address, error) from error
         await stream.aclose()
         log.info("%s does not open a WebSocket (HTTP %d): using Streamable HTTP", address, error.status)
-        return Dialed(_speak_http(destination, query, headers), None, None)
+        return Dialed(speak_http(destination, query, headers), None, None)
     except ProtocolError as error:
         raise ProtocolError(f"{address}: {error}") from error
     answer = {name.lower(): value for name, value in websocket.headers.items()}
@@ -307,29 +318,19 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     return _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
 
 
-def _may_speak_http(address: Address, error: UpgradeRefused) -> bool:
+def may_speak_http(address: Address, error: UpgradeRefused) -> bool:
     """Return whether the response to an upgrade may be that of a server of Streamable HTTP."""
-    return address.may_lack_websocket and error.status not in _BUSY and printable(error.text) != OTHER_PATH
+    return address.may_lack_websocket and error.status not in BUSY and printable(error.text) != OTHER_PATH
 
 
-def _speak_http(destination: Destination, query: str, headers: Mapping[str, str]) -> MaintainedStream:
+def speak_http(destination: Destination, query: str, headers: Mapping[str, str]) -> MaintainedStream:
+    """Return a stream to a server of Streamable HTTP, which connects when it runs; `query` has no question mark."""
     # Imported here to keep start-up fast for WebSockets.
-    from acp_gateway.client.http_pool import Endpoint
-    from acp_gateway.client.http_stream import HttpClientStream
+    from acp_gateway.client.http_stream import stream_to
 
-    address = destination.address
     if destination.session is not None or destination.observe:
-        raise ProtocolError(f"{address} is not an acp-gateway: --attach and --observe are not for other servers")
-
-    async def connect() -> ByteStream:
-        return await _connect(destination)
-
-    return HttpClientStream(
-        Endpoint.at(address, query, headers),
-        connect,
-        max_message_size=destination.max_message_size,
-        size_setting="--max-message-size",
-    )
+        raise ProtocolError(f"{destination.address} is not an acp-gateway: --attach and --observe are not for it")
+    return stream_to(destination, query, headers, partial(open_connection, destination))
 
 
 def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
@@ -341,7 +342,7 @@ def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
             f"{place} answers, but the gateway behind it does not (HTTP {error.status}: {text}): is `acp-gateway "
             "serve` running there?"
         )
-    if error.status in _BUSY:
+    if error.status in BUSY:
         return Unreachable(f"{address}: not now ({error.status}): {text}")
     if error.status == _NOT_FOUND and text == OTHER_PATH:
         return ProtocolError(f"there is an acp-gateway at {place}, but not at {address.path}: leave the path out")
@@ -443,6 +444,6 @@ def _refusal(destination: Destination, number: object, text: str, reason: str | 
         elif kind is Unauthorized and destination.token_hint:
             text += f"; {destination.token_hint}"
         return kind(f"{destination.address}: {text}")
-    if number in _BUSY:
+    if number in BUSY:
         return Unreachable(f"{destination.address}: not now ({number}): {text}")
     return ProtocolError(f"{destination.address}: refused with {number}: {text}")

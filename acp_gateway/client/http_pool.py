@@ -12,18 +12,26 @@ from urllib.parse import quote
 
 import trio
 
+from acp_gateway.client.cookies import CookieJar, Origin
 from acp_gateway.config.addresses import Address
-from acp_gateway.transports.http_client import Cookies, Head, HttpClientConnection
+from acp_gateway.errors import ProtocolError
+from acp_gateway.printable import printable
+from acp_gateway.transports.http_client import Head, HttpClientConnection
+from acp_gateway.transports.http_head import without_token
 from acp_gateway.transports.streams import ByteStream
 
-IDLE_MAX: Final = 3.0
-"""Seconds for which an idle connection may be used again: servers close theirs after five or more."""
+IDLE_MAX: Final = 1.0
+"""Seconds for which an idle connection may be used again: servers close theirs after two, five or more."""
 
 KEPT_MAX: Final = 3
 """Idle connections that are kept, at most."""
 
+_OK: Final = 200
 _HTTP_PORT: Final = 80
 _HTTPS_PORT: Final = 443
+
+_REDIRECTS: Final = 300
+"""The least status that is no success."""
 
 
 class Endpoint(NamedTuple):
@@ -53,6 +61,20 @@ class Reply(NamedTuple):
     headers: Mapping[str, str]
     body: bytes
 
+    @property
+    def reason(self) -> str:
+        """The first line of the body, for an error; of a redirect, the place to which it leads."""
+        lines = self.body.decode(errors="replace").strip().splitlines()
+        place = self.headers.get("location", "") if _REDIRECTS <= self.status < 400 else ""
+        if place:
+            return f"a redirect to {printable(place, size=200)}, which is not followed"
+        return printable(lines[0] if lines else "without a reason", size=200)
+
+    def pause(self, usual: float, longest: float) -> float:
+        """Return the seconds to wait before a request is repeated, by `Retry-After`."""
+        asked = self.headers.get("retry-after", "")
+        return min(float(asked), longest) if asked.isascii() and asked.isdigit() else usual
+
 
 class HttpPool:
     """Makes requests to one endpoint, over as many connections as there are requests at once.
@@ -60,12 +82,20 @@ class HttpPool:
     Args:
         endpoint: see there.
         connect: opens a connection to the server, and verifies it.
+        cookies: the cookies to send and to keep; None for new ones.
     """
 
-    def __init__(self, endpoint: Endpoint, connect: Callable[[], Awaitable[ByteStream]]) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        connect: Callable[[], Awaitable[ByteStream]],
+        cookies: CookieJar | None = None,
+    ) -> None:
         self._endpoint = endpoint
         self._connect = connect
-        self._cookies = Cookies(endpoint.target.partition("?")[0], secure=endpoint.tls)
+        self._origin = Origin(endpoint.host, endpoint.tls)
+        self._path = endpoint.target.partition("?")[0]
+        self._cookies = CookieJar() if cookies is None else cookies
         # Idle connections and the times since when, the longest one first.
         self._idle: list[tuple[HttpClientConnection, float]] = []
 
@@ -77,17 +107,41 @@ class HttpPool:
         *,
         limit: int,
         sent: Callable[[], None] = lambda: None,
+        idempotent: bool = False,
     ) -> Reply:
         """Make a request and return the response, with at most a little more than `limit` bytes of its body.
 
-        Raises `GatewayError` without a connection, and `BrokenResourceError` if it is lost. Cancelling closes the
-        connection.
+        An idempotent request is repeated once if a connection that was idle turns out to be lost.
+
+        Raises `Unreachable` and the like without a connection, `ProtocolError` for a response that can't be read, and
+        `BrokenResourceError` if the connection is lost. Cancelling closes it.
         """
         http = await self._take()
+        if http is not None and idempotent:
+            try:
+                return await self._ask(http, method, headers, body, limit, sent)
+            except trio.BrokenResourceError:
+                http = None
+        if http is None:
+            http = HttpClientConnection(await self._connect(), self._endpoint.host)
+        return await self._ask(http, method, headers, body, limit, sent)
+
+    async def _ask(
+        self,
+        http: HttpClientConnection,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        limit: int,
+        sent: Callable[[], None],
+    ) -> Reply:
         kept = False
         try:
             head = await self._begin(http, method, headers, body, sent)
-            reply = Reply(head.status, head.headers, await http.read_all(limit))
+            text = await http.read_all(limit)
+            if head.status >= _REDIRECTS:
+                text = without_token(text.decode(errors="replace"), self._endpoint.headers).encode()
+            reply = Reply(head.status, head.headers, b"" if _is_encoded(head) else text)
             if http.reusable and len(self._idle) < KEPT_MAX:
                 http.start_next()
                 self._idle.append((http, trio.current_time()))
@@ -111,14 +165,15 @@ class HttpPool:
         while self._idle:
             await self._idle.pop()[0].aclose()
 
-    async def _take(self) -> HttpClientConnection:
+    async def _take(self) -> HttpClientConnection | None:
+        """Return an idle connection that is fresh enough, if there is one."""
         now = trio.current_time()
         while self._idle:
             http, since = self._idle.pop()
             if now - since < IDLE_MAX:
                 return http
             await http.aclose()
-        return HttpClientConnection(await self._connect(), self._endpoint.host)
+        return None
 
     async def _begin(
         self,
@@ -128,8 +183,16 @@ class HttpPool:
         body: bytes,
         sent: Callable[[], None],
     ) -> Head:
-        fields = {**self._endpoint.headers, **self._cookies.header(time.time()), **headers}
+        fields = {**self._endpoint.headers, **self._cookies.header(self._origin, self._path, time.time()), **headers}
         head = await http.request(method, self._endpoint.target, fields, body, sent)
         for cookie in head.cookies:
-            self._cookies.store(cookie, time.time())
+            self._cookies.store(self._origin, self._path, cookie, time.time())
+        if head.status == _OK and _is_encoded(head):
+            encoding = printable(head.headers["content-encoding"], size=40)
+            raise ProtocolError(f"{self._endpoint.host}: the server's answer is encoded ({encoding}), unasked")
         return head
+
+
+def _is_encoded(head: Head) -> bool:
+    """Return whether a body is compressed or otherwise encoded, which each request forbids."""
+    return head.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")

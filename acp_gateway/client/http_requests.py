@@ -41,6 +41,9 @@ REQUESTS_KEPT: Final = 1000
 """Requests of the agent whose session is known until they are answered, at most."""
 
 
+_IDEMPOTENT: Final = frozenset({INITIALIZE, LOAD, RESUME, CLOSE, DELETE})
+
+
 class Kind(enum.Enum):
     """The treatment of a message in the order of messages."""
 
@@ -69,6 +72,11 @@ class Post:
     def is_request(self) -> bool:
         """True if the editor waits for a response."""
         return self.method is not None and self.raw_id is not None and self.kind is Kind.ORDERED
+
+    @property
+    def idempotent(self) -> bool:
+        """True if the server may handle it twice without harm."""
+        return self.kind is Kind.CANCEL or self.method in _IDEMPOTENT
 
     @property
     def opens_session(self) -> bool:
@@ -154,6 +162,16 @@ class PostQueue:
             self.unwritten_bytes -= len(post.text)
         post.sent_at = now
 
+    def unwritten(self) -> list[bytes]:
+        """Return the messages that are not written, or were refused for now."""
+        return [post.text for post in self._posts if post.sent_at == inf]
+
+    def refused_for_now(self, post: Post) -> None:
+        """Note that a message that was written has to be sent again: later ones do not overtake it."""
+        if post.sent_at != inf:
+            self.unwritten_bytes += len(post.text)
+        post.sent_at = inf
+
     def done(self, post: Post) -> None:
         """Remove a message: the server has answered its `POST`, or never will."""
         self.written(post, 0.0)
@@ -169,6 +187,10 @@ class PostQueue:
     def forget_request(self, post: Post) -> None:
         """Note that a request was refused: no response comes."""
         self._asked.pop(post.raw_id or b"", None)
+
+    def waits_for(self, session: str) -> bool:
+        """Return whether a request of the editor in this session has no response."""
+        return any(concerned == session for _, concerned in self._asked.values())
 
     # From the server
 

@@ -1,30 +1,36 @@
 """Streamable HTTP as a `MessageStream`: for servers of the protocol that are no gateway and have no WebSocket.
 
 `POST initialize` opens a connection at the server. Every other message is a `POST` as well, in the order that
-`http_requests` decides; what the server sends comes as events of the connection's stream and of one stream for each
-session, merged in the order of arrival.
+`http_requests` decides; what the server sends comes in the event streams of `http_events`, merged in the order of
+arrival.
 
-A stream that ends properly is opened again. One that is cut off is opened again behind its last event, if events have
-ids; without ids, what was on its way is lost. That, and a server that does not know the connection any more, end this
-stream, so that its owner connects again and restores the sessions.
+A lost event stream, a lost `POST`, and a server that does not know the connection any more end this stream, so that its
+owner connects again and restores the sessions. No `POST` is repeated that may have been handled: at-most-once.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
 from typing import Final
 
 import trio
 
+from acp_gateway.client.cookies import CookieJar
+from acp_gateway.client.dialing import BUSY, Destination
+from acp_gateway.client.http_events import (
+    ATTEMPTS,
+    PAUSE,
+    PAUSE_MAX,
+    REPLY_SIZE,
+    EventStream,
+    EventStreams,
+    StreamOwner,
+)
 from acp_gateway.client.http_pool import Endpoint, HttpPool, Reply
-from acp_gateway.client.http_requests import ANSWER_TIMEOUT, Post, PostQueue, is_response, messages_in, session_header
-from acp_gateway.errors import GatewayError
-from acp_gateway.printable import printable
-from acp_gateway.protocol.event_parser import EventParser
-from acp_gateway.protocol.json_text import INTERNAL_ERROR, error
+from acp_gateway.client.http_requests import Post, PostQueue, is_response, messages_in, session_header
+from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
+from acp_gateway.protocol.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.http_client import HttpClientConnection
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge
@@ -35,53 +41,24 @@ log = logging.getLogger(__name__)
 INBOX: Final = 1024 * 1024
 """Bytes received and not taken, beyond which no stream is read."""
 
-REPLY_SIZE: Final = 65536
-"""Maximum bytes of the body of a refusal that are read."""
-
 ID_SIZE: Final = 1024
 """Maximum characters of a connection id."""
-
-ATTEMPTS: Final = 6
-"""Attempts at a request that the server refuses for now, and at a stream that can't be opened."""
-
-PAUSE: Final = 0.5
-PAUSE_MAX: Final = 30.0
-"""Seconds before the second of these attempts, twice as many before each further one, and the longest that a server may
-ask for."""
-
-QUIET: Final = 0.2
-QUIET_TIMEOUT: Final = 10.0
-"""Seconds without an event in a session's stream after which its history counts as complete, and the longest wait: the
-response to `session/load` comes over another connection, and may be faster."""
 
 DELETE_TIMEOUT: Final = 1.0
 """Seconds to end the connection at the server when it is given up."""
 
+SETTLED: Final = 10.0
+"""Seconds for which a connection has to last for its unsent messages to be sent over the next one. What ends it sooner
+is likely to happen again, and these messages get an error instead."""
+
 _EVENTS: Final = "text/event-stream"
 _OK: Final = 200
-_FOR_NOW: Final = frozenset({429, 503})
-_CONFLICT: Final = 409
+_TOO_MANY: Final = 429
+_UNAVAILABLE: Final = 503
 _NOT_FOUND: Final = 404
-_ENDED: Final = frozenset({401, 403, _NOT_FOUND, 410})
+_FORGOTTEN: Final = frozenset({_NOT_FOUND, 410})
+_ENDED: Final = frozenset({401, 403, *_FORGOTTEN})
 """Statuses that end the connection: the server does not know it any more, or not this client."""
-
-
-@dataclass(slots=True, eq=False)
-class _EventStream:
-    """One event stream, over all its HTTP connections."""
-
-    session: str | None
-    scope: trio.CancelScope = field(default_factory=trio.CancelScope)
-    settled: trio.Event = field(default_factory=trio.Event)
-    """Set once it is open, or can't be opened."""
-    wanted_again: bool = False
-    """True if the session was opened while the request for its stream was pending: the server may not have known it."""
-    last_event_id: str = ""
-    last_event_at: float = -inf
-    pause: float = PAUSE
-
-    def __str__(self) -> str:
-        return "the connection's stream" if self.session is None else f"the stream of session {self.session:.80}"
 
 
 class HttpClientStream(MaintainedStream):
@@ -94,6 +71,7 @@ class HttpClientStream(MaintainedStream):
         connect: opens a connection to the server, and verifies it.
         max_message_size: maximum bytes of a message from the server.
         size_setting: the name of that limit, for the error.
+        cookies: the cookies to send and to keep; None for new ones.
     """
 
     def __init__(
@@ -103,15 +81,24 @@ class HttpClientStream(MaintainedStream):
         *,
         max_message_size: int,
         size_setting: str,
+        cookies: CookieJar | None = None,
     ) -> None:
         super().__init__()
         self._host = endpoint.host
-        self._pool = HttpPool(endpoint, connect)
+        self._pool = HttpPool(endpoint, connect, cookies)
         self._max_message_size = max_message_size
-        self._size_setting = size_setting
         self._queue = PostQueue()
         self._connection_id: str | None = None
-        self._streams: dict[str | None, _EventStream] = {}
+        self._opened_at = inf
+        # True if the connection has lasted for `SETTLED` until it failed.
+        self._was_settled = False
+        self._too_large = f"a message is larger than {size_setting} ({max_message_size} bytes) allows"
+        self._events = EventStreams(
+            self._pool,
+            StreamOwner(self._arrive, self._fail, self._queue.waits_for),
+            max_message_size=max_message_size,
+            too_large=self._too_large,
+        )
         self._inbox: list[bytes] = []
         self._inbox_size = 0
         # The first failure; the same once the connection has been ended at the server.
@@ -151,6 +138,9 @@ class HttpClientStream(MaintainedStream):
         while self.pending_bytes > below:
             self._raise_end()
             await self._queued.wait()
+
+    def unsent(self) -> list[bytes]:
+        return self._queue.unwritten() if self._was_settled else []
 
     def _raise_end(self) -> None:
         if self._closed:
@@ -208,14 +198,17 @@ class HttpClientStream(MaintainedStream):
         name, self._connection_id = self._connection_id, None
         if name is not None:
             try:
-                await self._pool.ask("DELETE", {"Acp-Connection-Id": name}, limit=REPLY_SIZE)
+                await self._pool.ask("DELETE", {"Acp-Connection-Id": name}, limit=REPLY_SIZE, idempotent=True)
             except (*LOST, GatewayError) as failure:
                 log.info("the server was not told of the end: %s", failure)
 
     def _fail(self, why: Exception | str) -> None:
         """End this stream: what has arrived is received, then the error. Its first cause counts."""
         if self._cause is None:
+            self._was_settled = trio.current_time() - self._opened_at >= SETTLED
             self._cause = why if isinstance(why, trio.BrokenResourceError) else trio.BrokenResourceError(str(why))
+            if isinstance(why, GatewayError):
+                self._cause.__cause__ = why
             self._queued.notify()
 
     # Requests
@@ -243,6 +236,8 @@ class HttpClientStream(MaintainedStream):
             await send(post)
         except (*LOST, GatewayError) as failure:
             self._fail(failure)
+            if post.sent_at == inf:
+                return  # For `unsent`.
         except trio.Cancelled:
             self._queue.put_back(post)
             raise
@@ -255,16 +250,33 @@ class HttpClientStream(MaintainedStream):
     async def _initialize(self, post: Post) -> None:
         reply = await self._ask(post, {})
         name = reply.headers.get("acp-connection-id", "")
+        named = reply.status == _OK and 0 < len(name) <= ID_SIZE and name.isascii() and name.isprintable()
         answered = is_response(reply.body, post)
-        if answered and reply.status == _OK and 0 < len(name) <= ID_SIZE and name.isascii() and name.isprintable():
+        failed = answered and (read_envelope(reply.body) or NOTHING).failed
+        if not answered or not (named or failed):
+            raise self._refusal(reply)
+        if named:
             log.info("the server has opened the connection %s", name)
             self._connection_id = name
+            self._opened_at = trio.current_time()
+            self._events.connected(name)
+        if failed:
+            # The next `initialize` is to open another one.
+            with trio.move_on_after(DELETE_TIMEOUT):
+                await self._end_connection()
+        else:
             await self._open_stream(None)
-        elif not answered or reply.status == _OK:
-            what = "names no connection" if reply.status == _OK else f"is HTTP {reply.status} ({_text(reply)})"
-            hint = "; is its token right?" if reply.status in (401, 403) else ""
-            raise trio.BrokenResourceError(f"{self._host}: the server's answer to initialize {what}{hint}")
         await self._arrive(reply.body, None)
+
+    def _refusal(self, reply: Reply) -> GatewayError:
+        """Return the error for an answer to `initialize` that opens no connection."""
+        text = f"{self._host}: the server's answer to initialize is HTTP {reply.status}"
+        if reply.status == _OK:
+            return ProtocolError(f"{text}, but names no connection: does it speak ACP over Streamable HTTP?")
+        text += f" ({reply.reason})"
+        if reply.status in (401, 403):
+            return ForeignRefusal(f"{text}; is its token right?")
+        return Unreachable(text) if reply.status in BUSY else ProtocolError(text)
 
     async def _post(self, post: Post) -> None:
         """Send a message over the connection, and deliver what the server answers instead of accepting it."""
@@ -280,14 +292,21 @@ class HttpClientStream(MaintainedStream):
         else:
             ended = reply.status in _ENDED
         if ended:
-            raise trio.BrokenResourceError(f"the server ended the connection: HTTP {reply.status} ({_text(reply)})")
+            if reply.status in _FORGOTTEN:
+                self._queue.refused_for_now(post)
+            raise trio.BrokenResourceError(f"the server ended the connection: HTTP {reply.status} ({reply.reason})")
         if _accepted(reply):
+            if post.opens_session and post.session is not None and (stream := self._events[post.session]) is not None:
+                stream.want()
             for message in messages_in([reply.body]):
                 await self._arrive(message, None)
         elif is_response(reply.body, post) and post.is_request:
             await self._arrive(reply.body, None)
         else:
-            self._answer_refused(post, f"the server refused this message: HTTP {reply.status} ({_text(reply)})")
+            what = "refused this message"
+            if reply.status == _NOT_FOUND:
+                what = f"does not know the session {post.session:.80}"
+            self._answer_refused(post, f"the server {what}: HTTP {reply.status} ({reply.reason})")
 
     async def _ask(self, post: Post, headers: dict[str, str]) -> Reply:
         """Send a message, again if the server refuses it for now, and return the reply."""
@@ -295,17 +314,22 @@ class HttpClientStream(MaintainedStream):
         limit = self._max_message_size
         attempt = 1
         while True:
-            reply = await self._pool.ask("POST", fields, post.text, limit=limit, sent=lambda: self._written(post))
+            reply = await self._pool.ask(
+                "POST",
+                fields,
+                post.text,
+                limit=limit,
+                sent=lambda: self._written(post),
+                idempotent=post.idempotent,
+            )
             if len(reply.body) > limit:
                 raise MessageTooLarge(self._too_large)
-            if reply.status not in _FOR_NOW or attempt == ATTEMPTS:
+            refused = reply.status == _TOO_MANY or (reply.status == _UNAVAILABLE and _may_repeat(reply, post))
+            if not refused or attempt == ATTEMPTS:
                 return reply
-            await trio.sleep(_pause(reply, PAUSE * 2.0 ** (attempt - 1)))
+            self._queue.refused_for_now(post)
+            await trio.sleep(reply.pause(PAUSE * 2.0 ** (attempt - 1), PAUSE_MAX))
             attempt += 1
-
-    @property
-    def _too_large(self) -> str:
-        return f"a message is larger than {self._size_setting} ({self._max_message_size} bytes) allows"
 
     def _written(self, post: Post) -> None:
         self._queue.written(post, trio.current_time())
@@ -319,120 +343,50 @@ class HttpClientStream(MaintainedStream):
 
     # Event streams
 
-    async def _arrive(self, message: bytes, stream: _EventStream | None) -> None:
+    async def _arrive(self, message: bytes, stream: EventStream | None) -> None:
         """Deliver a message, and open or close the streams that it is about."""
         arrival = self._queue.arrived(message)
-        loaded = self._streams.get(arrival.loaded) if arrival.loaded is not None else None
-        if loaded is not None and loaded is not stream and self._nursery is not None:
-            self._nursery.start_soon(self._deliver_later, message, loaded)
+        history = None
+        if arrival.loaded is not None:
+            history = self._events.source_of_history(arrival.loaded, stream)
+        if history is not None and self._nursery is not None:
+            self._nursery.start_soon(self._deliver_later, message, history)
         else:
             self._deliver(message)
-        if arrival.opened is not None:
-            self._start_stream(arrival.opened)
-        if arrival.closed is not None and arrival.closed in self._streams:
-            self._streams.pop(arrival.closed).scope.cancel()
+        if arrival.opened is not None and self._nursery is not None:
+            self._events.start(self._nursery, arrival.opened)
+        if arrival.closed is not None:
+            self._events.close(arrival.closed)
         while self._inbox_size > INBOX and stream is not None:
             await self._taken.wait()
 
-    async def _deliver_later(self, message: bytes, behind: _EventStream) -> None:
+    async def _deliver_later(self, message: bytes, history: EventStream) -> None:
         """Deliver a message once a stream has been quiet for a moment."""
-        until = trio.current_time() + QUIET_TIMEOUT
-        quiet_at = trio.current_time() + QUIET
-        while trio.current_time() < min(quiet_at, until):
-            await trio.sleep_until(min(quiet_at, until))
-            quiet_at = max(quiet_at, behind.last_event_at + QUIET)
+        await self._events.wait_until_quiet(history)
         self._deliver(message)
 
-    def _start_stream(self, session: str | None) -> _EventStream:
-        stream = self._streams.get(session)
-        if stream is None:
-            stream = self._streams[session] = _EventStream(session)
-            if self._nursery is not None:
-                self._nursery.start_soon(self._keep_open, stream)
-        stream.wanted_again = True
-        return stream
-
     async def _open_stream(self, session: str | None) -> None:
-        """Open a stream, and wait until the server has answered, or for `ANSWER_TIMEOUT`."""
-        stream = self._start_stream(session)
-        with trio.move_on_after(ANSWER_TIMEOUT):
-            await stream.settled.wait()
+        if self._nursery is not None:
+            await self._events.open(self._nursery, session)
 
-    async def _keep_open(self, stream: _EventStream) -> None:
-        """Read a stream to its end, and open it again."""
-        with stream.scope:
-            attempts = 0
-            while attempts < ATTEMPTS:
-                stream.pause = PAUSE * 2.0**attempts
-                try:
-                    goes_on = await self._read_once(stream)
-                except (*LOST, GatewayError) as failure:
-                    if isinstance(failure, MessageTooLarge) or not stream.last_event_id:
-                        self._fail(failure)
-                        return
-                    log.info("%s was cut off: %s", stream, failure)
-                    goes_on = False
-                attempts = 0 if goes_on else attempts + 1
-                if self._streams.get(stream.session) is not stream:
-                    return
-                await trio.sleep(stream.pause)
-            self._fail(f"{stream} could not be opened again")
 
-    async def _read_once(self, stream: _EventStream) -> bool:
-        """Read a stream over one HTTP connection; return whether it was open, and brought anything."""
-        fields = {"Accept": _EVENTS, "Acp-Connection-Id": self._connection_id or ""} | session_header(stream.session)
-        if stream.last_event_id:
-            fields["Last-Event-ID"] = stream.last_event_id
-        stream.wanted_again = False
-        async with self._pool.begin(fields) as (head, http):
-            if head.status == _OK and head.headers.get("content-type", "").lower().startswith(_EVENTS):
-                stream.settled.set()
-                return await self._read_events(stream, http)
-            reply = Reply(head.status, head.headers, await http.read_all(REPLY_SIZE))
-        if head.status in _FOR_NOW or (head.status == _CONFLICT and not stream.last_event_id):
-            # A conflict: the server has not noticed yet that the stream was cut off.
-            stream.pause = _pause(reply, stream.pause)
-            return False
-        if stream.session is not None and head.status != _CONFLICT:
-            if stream.wanted_again:
-                return False
-            log.info("%s does not exist at the server: HTTP %d (%s)", stream, head.status, _text(reply))
-            self._streams.pop(stream.session, None)
-            stream.settled.set()
-            return True
-        stream.last_event_id = ""
-        raise trio.BrokenResourceError(f"the server refused {stream}: HTTP {head.status} ({_text(reply)})")
+def stream_to(
+    destination: Destination, query: str, headers: Mapping[str, str], connect: Callable[[], Awaitable[ByteStream]]
+) -> HttpClientStream:
+    """Return the stream to a destination, whose requests have this query and these headers."""
+    return HttpClientStream(
+        Endpoint.at(destination.address, query, headers),
+        connect,
+        max_message_size=destination.max_message_size,
+        size_setting="--max-message-size",
+        cookies=destination.cookies,
+    )
 
-    async def _read_events(self, stream: _EventStream, http: HttpClientConnection) -> bool:
-        parser = EventParser(self._max_message_size, stream.last_event_id)
-        brought = False
-        while data := await http.read():
-            brought = True
-            self.last_received_at = trio.current_time()
-            events = parser.feed(data)
-            stream.last_event_id = parser.last_event_id
-            for message in messages_in(events):
-                await self._arrive(message, stream)
-                stream.last_event_at = trio.current_time()
-            if parser.too_large:
-                raise MessageTooLarge(self._too_large)
-        if parser.in_event:
-            raise trio.BrokenResourceError("the stream ended in the middle of an event")
-        stream.pause = stream.pause if parser.retry is None else parser.retry
-        return brought
+
+def _may_repeat(reply: Reply, post: Post) -> bool:
+    """Return whether a message may be repeated after 503: some proxies answer so when they have lost the server."""
+    return post.idempotent or "retry-after" in reply.headers
 
 
 def _accepted(reply: Reply) -> bool:
     return 200 <= reply.status < 300
-
-
-def _pause(reply: Reply, usual: float) -> float:
-    """Return the seconds to wait before a request is repeated."""
-    asked = reply.headers.get("retry-after", "")
-    return min(float(asked), PAUSE_MAX) if asked.isascii() and asked.isdigit() else usual
-
-
-def _text(reply: Reply) -> str:
-    """Return the first line of a reply's body, for an error."""
-    lines = reply.body.decode(errors="replace").strip().splitlines()
-    return printable(lines[0] if lines else "without a reason", size=200)

@@ -8,7 +8,6 @@ sends `keep`. After the machine has saved its entry, `replace` revokes the previ
 machine's entry and its old token are unchanged, and the new token is revoked or expires.
 """
 
-import ipaddress
 import json
 import re
 import ssl
@@ -132,7 +131,7 @@ def find_listeners(config: "Config") -> tuple[ListenerPin, ...]:
 
 def is_relayed(config: "Config") -> bool:
     """Return whether the gateway can be reached over ssh."""
-    return any(section.address.scheme == "unix" for section in config.listen)
+    return any(section.address.scheme == "unix" and "acp" in section.services for section in config.listen)
 
 
 def may_replace(token: "Token", made: "Token") -> bool:
@@ -253,7 +252,7 @@ def candidates(offer: Offer, target: SshTarget, host_name: str) -> list[Candidat
     here = Address("tcp", host_name, 0, "").loopback
     for listener in sorted(offer.listeners, key=lambda listener: not listener.address.websocket):
         address = listener.address
-        if is_unspecified(address.host):
+        if address.wildcard:
             address = Address(address.scheme, host_name.lower(), address.port, address.path)
         if (here or not address.loopback) and _is_target(address):
             found.append(Candidate(address, listener.pin))
@@ -267,12 +266,4 @@ def _is_target(address: Address) -> bool:
     try:
         return parse_target(str(address)) == address
     except UsageError:
-        return False
-
-
-def is_unspecified(host: str) -> bool:
-    """Return whether `host` is a wildcard address, such as 0.0.0.0."""
-    try:
-        return ipaddress.ip_address(host).is_unspecified
-    except ValueError:
         return False

@@ -6,10 +6,11 @@ certificates, redirects and errors until its portal has been passed, and a confi
 is edited. So any other error is retried, with exponential backoff and jitter.
 """
 
+import logging
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Literal, NamedTuple
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link
 from acp_gateway.errors import (
@@ -47,6 +48,26 @@ _ERRORS: Final[dict[int | None, type[GatewayError]]] = {
 }
 """The final error for each close code of a gateway."""
 
+Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
+
+
+class LinkEvent(NamedTuple):
+    """A change of the link that a user may be told of."""
+
+    kind: Literal["connected", "resumed", "lost"]
+    """`connected` to a new link, also in place of one that could not be resumed; `resumed`; `lost` for now."""
+    address: str
+    """Address of the gateway."""
+    why: str = ""
+    """Cause of a loss, one line."""
+    seconds: float = 0.0
+    """Seconds since the first attempt, or since the loss."""
+
+
+def ignore(_: LinkEvent) -> None:
+    """Do nothing: for links whose changes are shown to no user."""
+
+
 Dial = Callable[[Destination, Timing, Resume], Awaitable[Dialed]]
 
 
@@ -63,12 +84,16 @@ class ReconnectSettings(NamedTuple):
     """Called with the address of a gateway after each connection."""
     keepalive: float = 30.0
     """Seconds of silence after which a connection counts as lost. Both ends send something every `HEARTBEAT`."""
+    notice: Callable[[LinkEvent], None] = ignore
+    """Called at each change of the link."""
     timing: Timing = Timing()
     dial: Dial = dial_link
     jitter: Callable[[], float] = random.random
     """Returns a number from 0 to 1 that varies the backoff, so that many clients don't reconnect at the same moment."""
     wall_clock: Callable[[], float] = time.time
     """Returns seconds of a clock that advances while the machine sleeps."""
+    log: Log = logging.getLogger("acp_gateway.client.uplink")
+    """The log of the uplink; one that names the link, where a program has several."""
 
 
 class LinkLoss(NamedTuple):
@@ -81,6 +106,10 @@ class LinkLoss(NamedTuple):
     """True if the gateway closed the connection properly."""
     too_large: bool = False
     """True if a received message exceeded the size limit."""
+    unsent: Sequence[bytes] = ()
+    """Messages that were handed to it and certainly not handled."""
+    cause: GatewayError | None = None
+    """The error that has ended it, if its kind is known."""
 
 
 def backoff(failures: int, longest: float, jitter: float) -> float:
@@ -99,4 +128,4 @@ def final_error(loss: LinkLoss, *, resumable: bool, waiting: bool) -> GatewayErr
     """
     if resumable and loss.code not in _ERRORS and (waiting or not loss.closed):
         return None
-    return _ERRORS.get(loss.code, Unreachable)(loss.why)
+    return loss.cause or _ERRORS.get(loss.code, Unreachable)(loss.why)

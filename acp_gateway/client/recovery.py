@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from acp_gateway.client.editor_state import EditorState, Outcome
 from acp_gateway.client.positions import updated_session
 from acp_gateway.client.reopening import SessionRestore, restore_method
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, gap
 from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
     NOTHING,
@@ -54,6 +54,9 @@ from acp_gateway.protocol.methods import (
     SESSION_UPDATE,
 )
 
+_RESTARTED: Final = "gateway_restarted"
+"""The gateway's reason for a turn that its restart has ended."""
+
 _AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_silent", "agent_stalled"})
 """Error reasons that concern the agent, not the request."""
 
@@ -80,7 +83,9 @@ class RecoveryState:
     be UTF-8.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, tells_outages: bool = False) -> None:
+        # Each turn that an outage has ended is told in its conversation.
+        self._tells_outages = tells_outages
         self.failure: Failure | None = None
         """The error response that ended the last recovery; None if it succeeded."""
         self._editor = EditorState()
@@ -104,6 +109,17 @@ class RecoveryState:
     def waiting(self) -> list[str]:
         """Return the methods of the editor's open requests, oldest first."""
         return [request.method for request in self._editor.requests.values()]
+
+    def turns(self) -> list[str]:
+        """Return the sessions with an open prompt."""
+        requests = self._editor.requests.values()
+        found = (request.session for request in requests if request.method == PROMPT)
+        return list(dict.fromkeys(session for session in found if session is not None))
+
+    @property
+    def session_count(self) -> int:
+        """Number of open sessions."""
+        return len(self._editor.sessions)
 
     # From the editor
 
@@ -336,25 +352,35 @@ class RecoveryState:
             self._editor.positions.forget(session_id)
         cut = text_at(response, "result", "_meta", META, "cut")
         if cut is not None:
-            what = "the gateway was restarted" if cut == "gateway_restarted" else f"{cut[:80]!r}"
+            what = "the gateway was restarted" if cut == _RESTARTED else f"{cut[:80]!r}"
             outcome.log_messages.append(f"{what}: the turn in session {session_id:.80} was ended")
         prompts = elements_at(response, "result", "_meta", META, "prompts")
         agent_requests = elements_at(response, "result", "_meta", META, "questions")
-        self._settle(session_id, prompts, agent_requests, outcome)
+        self._settle(session_id, prompts, agent_requests, outcome, cut)
 
     def _lose_session(self, session_id: str, outcome: Outcome) -> None:
         self._editor.forget(session_id)
         # An observer sends no requests, so no error would report the loss.
         outcome.to_editor.append(gap(session_id, SESSION_LOST))
-        self._settle(session_id, (), (), outcome)
+        self._settle(session_id, (), (), outcome, None)
 
     def _settle(
-        self, session_id: str, prompts: Collection[bytes], agent_requests: Collection[bytes], outcome: Outcome
+        self,
+        session_id: str,
+        prompts: Collection[bytes],
+        agent_requests: Collection[bytes],
+        outcome: Outcome,
+        cut: str | None,
     ) -> None:
-        """End a session's prompts and agent requests, except these, which are still open."""
+        """End a session's prompts and agent requests, except these, which are still open.
+
+        `cut` is the gateway's reason for the end of a turn.
+        """
         reopening = self._reopening.pop(session_id)
         over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._editor.requests]
         gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in agent_requests]
+        if over and self._tells_outages:
+            outcome.to_editor.append(gap(session_id, TURN_CUT if cut == _RESTARTED else TURN_LOST))
         for raw_id in over:
             self._cancel(raw_id, outcome)
         for raw_id in gone:

@@ -19,7 +19,7 @@ _NONCE = re.compile(r"--nonce '?([0-9a-f]{1,64})'?(?:\s|$)")
 def find_socket(config: "Config") -> str:
     """Return the path of the gateway's first unix socket. Raises `ConfigError` if it listens at none."""
     for section in config.listen:
-        if section.address.scheme == "unix":
+        if section.address.scheme == "unix" and "acp" in section.services:
             return section.address.path
     raise ConfigError(
         'there is no listener for connections over ssh; add one: [[listen]] url = "unix:///absolute/path/of/a/socket"'

@@ -16,12 +16,14 @@ import json
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Sequence
+from enum import Enum
 from typing import Final, NamedTuple
 
 import trio
 
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.editor_state import Outcome
+from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.reconnect_policy import ReconnectSettings
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import Uplink
@@ -31,7 +33,7 @@ from acp_gateway.protocol.methods import PROMPT
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.streams import ByteStream, MessageTooLarge, is_utf8
+from acp_gateway.transports.streams import ByteStream, MessageStream, MessageTooLarge, is_utf8
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +54,16 @@ editor always has something to read."""
 _PARSE_ERROR: Final = -32700
 
 
+class LinkState(Enum):
+    """The state of the link, as far as it concerns a client."""
+
+    CONNECTED = "connected"
+    LOST = "lost"
+    """Disconnected; it will be connected again."""
+    RESTING = "resting"
+    """Disconnected until the client's next message: the agent has ended, or could not be started."""
+
+
 class Settings(NamedTuple):
     """Settings from the command line and hosts.toml, apart from the destination."""
 
@@ -60,6 +72,10 @@ class Settings(NamedTuple):
     """Maximum bytes of one message from the editor."""
     reconnect: ReconnectSettings
     backlog: int = BACKLOG
+    link_changed: Callable[[LinkState], None] = lambda _: None
+    """Called with the state of the link whenever it has changed."""
+    feedback: Feedback = NO_FEEDBACK
+    """The user's feedback, which `reconnect` notifies too."""
 
 
 async def run(stdio: ByteStream, destination: Callable[[], Destination], settings: Settings) -> None:
@@ -93,6 +109,17 @@ async def run(stdio: ByteStream, destination: Callable[[], Destination], setting
             await editor.aclose()
 
 
+async def relay(editor: MessageStream, destination: Callable[[], Destination], settings: Settings) -> None:
+    """Relay between a client in this process and the gateway, until the client closes its end; then close the link.
+
+    `editor` is a stream in memory, or one that the caller runs. The other arguments and the errors are those of `run`.
+    Cancelling closes the link, in bounded time.
+    """
+    outcome = await _Shim(editor, destination, settings).serve()
+    if outcome is not None:
+        raise outcome
+
+
 async def refuse(stdio: ByteStream, error: GatewayError) -> None:
     """Answer the editor's first request with an error in the configuration."""
     log.error("%s", error)
@@ -106,12 +133,15 @@ async def refuse(stdio: ByteStream, error: GatewayError) -> None:
 class _Shim:
     """The relay between an editor, whose stream is being run, and an uplink that it owns."""
 
-    def __init__(self, editor: LineStream, destination: Callable[[], Destination], settings: Settings) -> None:
+    def __init__(self, editor: MessageStream, destination: Callable[[], Destination], settings: Settings) -> None:
         self._editor = editor
         self._maps = settings.maps
         self._backlog = settings.backlog
         self._answer_timeout = settings.reconnect.connect_timeout
-        self._recovery = RecoveryState()
+        self._link_changed = settings.link_changed
+        self._link_state: LinkState | None = None
+        self._feedback = settings.feedback
+        self._recovery = RecoveryState(tells_outages=settings.feedback.tells_outages)
         self._uplink = Uplink(self, destination, settings.reconnect)
         # True after the editor's first message; true after its stdout has closed.
         self._received = False
@@ -136,12 +166,14 @@ class _Shim:
                 outcomes.append(await task)
                 nursery.cancel_scope.cancel()
 
+            nursery.start_soon(self._feedback.run, self._recovery.turns, self._send_to_editor)
             nursery.start_soon(until_end, self._uplink.run())
             nursery.start_soon(until_end, self._read_editor())
             nursery.start_soon(until_end, self._confirm_later())
         outcome = outcomes[0]
+        self._feedback.end(outcome)
         if outcome is not None and self._received:
-            self._send_to_editor(self._recovery.give_up(str(outcome), outcome.reason))
+            self.give_up(outcome)
         elif outcome is not None:
             await _answer_first_request(self._editor, self._recovery, outcome)
         return outcome
@@ -196,14 +228,14 @@ class _Shim:
     async def _wait_for_answers(self) -> None:
         """After the end of stdin, wait until open requests other than prompts are answered: a script reads them.
 
-        Does not wait if the link was lost later. Without any input, waits for a connection: `connect TARGET </dev/null`
-        tests whether a gateway can be reached.
+        Does not wait if the link was lost after the first success; a loss before it is the answer. Without any input,
+        waits for a connection: `connect TARGET </dev/null` tests whether a gateway can be reached.
         """
         self._uplink.use_short_timeout()
         while not (self._uplink.up or self.started) and (self._busy or not self._received):
             await self._change.park()
         with trio.move_on_after(self._answer_timeout):
-            while self._uplink.up and self._busy:
+            while (self._uplink.up or not self.started) and self._busy:
                 await self._change.park()
 
     @property
@@ -225,8 +257,17 @@ class _Shim:
         return bool(self._recovery.waiting())
 
     def changed(self) -> None:
-        """Wake the tasks that wait for a change of the link."""
+        """Wake the tasks that wait for a change of the link, and report it."""
         self._change.unpark_all()
+        if self._uplink.up:
+            self._report(LinkState.CONNECTED)
+        elif self._link_state is LinkState.CONNECTED:
+            self._report(LinkState.LOST)
+
+    def _report(self, state: LinkState) -> None:
+        if state is not self._link_state:
+            self._link_state = state
+            self._link_changed(state)
 
     def receive(self, batch: list[bytes]) -> None:
         """Relay messages of the gateway, and continue or end a recovery."""
@@ -244,6 +285,7 @@ class _Shim:
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """Restore the sessions on a new link."""
+        log.warning("starting over on a new link: %s", why)
         if not self._recovery.recovering:
             # During a recovery, the unsent messages are its own; the next recovery makes new ones.
             self._lost_link, self._unsent = connection_id, unsent
@@ -260,13 +302,16 @@ class _Shim:
             self._recover(why)
         else:
             self._failed = True
+            self._report(LinkState.RESTING)
 
     def give_up(self, error: GatewayError) -> None:
-        """Answer open requests with an error, and drop held messages."""
+        """Answer open and held requests with an error, and drop held messages."""
         self._unsent.clear()
-        self._held.clear()
+        held, self._held = self._held, []
         self._kept_bytes = 0
+        self._send_to_editor(self._recovery.from_editor(held).to_editor)
         self._send_to_editor(self._recovery.give_up(str(error), error.reason))
+        self.changed()
 
     async def drain(self) -> None:
         """Wait until the editor has read all but `HIGH_WATER` bytes."""
@@ -315,6 +360,7 @@ class _Shim:
         self._send_to_editor(outcome.to_editor)
         self._send_to_editor(self._recovery.give_up(failure.message, failure.reason or "agent"))
         self._uplink.suspend("the gateway answered initialize with an error")
+        self._report(LinkState.RESTING)
 
     def _apply(self, outcome: Outcome) -> None:
         for log_message in outcome.log_messages:
@@ -322,6 +368,7 @@ class _Shim:
         self._send_to_editor(outcome.to_editor)
         if outcome.to_gateway:
             self._uplink.link.send(outcome.to_gateway)
+        self._feedback.set_sessions(self._recovery.session_count)
 
     def _send_to_editor(self, messages: Sequence[bytes]) -> None:
         """Write messages to the editor, without waiting for it to read them."""
@@ -373,7 +420,7 @@ def _explain_missing(message: bytes, maps: PathMaps) -> bytes:
     return json_text.error(to, code, why, "no_such_directory", cwd=local, remote=remote)
 
 
-async def _answer_first_request(editor: LineStream, recovery: RecoveryState, error: GatewayError) -> None:
+async def _answer_first_request(editor: MessageStream, recovery: RecoveryState, error: GatewayError) -> None:
     """Wait for the editor's first request, and answer it with an error."""
     try:
         with trio.move_on_after(EDITOR_TIMEOUT):

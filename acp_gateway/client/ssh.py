@@ -14,6 +14,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -43,6 +44,9 @@ STDERR_SIZE: Final = 8192
 
 EXIT_TIMEOUT: Final = 1.0
 """Seconds to wait for the exit of ssh and the rest of its stderr after its stdout has ended."""
+
+_SHOWN_LINES: Final = 200
+"""Maximum lines of one read of stderr that are shown."""
 
 TERM_GRACE: Final = 1.0
 """Seconds from SIGTERM, which lets ssh end its own child processes, to SIGKILL."""
@@ -189,6 +193,29 @@ async def open_command(target: SshTarget, what: str, arguments: Sequence[str]) -
         await stream.aclose()
 
 
+async def run_script(target: SshTarget, script: str, arguments: Sequence[str], data: bytes) -> str:
+    """Run a script of `sh` on the remote machine, with `data` as its stdin; return its last line of output.
+
+    The script must not have a single quote, backslash, exclamation mark or newline, see `_FIND_PROGRAM`. Raises what
+    `open_relay` does, with the last line of stderr if the script fails. Cancelling ends ssh.
+    """
+    nonce = secrets.token_hex(16)
+    done = mark("script", "END", nonce)
+    command = shlex.join(["sh", "-c", f'{script} && echo && echo "{done}"', "sh", *arguments])
+    stream = await _start(target, command)
+    try:
+        rest = memoryview(data)
+        try:
+            while rest:
+                rest = rest[await stream.send_some(rest) :]
+            await stream.send_eof()
+        except trio.BrokenResourceError:
+            pass  # Reading raises the cause.
+        return _last_line(await stream.read_past(done))
+    finally:
+        await stream.aclose()
+
+
 async def find_host_name(target: SshTarget) -> str:
     """Return the real host name or IP address of the host in ssh's configuration."""
     process = await trio.run_process(
@@ -217,9 +244,10 @@ class SshBytes(ByteStream):
         self._target = target
         self._pipes = TrioBytes(trio.StapledStream(process.stdin, process.stdout))
         self._stderr: trio.abc.ReceiveStream = process.stderr
-        # The end of stderr; the event is set at its end of file.
+        # The end of stderr, and its unfinished line; the event is set at its end of file.
         self._stderr_tail = bytearray()
         self._stderr_read = trio.Event()
+        self._stderr_line = b""
         # Bytes read past the begin line and not returned yet.
         self._unread = b""
 
@@ -286,10 +314,25 @@ class SshBytes(ByteStream):
         try:
             while data := await self._stderr.receive_some(READ_SIZE):
                 self._stderr_tail += data
+                if self._target.asks:
+                    self._show(bytes(data))
                 del self._stderr_tail[:-STDERR_SIZE]
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # The stream was closed.
         self._stderr_read.set()
+
+    def _show(self, data: bytes) -> None:
+        """Show whole lines of stderr in the terminal, where ssh asks as well: why a password was wrong, what to press.
+
+        The errors of the program there are left out, because they are raised.
+        """
+        *lines, self._stderr_line = (self._stderr_line + data).split(b"\n")
+        del lines[:-_SHOWN_LINES]
+        for line in lines:
+            text = printable(line.decode(errors="replace"), 400)
+            if text and not text.startswith("acp-gateway: "):
+                print(text, file=sys.stderr)  # noqa: T201
+        self._stderr_line = self._stderr_line[-STDERR_SIZE:]
 
     async def _wait_for_exit(self) -> None:
         with trio.move_on_after(EXIT_TIMEOUT):
@@ -382,7 +425,13 @@ def _environment() -> dict[str, str]:
 
 
 async def _open(target: SshTarget, arguments: Sequence[str]) -> SshBytes:
-    command = [_program(), *target.arguments(), remote_command(target.command, arguments)]
+    return await _start(target, remote_command(target.command, arguments))
+
+
+async def _start(target: SshTarget, command_line: str) -> SshBytes:
+    command = [_program(), *target.arguments(), command_line]
+    # Ctrl-C in a terminal must not end ssh before the link is closed. Prompts need the foreground.
+    group: dict[str, Any] = {} if target.asks or sys.platform == "win32" else {"process_group": 0}
     try:
         process = await trio.lowlevel.open_process(
             command,
@@ -390,7 +439,7 @@ async def _open(target: SshTarget, arguments: Sequence[str]) -> SshBytes:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_environment(),
-            **_NO_WINDOW,
+            **_NO_WINDOW | group,
         )
     except OSError as error:
         raise ConfigError(f"ssh cannot be started: {error.strerror}", file=command[0]) from error

@@ -10,8 +10,7 @@ If the gateway no longer has the link, it can't be resumed. The uplink then take
 its state over it, see `UplinkHandler.start_over`.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import trio
@@ -25,12 +24,21 @@ from acp_gateway.client.reconnect_policy import (
     BACKOFF_MIN,
     REFUSALS,
     TOO_BIG,
+    LinkEvent,
     LinkLoss,
     ReconnectSettings,
     backoff,
     final_error,
 )
-from acp_gateway.errors import GatewayError, LinkGone, ProtocolError, TooFarBehind, UnknownSession, Unreachable
+from acp_gateway.errors import (
+    ForeignRefusal,
+    GatewayError,
+    LinkGone,
+    ProtocolError,
+    TooFarBehind,
+    UnknownSession,
+    Unreachable,
+)
 from acp_gateway.printable import printable
 from acp_gateway.protocol.json_text import NOTHING, read_envelope
 from acp_gateway.protocol.link_messages import goodbye
@@ -39,8 +47,6 @@ from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
 from acp_gateway.transports.websocket import WebSocketStream
-
-log = logging.getLogger(__name__)
 
 TICK: Final = 1.0
 """Seconds between two readings of the wall clock."""
@@ -100,6 +106,7 @@ class Uplink:
         self._handler = handler
         self._destination = destination
         self._settings = settings
+        self._log = settings.log
         self.link = self._new_link()
         """The current link; replaced when it can't be resumed."""
         # The id that resumes the link; None before the first connection, and if the link is not resumable.
@@ -197,7 +204,7 @@ class Uplink:
                 if isinstance(outcome, MaintainedStream):
                     return outcome
                 self._failures += 1
-                log.info("no connection: %s", outcome)
+                self._log.info("no connection: %s", outcome)
                 failure = outcome
         raise Unreachable(f"{failure or self._explain_silence()} (tried for {self._connect_timeout:g} s)")
 
@@ -256,13 +263,15 @@ class Uplink:
 
     async def _connect(self, dialed: Dialed) -> MaintainedStream | GatewayError:
         """Attach the link to a new connection. Return the error if the gateway's count does not match."""
+        lost = trio.current_time() - (self._lost_at or self._began)
+        event = LinkEvent("connected", self._address, seconds=lost)
         if self._connection_id is None:
             if dialed.received is None:
-                log.info("connected to %s, which doesn't resume links", self._address)
+                self._log.info("connected to %s, which doesn't resume links", self._address)
                 waiting, self.link = self.link.outbox.unwritten_messages(), self._new_link(window=None)
                 self.link.send(waiting)
             else:
-                log.info("connected to %s, link %s", self._address, dialed.connection_id)
+                self._log.info("connected to %s, link %s", self._address, dialed.connection_id)
                 self._connection_id = dialed.connection_id
             self.link.connect(dialed.stream)
         else:
@@ -275,14 +284,16 @@ class Uplink:
                 await close_at_once(dialed.stream)
                 self._start_over(f"the gateway's message count does not match: {error}")
                 return ProtocolError(f"{self._address}: the gateway's message count does not match: {error}")
-            log.info(
+            event = event._replace(kind="resumed")
+            self._log.info(
                 "resumed after %.1f s: %d messages received, sending %d again and %d for the first time",
-                trio.current_time() - self._lost_at,
+                lost,
                 self.link.received,
                 again,
                 waited,
             )
         self._settings.reached(self._address)
+        self._settings.notice(event)
         self._wanted = trio.Event()
         self._connected_at = trio.current_time()
         self._progress = self._message_counts()
@@ -320,7 +331,7 @@ class Uplink:
                     await close_at_once(stream)
             link.disconnect()
         assert loss is not None
-        return loss
+        return loss._replace(unsent=stream.unsent())
 
     async def _receive(self, link: Link, stream: MessageStream) -> LinkLoss:
         while True:
@@ -331,7 +342,8 @@ class Uplink:
             except MessageTooLarge as error:
                 return LinkLoss(str(error), too_large=True)
             except LOST as error:
-                return LinkLoss(str(error))
+                cause = error.__cause__
+                return LinkLoss(str(error), cause=cause if isinstance(cause, GatewayError) else None)
             self._handler.receive(batch)
             if not link.resumable:
                 await self._handler.drain()
@@ -347,7 +359,9 @@ class Uplink:
         """Resume, start over or rest after a lost connection. Raises the `GatewayError` if the loss is final."""
         now = trio.current_time()
         self._lost_at = now
-        moved = self._message_counts() != self._progress or now - self._connected_at >= BACKOFF_MAX
+        # Without resuming, each connection begins with responses to the messages of a recovery: they show nothing.
+        moved = self.link.resumable and self._message_counts() != self._progress
+        moved |= now - self._connected_at >= BACKOFF_MAX
         if moved and loss.code != AGENT_GONE:
             self._failures = 0
         else:
@@ -360,7 +374,10 @@ class Uplink:
             error = final_error(loss, resumable=self.link.resumable, waiting=self._handler.waiting)
             if error is not None:
                 raise error
-        log.warning("lost the connection: %s", loss.why)
+        self._log.warning("lost the connection: %s", loss.why)
+        self._settings.notice(LinkEvent("lost", self._address, loss.why))
+        if isinstance(loss.cause, ForeignRefusal):
+            self._handler.give_up(loss.cause)
         if loss.code == AGENT_GONE:
             # A new link would start the agent at once, and forever if it ends each time.
             unsent, connection_id = self.link.outbox.unwritten_messages(), self._connection_id
@@ -369,15 +386,14 @@ class Uplink:
             return
         if not self.link.resumable or loss.code == TOO_BIG:
             # On the same link, the oversized message would be sent again.
-            self._start_over(loss.why)
+            self._start_over(loss.why, loss.unsent)
 
-    def _start_over(self, why: str) -> None:
+    def _start_over(self, why: str, unsent: Sequence[bytes] = ()) -> None:
         """Replace the link, because it can't be resumed."""
-        log.warning("starting over on a new link: %s", why)
         outbox = self.link.outbox
         # A turn that is cancelled twice is better than one that goes on.
         cancels = [message for message in outbox.unconfirmed_messages() if _ends_turn(message)]
-        unsent = cancels + outbox.unwritten_messages()
+        unsent = [*cancels, *unsent, *outbox.unwritten_messages()]
         connection_id, self._connection_id = self._connection_id, None
         self.link = self._new_link()
         self._handler.start_over(connection_id or "", unsent, why)
@@ -392,7 +408,7 @@ class Uplink:
             before = now
 
     def _woke_up(self, seconds: float) -> None:
-        log.info("the machine slept or its clock was set: %.0f s", seconds)
+        self._log.info("the machine slept or its clock was set: %.0f s", seconds)
         if self.up and not self.link.resumable:
             return
         self._failures = 0

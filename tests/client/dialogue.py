@@ -56,8 +56,8 @@ def adopting(message_id: str, prompts: list[Any] | None = None, questions: list[
 class Dialogue:
     """An editor and a gateway with the conversation between them."""
 
-    def __init__(self) -> None:
-        self.conversation = RecoveryState()
+    def __init__(self, *, tells_outages: bool = False) -> None:
+        self.conversation = RecoveryState(tells_outages=tells_outages)
         self.log_messages: list[str] = []
 
     def editor_says(self, *messages: bytes) -> list[bytes]:

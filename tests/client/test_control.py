@@ -374,7 +374,7 @@ async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
         assert await list_ids(replace(ann, agent="obliging")) == [anns]
         assert await list_ids(guest) == [bobs]
         with pytest.raises(
-            ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS} and {OPEN}"
+            ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}, {OPEN}, "
         ):
             await request(ann, "session/list", {}, time_limit=TIMEOUT)
         with pytest.raises(UnknownSession, match="no session 'another' is open here"):
@@ -421,6 +421,11 @@ def row(**changed: Any) -> dict[str, str]:
 def waits(*waiting: dict[str, Any]) -> str:
     """Return the cell for waiting requests."""
     return row(waiting=list(waiting))["WAITS"]
+
+
+def test_a_session_of_a_node_that_is_away_is_so_under_live() -> None:
+    (cells,) = session_rows([SESSION | {"unreachableSince": "2026-11-22T09:00:00Z"}], NOW)
+    assert cells[SESSION_COLUMNS.index("LIVE")] == "away"
 
 
 def test_a_session_is_a_row() -> None:

@@ -558,7 +558,7 @@ async def test_a_refusal_that_came_before_anything_was_written_is_looked_for(
         await trio.lowlevel.checkpoint()
         return left
 
-    monkeypatch.setattr(dialing, "_connect", connect)
+    monkeypatch.setattr(dialing, "open_connection", connect)
     target = Destination(parse_address(f"{scheme}://box"), None, TOKEN, None, None, 1024, cert=Path("c"), key=Path("k"))
     with pytest.raises(GatewayError) as caught:
         await dial(target, Timing())
@@ -873,6 +873,12 @@ async def test_streamable_http_is_used_with_an_http_target_that_opens_no_websock
     assert f"(HTTP {status}): using Streamable HTTP" in caplog.text
 
 
+async def test_streamable_http_is_never_used_for_a_link_that_is_to_be_resumed() -> None:
+    async with serving(refusing(302, "log in here")) as port:
+        with pytest.raises(ProtocolError, match="is a proxy in between"):
+            await dial_link(http_target(port), Timing(), Resume("c1", 5))
+
+
 async def test_streamable_http_is_never_used_with_a_ws_target() -> None:
     async with serving(refusing(404)) as port:
         with pytest.raises(ProtocolError, match="HTTP 404"):
@@ -898,7 +904,7 @@ async def test_a_gateways_own_refusal_is_that_of_an_http_target_too() -> None:
 @pytest.mark.parametrize("wanted", [{"session": "s"}, {"observe": True}])
 async def test_attach_and_observe_are_not_for_streamable_http(wanted: dict[str, Any]) -> None:
     async with serving(refusing(404)) as port:
-        with pytest.raises(ProtocolError, match="--attach and --observe are not for other servers"):
+        with pytest.raises(ProtocolError, match="--attach and --observe are not for it"):
             await dial_link(http_target(port, **wanted), Timing(), Resume())
 
 

@@ -1,16 +1,20 @@
 """The shim's side of Streamable HTTP, against a server in memory and a clock that jumps."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
+from acp_gateway.client.http_events import QUIET
 from acp_gateway.client.http_requests import ANSWER_TIMEOUT
-from acp_gateway.client.http_stream import DELETE_TIMEOUT, INBOX, QUIET
-from acp_gateway.transports.http_server import Response
+from acp_gateway.client.http_stream import DELETE_TIMEOUT, INBOX
+from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
+from acp_gateway.transports.http_server import Request, Response
 from acp_gateway.transports.streams import MessageTooLarge
+from tests.client.foreign_agent import ForeignAgent, shim_of
 from tests.client.foreign_server import (
     CUT,
     END,
@@ -272,17 +276,111 @@ async def test_an_unusable_answer_to_initialize_ends_the_stream(
             await stream.receive()
 
 
+@pytest.mark.parametrize("status", [200, 400, 500])
+@pytest.mark.parametrize("headers", [{}, {"Acp-Connection-Id": "c0"}])
 async def test_an_error_for_initialize_is_passed_on_and_initialize_may_come_again(
-    autojump_clock: trio.testing.MockClock,
+    status: int, headers: dict[str, str], autojump_clock: trio.testing.MockClock
 ) -> None:
     async with foreign_server() as server, running(server) as stream:
-        server.answers.append(Response(500, b'{"id":0,"error":{"code":1,"message":"no"}}'))
+        server.answers.append(Response(status, b'{"id":0,"error":{"code":1,"message":"no"}}', headers))
         await stream.send(message("initialize", 0))
         assert said(await stream.receive())["error"]["message"] == "no"
         await stream.send(message("ask", 1))
         assert "initialize comes first" in said(await stream.receive())["error"]["message"]
+        assert server.gets == []
         await stream.send(message("initialize", 2))
         assert "result" in said(await stream.receive())
+        await server.opened(1)
+        ended = [one.headers["acp-connection-id"] for one in server.requests if one.method == "DELETE"]
+        assert ended == (["c0"] if headers and status == 200 else [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "words"),
+    [
+        (Response.of_text(401, "who are you?"), ForeignRefusal, r"HTTP 401 \(who are you\?\); is its token right\?"),
+        (Response.of_text(403, "not you"), ForeignRefusal, r"HTTP 403 \(not you\); is its token right\?"),
+        (Response(403, b'{"id":null,"error":{"code":1,"message":"no"}}'), ForeignRefusal, "HTTP 403"),
+        (Response(307, headers={"Location": "/acp/"}), ProtocolError, r"a redirect to /acp/, which is not followed"),
+        (Response.of_text(404, "nothing here"), ProtocolError, "HTTP 404"),
+        (Response.of_text(405, "no"), ProtocolError, "HTTP 405"),
+        (Response.of_text(200, "<html>"), ProtocolError, "does it speak ACP"),
+        (Response.of_text(500, "oh"), Unreachable, "HTTP 500"),
+        (Response.of_text(502, "oh"), Unreachable, "HTTP 502"),
+        (Response.of_text(504, "oh"), Unreachable, "HTTP 504"),
+    ],
+)
+async def test_connect_ends_by_the_cause_if_initialize_is_refused(
+    answer: Response, kind: type[GatewayError], words: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    server = ForeignAgent(answer=lambda *_: answer)
+    async with shim_of(server, raises=kind) as editor:
+        refused = (await editor.ask("initialize", protocolVersion=1))["error"]
+        assert re.search(words, refused["message"])
+        assert refused["data"]["reason"] == kind.reason
+
+
+async def test_connect_ends_by_the_cause_after_the_end_of_stdin_too(autojump_clock: trio.testing.MockClock) -> None:
+    server = ForeignAgent(answer=lambda *_: Response.of_text(401, "who are you?"))
+    async with shim_of(server, raises=ForeignRefusal) as editor:
+        refused = await editor.begin("initialize", protocolVersion=1)
+        await editor.close()
+        assert "HTTP 401" in (await editor.answer(refused))["error"]["message"]
+
+
+async def test_initialize_is_repeated_while_the_server_has_no_room_for_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    answers = [Response(503), Response(429)]
+    server = ForeignAgent(answer=lambda *_: answers.pop() if answers else None)
+    async with shim_of(server) as editor:
+        await editor.start()
+    assert not answers
+
+
+async def test_requests_get_an_error_while_a_server_that_was_restarted_refuses_the_token(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = ForeignAgent()
+    async with shim_of(server) as editor:
+        session = await editor.start()
+        turn = await editor.begin_prompt(session, "wait")
+        await server.until(server.prompts)
+        server.answer = lambda *_: Response.of_text(401, "expired")
+        server.kill()
+        server.start()
+        assert "HTTP 401 (expired)" in (await editor.answer(turn))["error"]["message"]
+        assert "HTTP 401 (expired)" in (await editor.prompt(session, "early"))["error"]["message"]
+        server.answer = lambda *_: None
+        await trio.sleep(60)
+        assert (await editor.prompt(session, "late"))["result"] == {"stopReason": "end_turn"}
+    assert server.prompts() == ["wait", "late"]
+
+
+async def test_a_prompt_is_not_repeated_after_503_without_retry_after(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response.of_text(503, "reset before headers"))
+        await stream.send(message("session/prompt", 9, sessionId="s"))
+        assert "HTTP 503 (reset before headers)" in said(await stream.receive())["error"]["message"]
+        await server.seen("session/prompt")
+
+
+@pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
+async def test_a_cancel_is_repeated_after_503(method: str, autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(503))
+        await stream.send(message(method, sessionId="s"))
+        await server.seen(method, method)
+
+
+async def test_a_cancel_does_not_overtake_a_prompt_that_the_server_has_no_room_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(429, headers={"Retry-After": "20"}))
+        prompt, cancel = message("session/prompt", 9, sessionId="s"), message("session/cancel", sessionId="s")
+        stream.send_nowait([prompt, cancel])
+        await server.seen("session/prompt", "session/prompt", "session/cancel")
 
 
 # Streams that end
@@ -378,6 +476,47 @@ async def test_a_message_above_the_limit_ends_it_all(autojump_clock: trio.testin
         await stream.receive()
         with pytest.raises(MessageTooLarge, match="the limit"):
             await stream.receive()
+
+
+@pytest.mark.parametrize("endless", [b"data: ", b": ", b"", b"data:\n" * 5000])
+async def test_a_line_or_an_event_without_end_ends_connect_with_the_name_of_the_limit(
+    endless: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    body = endless + bytes(150_000) if len(endless) < 10 else endless * 40
+    server = ForeignAgent()
+    async with shim_of(server, raises=ProtocolError) as editor:
+        session = await editor.start()
+        server.raw(session, body)
+        turn = await editor.begin_prompt(session, "wait")
+        assert "is larger than the limit" in (await editor.answer(turn))["error"]["message"]
+
+
+async def test_requests_get_an_error_if_event_streams_are_compressed_and_the_server_is_not_stormed(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    asked = []
+
+    def answer(request: Request, body: object) -> Response | None:
+        if request.method != "GET":
+            return None
+        asked.append(trio.current_time())
+        return Response(200, b"\x1f\x8b", {"Content-Type": "text/event-stream", "Content-Encoding": "gzip"})
+
+    async with shim_of(ForeignAgent(answer=answer)) as editor:
+        assert "result" in await editor.ask("initialize", protocolVersion=1)
+        refused = await editor.ask("session/new", cwd="/", mcpServers=[])
+        assert "is encoded (gzip), unasked" in refused["error"]["message"]
+        await trio.sleep(1000)
+    assert len(asked) < 100
+
+
+async def test_a_redirect_of_a_message_is_an_error_and_not_followed(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server, initialized(server) as stream:
+        server.answers.append(Response(308, headers={"Location": "https://server.example/elsewhere"}))
+        await stream.send(message("session/prompt", 9, sessionId="s"))
+        words = "HTTP 308 (a redirect to https://server.example/elsewhere, which is not followed)"
+        assert words in said(await stream.receive())["error"]["message"]
+        await server.seen("session/prompt")
 
 
 async def test_events_that_are_no_messages_are_dropped(autojump_clock: trio.testing.MockClock) -> None:

@@ -95,6 +95,7 @@ def test_a_gateway_without_any_way_in_makes_no_offer() -> None:
     socket = config(ListenSection(url="unix:///run/socket"))
     assert find_listeners(socket) == ()
     assert is_relayed(socket)
+    assert not is_relayed(config(ListenSection(url="unix:///run/metrics", serves=("metrics",))))
 
 
 @pytest.mark.parametrize("label", ["laptop", "Ann's".replace("'", "") + " (work), büro +1 @home: a-b_c.d", "x" * 64])

@@ -3,7 +3,7 @@
 import pytest
 
 from acp_gateway.client.reconnect_policy import BACKOFF_MAX, LinkLoss, backoff, final_error
-from acp_gateway.errors import AgentError, Forbidden, GatewayError, ProtocolError, Unreachable
+from acp_gateway.errors import AgentError, Forbidden, ForeignRefusal, GatewayError, ProtocolError, Unreachable
 
 
 def test_backoff_doubles_up_to_the_longest() -> None:
@@ -30,6 +30,8 @@ def test_jitter_decides_half_of_the_backoff() -> None:
         (LinkLoss("closed", 1011, closed=True), True, True, AgentError),
         (LinkLoss("cut"), False, True, Unreachable),
         (LinkLoss("closed", 1011, closed=True), False, True, AgentError),
+        (LinkLoss("refused", cause=ForeignRefusal("refused")), False, True, ForeignRefusal),
+        (LinkLoss("cut", cause=ProtocolError("no HTTP")), True, True, None),
     ],
 )
 def test_final_error_of_a_loss_before_the_first_success(

@@ -806,6 +806,45 @@ def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk:
     assert "the gateway was restarted: the turn in session s was ended" in talk.log_messages
 
 
+@pytest.mark.parametrize(
+    ("cut", "words"),
+    [
+        ({"cut": "gateway_restarted"}, "the gateway was restarted, and this turn was ended"),
+        ({"cut": "agent_stopped"}, "the connection could not be resumed, and this turn was ended"),
+        ({}, "the connection could not be resumed, and this turn was ended"),
+    ],
+)
+def test_a_turn_that_an_outage_has_ended_is_told_before_its_end_if_that_is_wanted(
+    cut: dict[str, str], words: str
+) -> None:
+    talk = Dialogue(tells_outages=True)
+    talk.introduces()
+    talk.opens("s")
+    talk.prompts(1)
+    talk.reattached()
+    note, end = talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": []} | cut}))
+    update = json.loads(note)["params"]
+    assert update["sessionId"] == "s"
+    assert words in update["update"]["content"]["text"]
+    assert end == cancelled(1)
+
+
+def test_a_turn_that_goes_on_is_not_told() -> None:
+    talk = Dialogue(tells_outages=True)
+    talk.introduces()
+    talk.opens("s")
+    talk.prompts(1)
+    talk.reattached()
+    assert talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"prompts": [1]}})) == []
+
+
+def test_the_sessions_with_a_turn_are_known_and_all_are_counted(talk: Dialogue) -> None:
+    assert (talk.conversation.turns(), talk.conversation.session_count) == ([], 1)
+    talk.prompts(1)
+    talk.prompts(2)
+    assert talk.conversation.turns() == ["s"]
+
+
 def test_the_log_says_by_its_word_what_else_has_cut_off_a_turn(talk: Dialogue) -> None:
     talk.reattached()
     talk.gateway_says(result("acp-gateway:attach:1", _meta={"acp-gateway": {"cut": "agent_stopped"}}))

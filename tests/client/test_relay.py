@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,9 @@ async def test_a_gateway_that_does_not_run_is_said_with_what_to_do_and_without_a
 
 
 def test_the_first_unix_socket_of_the_configuration_is_the_one() -> None:
-    assert find_socket(config("tcp://127.0.0.1:1", "unix:///a", "unix:///b")) == "/a"
+    metrics = ListenSection(url="unix:///metrics", serves=("metrics",))
+    sockets = config("tcp://127.0.0.1:1", "unix:///a", "unix:///b")
+    assert find_socket(replace(sockets, listen=(metrics, *sockets.listen))) == "/a"
     with pytest.raises(ConfigError, match=r"\[\[listen\]\] url = .unix:///"):
         find_socket(config("tcp://127.0.0.1:1"))
 

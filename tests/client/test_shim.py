@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,9 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
+from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.reconnect_policy import LinkLoss
+from acp_gateway.client.status_file import StatusFile
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -94,6 +97,7 @@ async def shimmed(
     max_message_size: int = 4096,
     destination: Callable[[], Destination] = lambda: DESTINATION,
     lockstep: bool = False,
+    feedback: Feedback = NO_FEEDBACK,
     **changes: Any,
 ) -> AsyncIterator[Editor]:
     """A shim at work, which must end in the way that `raises` says."""
@@ -104,6 +108,7 @@ async def shimmed(
         max_message_size=max_message_size,
         reconnect=gateway.reconnect_settings(**changes),
         backlog=backlog,
+        feedback=feedback,
     )
 
     async def run() -> None:
@@ -821,3 +826,34 @@ async def test_the_log_tells_of_recoveries_and_never_what_was_said(
     assert "recovered" in text
     assert caplog.messages[-1] == "the end"
     assert "secret" not in text
+
+
+# Feedback
+
+
+async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(
+    gateway: FakeGateway, autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    path = tmp_path / "status.json"
+    feedback = Feedback(StatusFile(path, "box"), tells_outages=True)
+
+    def status() -> tuple[str, int, int]:
+        said = json.loads(path.read_text())
+        return said["state"], said["sessions"], said["resumed"]
+
+    async with shimmed(gateway, feedback=feedback, notice=feedback.notice) as editor:
+        await editor.start()
+        assert status() == ("connected", 1, 0)
+        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s", "prompt": []}})
+        await gateway.receive("session/prompt")
+        gateway.down = True
+        gateway.last.cut()
+        lost = await editor.receive_any()
+        assert "the connection was lost 10 s ago" in lost["params"]["update"]["content"]["text"]
+        assert status() == ("away", 1, 0)
+        gateway.down = False
+        back = await editor.receive_any()
+        assert "connected again after" in back["params"]["update"]["content"]["text"]
+        assert status() == ("connected", 1, 1)
+        await editor.close()
+    assert status()[0] == "ended"

@@ -3,13 +3,22 @@
 import os
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
 from acp_gateway.client import ssh
-from acp_gateway.client.ssh import SshTarget, find_host_name, mark, open_command, open_relay, remote_command
+from acp_gateway.client.ssh import (
+    SshTarget,
+    find_host_name,
+    mark,
+    open_command,
+    open_relay,
+    remote_command,
+    run_script,
+)
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import (
     AccessError,
@@ -70,6 +79,14 @@ def test_the_host_is_behind_all_options_and_can_be_none() -> None:
     asking = SshTarget(parse_target("ssh://box"), asks=True).arguments()
     assert "BatchMode=yes" not in asking
     assert "RemoteCommand=none" in asking
+
+
+@pytest.mark.parametrize("asks", [False, True])
+async def test_ctrl_c_in_a_terminal_reaches_ssh_only_while_it_may_ask(stand_in: StandIn, asks: bool) -> None:
+    # Field 5 of the status is the process group.
+    stand_in.does('cut -d" " -f5 /proc/self/stat > "$here/group"; exit 255')
+    await stand_in.failure(replace(BOX, asks=asks))
+    assert (int((stand_in.directory / "group").read_text()) == os.getpgrp()) is asks
 
 
 @pytest.mark.parametrize("text", ["ssh://-oProxyCommand=x", "ssh://-x@box", "ssh://[-x]", "ssh://--"])
@@ -378,3 +395,35 @@ async def test_the_name_of_the_host_is_what_ssh_makes_of_it(stand_in: StandIn) -
 
 def test_a_mark_of_the_relay_is_one_line_with_the_nonce() -> None:
     assert mark("relay", "BEGIN", "ab") == "=== acp-gateway relay 1 BEGIN ab ==="
+
+
+# Scripts
+
+
+async def run_there_by_ssh(script: str, *arguments: str, data: bytes = b"", target: SshTarget = BOX) -> str:
+    with trio.fail_after(TIMEOUT):
+        return await run_script(target, script, arguments, data)
+
+
+async def test_a_script_gets_its_arguments_and_its_input_and_its_last_line_is_returned(stand_in: StandIn) -> None:
+    stand_in.does('echo welcome; exec sh -c "$last"')
+    assert await run_there_by_ssh('wc -c; echo "$1-$2"', "a b", "c", data=b"x" * 100_000) == "a b-c"
+    assert (await run_there_by_ssh("wc -c", data=b"x" * 100_000)).strip() == "100000"
+
+
+async def test_a_script_that_fails_is_an_error_with_the_last_line_of_stderr(stand_in: StandIn) -> None:
+    stand_in.does('exec sh -c "$last"')
+    with pytest.raises(ProtocolError, match="no room here"):
+        await run_there_by_ssh("echo no room here >&2; false")
+
+
+async def test_a_terminal_is_shown_what_ssh_says_but_not_the_errors_that_are_raised(
+    stand_in: StandIn, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stand_in.does("printf 'Permission denied, \\033[2Jplease try again.\\nacp-gateway: no\\nhalf' >&2; exit 255")
+    with pytest.raises(Unreachable):
+        await run_there_by_ssh("true", target=replace(BOX, asks=True))
+    assert capsys.readouterr().err == "Permission denied, \\x1b[2Jplease try again.\n"
+    with pytest.raises(Unreachable):
+        await run_there_by_ssh("true")
+    assert capsys.readouterr().err == ""

@@ -12,12 +12,13 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.reconnect_policy import BACKOFF_MIN, LinkLoss
+from acp_gateway.client.reconnect_policy import BACKOFF_MIN, LinkEvent, LinkLoss
 from acp_gateway.client.uplink import Uplink, close_at_once, loss_by_close
 from acp_gateway.errors import (
     AgentError,
     ConfigError,
     Forbidden,
+    ForeignRefusal,
     GatewayError,
     LinkExpired,
     LinkGone,
@@ -330,6 +331,21 @@ async def test_a_message_that_is_too_large_ends_it_as_it_would_come_again(
         gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
 
 
+async def test_each_change_of_the_link_is_noticed(gateway: FakeGateway, autojump_clock: trio.testing.MockClock) -> None:
+    noticed: list[LinkEvent] = []
+    async with kept_up(gateway, notice=noticed.append) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(60)
+        gateway.connections[0].cut()
+        await connected(gateway, uplink, owner, 2)
+        gateway.forget()
+        await connected(gateway, uplink, owner, 3)
+    assert [event.kind for event in noticed] == ["connected", "lost", "resumed", "lost", "connected"]
+    assert {event.address for event in noticed} == {str(DESTINATION.address)}
+    assert noticed[1].why
+    assert 0 < noticed[2].seconds < 60
+
+
 @pytest.mark.parametrize("kind", [Unauthorized, Forbidden, UnknownAgent])
 async def test_a_refusal_of_the_gateways_ends_it(
     gateway: FakeGateway, autojump_clock: MockClock, kind: type[GatewayError]
@@ -469,6 +485,46 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after
     assert [connection_id for connection_id, _, _ in owner.anew] == [""]
     assert [resume for _, resume in gateway.attempts] == [Resume(), Resume()]
     assert [message["method"] for message in gateway.received] == ["early"]
+
+
+async def test_a_server_that_knows_nothing_of_resuming_and_fails_after_each_recovery_is_not_stormed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    async with kept_up(gateway) as (uplink, owner):
+        for count in range(1, 12):
+            await connected(gateway, uplink, owner, count)
+            gateway.send(id=1, result={})
+            await owner.until(lambda count=count: len(owner.heard) == count)  # type: ignore[misc]
+            gateway.last.cut()
+    assert max(pauses(gateway)) > 10
+
+
+async def test_a_refusal_of_another_server_is_told_to_the_owner_and_attempts_go_on(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    refused = trio.BrokenResourceError("HTTP 401")
+    refused.__cause__ = ForeignRefusal("HTTP 401")
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.cut(refused)
+        await connected(gateway, uplink, owner, 2)
+    assert owner.given_up == ["HTTP 401"]
+    assert len(owner.anew) == 1
+
+
+async def test_a_refusal_of_another_server_is_final_before_the_first_success(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.resumes = False
+    refused = trio.BrokenResourceError("HTTP 401")
+    refused.__cause__ = ForeignRefusal("HTTP 401")
+    owner = Speaker()
+    owner.started = False
+    async with kept_up(gateway, ends=ForeignRefusal, owner=owner) as (uplink, _):
+        await connected(gateway, uplink, owner)
+        gateway.last.cut(refused)
 
 
 async def test_at_rest_it_does_not_dial_before_it_is_told_to(gateway: FakeGateway, autojump_clock: MockClock) -> None:

@@ -1,0 +1,155 @@
+"""Follows the sessions of a gateway over a control connection, which is replaced when it is lost."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import trio
+
+from acp_gateway.client.control import Listing, exchange, read_listing
+from acp_gateway.client.dialing import Destination, dial, explain_silence
+from acp_gateway.client.reconnect_policy import ATTEMPT_TIMEOUT, BACKOFF_MAX, REFUSALS, backoff
+from acp_gateway.errors import GatewayError, Unreachable
+from acp_gateway.protocol.methods import ACCESS, SESSIONS
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.websocket import Timing
+
+INTERVAL: Final = 5.0
+"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, of which an identity has
+500 a second by default."""
+
+
+class Rights(NamedTuple):
+    """Rights of a credential."""
+
+    role: str = ""
+    """`controller` or `observer`; empty if the gateway does not tell."""
+    agents: tuple[str, ...] = ()
+    """Agents that it may use; empty if the gateway does not tell, or for a guest."""
+    default_agent: str = ""
+    folders: tuple[str, ...] = ()
+    """Directories at the gateway in which sessions may work; empty if the gateway does not tell, or for a guest."""
+    version: str = ""
+    """Version of the gateway; empty if it does not tell."""
+
+
+class Overview(NamedTuple):
+    """The state of a gateway, as far as a client sees it."""
+
+    listing: Listing
+    rights: Rights
+
+
+@dataclass(frozen=True)
+class FeedHandler:
+    """The user of a feed."""
+
+    receive: Callable[[Overview], None]
+    """Called with each list."""
+    lost: Callable[[GatewayError], None]
+    """Called when the connection was lost, or an attempt to connect has failed."""
+
+
+class ControlFeed:
+    """Lists the sessions again and again.
+
+    Args:
+        destination: called before each attempt to connect.
+        handler: receives the lists.
+        interval: seconds between two lists.
+        connect: opens a connection.
+    """
+
+    def __init__(
+        self,
+        destination: Callable[[], Destination],
+        handler: FeedHandler,
+        *,
+        interval: float = INTERVAL,
+        connect: Callable[[Destination, Timing], Any] = dial,
+    ) -> None:
+        self._destination = destination
+        self._handler = handler
+        self._interval = interval
+        self._connect = connect
+        self._wanted = trio.Event()
+        self._succeeded = False
+
+    def refresh(self) -> None:
+        """Ask for the next list, or try to connect, now."""
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Follow the sessions until cancelled.
+
+        Raises `GatewayError` if the first attempt fails, and later if the gateway refuses.
+        """
+        failures = 0
+        while True:
+            listed = False
+            try:
+                with trio.move_on_after(ATTEMPT_TIMEOUT) as attempt:
+                    target = self._destination()
+                    stream: MaintainedStream = await self._connect(target, Timing())
+                if attempt.cancelled_caught:
+                    raise Unreachable(explain_silence(str(target.address)))
+                listed = await self._follow(stream, target)
+                error: GatewayError = Unreachable(f"{target.address}: the connection was lost")
+            except GatewayError as failure:
+                error = failure
+            if not self._succeeded or isinstance(error, REFUSALS):
+                raise error
+            self._handler.lost(error)
+            failures = 0 if listed else failures + 1
+            await self._pause(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+
+    async def _follow(self, stream: MaintainedStream, destination: Destination) -> bool:
+        """List sessions until the connection is lost; return True if a list has come. Raises `GatewayError`."""
+        listed = False
+        failure: GatewayError | None = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.run)
+            try:
+                rights = await _rights(stream, destination)
+                while True:
+                    self._handler.receive(Overview(await _list(stream, destination), rights))
+                    listed = self._succeeded = True
+                    await self._pause(self._interval)
+            except (trio.EndOfChannel, trio.BrokenResourceError):
+                pass  # Lost.
+            except GatewayError as error:
+                failure = error
+            finally:
+                await stream.aclose()
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return listed
+
+    async def _pause(self, seconds: float) -> None:
+        with trio.move_on_after(seconds):
+            await self._wanted.wait()
+        self._wanted = trio.Event()
+
+
+async def _list(stream: MaintainedStream, destination: Destination) -> Listing:
+    with trio.move_on_after(ATTEMPT_TIMEOUT):
+        return read_listing(destination, await exchange(stream, destination, SESSIONS, {}))
+    raise Unreachable(f"{destination.address}: no answer")
+
+
+async def _rights(stream: MaintainedStream, destination: Destination) -> Rights:
+    """Ask for the rights of the credential; gateways of earlier versions do not know the request."""
+    try:
+        result = await exchange(stream, destination, ACCESS, {})
+    except GatewayError:
+        return Rights()
+    if not isinstance(result, dict):
+        return Rights()
+    agents = result.get("agents")
+    names = tuple(map(str, agents)) if isinstance(agents, dict) else ()
+    told = result.get("folders")
+    folders = tuple(map(str, told)) if isinstance(told, list) else ()
+    default, version = str(result.get("defaultAgent", "")), str(result.get("version", ""))
+    return Rights(str(result.get("role", "")), names, default, folders, version)

@@ -1,0 +1,154 @@
+"""The sessions of a gateway, followed over control connections in memory."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from acp_gateway.client.control_feed import INTERVAL, ControlFeed, FeedHandler, Overview, Rights
+from acp_gateway.client.dialing import Destination
+from acp_gateway.client.reconnect_policy import ATTEMPT_TIMEOUT, BACKOFF_MAX
+from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from tests.fake_gateway import DESTINATION
+
+ACCESS = {
+    "role": "observer",
+    "agents": {"demo": "identity", "other": "shared"},
+    "defaultAgent": "demo",
+    "folders": ["/srv"],
+}
+
+
+@dataclass
+class Scene:
+    """A gateway that answers control requests, and a feed of it."""
+
+    access: dict[str, Any] = field(default_factory=lambda: {"result": ACCESS})
+    listing: dict[str, Any] = field(default_factory=lambda: {"result": {"sessions": []}})
+    silent: bool = False
+    failures: list[GatewayError] = field(default_factory=list)
+    """Errors of the next attempts."""
+    times: list[float] = field(default_factory=list)
+    """Times of the lists."""
+    overviews: list[Overview] = field(default_factory=list)
+    lost: list[GatewayError] = field(default_factory=list)
+    streams: list[MaintainedStream] = field(default_factory=list)
+    end: GatewayError | None = None
+
+    def __post_init__(self) -> None:
+        handler = FeedHandler(self.overviews.append, self.lost.append)
+        self.feed = ControlFeed(lambda: DESTINATION, handler, connect=self._connect)
+        self.nursery: trio.Nursery | None = None
+
+    async def run(self) -> None:
+        try:
+            await self.feed.run()
+        except GatewayError as error:
+            self.end = error
+
+    async def _connect(self, _destination: Destination, _timing: object) -> MaintainedStream:
+        if self.failures:
+            raise self.failures.pop(0)
+        here, there = memory_message_stream_pair()
+        self.streams.append(there)
+        assert self.nursery is not None
+        self.nursery.start_soon(self._serve, there)
+        return here
+
+    async def _serve(self, stream: MaintainedStream) -> None:
+        try:
+            async for batch in stream:
+                for request in map(json.loads, batch):
+                    if request["method"] == "_acp-gateway/sessions":
+                        self.times.append(trio.current_time())
+                    answer = self.access if request["method"] == "_acp-gateway/access" else self.listing
+                    if not self.silent:
+                        await stream.send(json.dumps({"jsonrpc": "2.0", "id": request["id"], **answer}).encode())
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+
+@asynccontextmanager
+async def following(scene: Scene) -> AsyncIterator[Scene]:
+    async with trio.open_nursery() as scene.nursery:
+        scene.nursery.start_soon(scene.run)
+        yield scene
+        scene.nursery.cancel_scope.cancel()
+
+
+async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(2.5 * INTERVAL)
+        assert scene.times == [0, INTERVAL, 2 * INTERVAL]
+        assert {overview.rights for overview in scene.overviews} == {
+            Rights("observer", ("demo", "other"), "demo", ("/srv",))
+        }
+        assert len(scene.streams) == 1
+
+
+async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.feed.refresh()
+        await trio.sleep(1)
+        assert scene.times == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "access", [{"error": {"code": -32601, "message": "unknown"}}, {"result": []}, {"result": {"agents": 3}}]
+)
+async def test_without_rights_the_sessions_are_followed_all_the_same(
+    access: dict[str, Any], autojump_clock: MockClock
+) -> None:
+    async with following(Scene(access=access)) as scene:
+        await trio.sleep(1)
+        assert [overview.rights for overview in scene.overviews] == [Rights()]
+
+
+async def test_a_lost_connection_is_told_and_replaced(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.failures += [Unreachable("no route")] * 3
+        await scene.streams[0].aclose()
+        await trio.sleep(2 * BACKOFF_MAX)
+        assert [type(error) for error in scene.lost] == [Unreachable] * 4
+        assert len(scene.streams) == 2
+        assert len(scene.overviews) > 1
+
+
+async def test_a_connection_without_answers_is_replaced(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.silent = True
+        await trio.sleep(INTERVAL + ATTEMPT_TIMEOUT)
+        assert len(scene.lost) == 1
+
+
+@pytest.mark.parametrize("error", [Unreachable("no answer"), Forbidden("no")])
+async def test_the_first_failure_ends_it(error: GatewayError, autojump_clock: MockClock) -> None:
+    async with following(Scene(failures=[error])) as scene:
+        await trio.sleep(1)
+        assert scene.end is error
+
+
+async def test_a_refusal_ends_it_later_too(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        refusal = Forbidden("the token was revoked")
+        scene.failures.append(refusal)
+        await scene.streams[0].aclose()
+        await trio.sleep(2 * BACKOFF_MAX)
+        assert scene.end is refusal
+
+
+async def test_a_response_that_is_no_list_is_an_error(autojump_clock: MockClock) -> None:
+    async with following(Scene(listing={"result": []})) as scene:
+        await trio.sleep(1)
+        assert isinstance(scene.end, ProtocolError)
