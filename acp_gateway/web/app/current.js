@@ -1,0 +1,397 @@
+/** The open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
+import { createCopy } from "./copy.js";
+import { begin, emptyTranscript, fold, prepend } from "./fold.js";
+import { hasArrived } from "./sending.js";
+import { resolvedText } from "./words.js";
+
+/**
+ * @typedef {import("./fold_blocks.js").Transcript} Transcript
+ * @typedef {import("./sessions.js").Session} Session
+ * @typedef {{requestId: string|number, method: string, params: any, answering: boolean, error: string|null}} Request
+ * @typedef {import("./sending.js").Sending} Sending
+ * @typedef {object} Current
+ * @property {string} id
+ * @property {"loading"|"ready"|"error"|"removed"} phase - loading: the transcript is not there yet.
+ * @property {string|null} error
+ * @property {Session|null} session
+ * @property {Transcript} transcript
+ * @property {string|null} epoch
+ * @property {"none"|"more"|"loading"|"cut"} older - what lies before the transcript; cut: it is lost.
+ * @property {Request[]} pending - questions of the agent that are open.
+ * @property {Sending[]} sending
+ * @property {any} modes - `{availableModes, currentModeId}` or null.
+ * @property {any} models - `{availableModels, currentModelId}` or null.
+ * @property {any[]|null} configOptions
+ * @property {any} promptCapabilities
+ * @property {{stopReason: string|null, error: {code: number, message: string}|null}|null} turn - how the last one ended.
+ * @property {string} draft
+ */
+
+/** Updates that are fetched at once: the newest, then older ones as they are wanted. */
+const PAGE = 5000;
+/** Options of requests that only read. */
+const QUIET = { quiet: true, resend: true };
+/** Longest draft that is kept, in characters. */
+const LONGEST_DRAFT = 100_000;
+
+/**
+ * Creates the part of the store that deals with the open session.
+ * @param {object} options
+ * @param {import("./store.js").Rpc} options.rpc
+ * @param {() => number} options.clock
+ * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
+ *   removeItem: (key: string) => void}|null} options.storage
+ * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
+ * @param {(session: Session) => void} options.setSession
+ * @param {() => import("./store.js").State} options.get
+ * @param {(current: Current|null) => void} options.set
+ */
+export function createCurrent({ rpc, clock, storage, toast, setSession, get, set }) {
+  /** Counts sessions opened and resets, so that answers that come too late are known. */
+  let generation = 0;
+  /** Highest number heard of in the open session. */
+  let heard = 0;
+  /** The generation that is being fetched. */
+  let syncing = -1;
+  const copy = createCopy(storage);
+  let lastSending = 0;
+  let lastSearch = 0;
+
+  const current = () => /** @type {Current} */ (get().current);
+  const isOpen = (/** @type {string} */ id) => get().current !== null && current().id === id;
+  const change = (/** @type {Partial<Current>} */ part) => {
+    if (get().current === null) return;
+    const next = { ...current(), ...part };
+    if (part.transcript) next.sending = next.sending.filter((one) => !hasArrived(next.transcript, one));
+    set(next);
+  };
+
+  /** Fetches what is missing of the open session, and follows it from then on. */
+  const sync = async () => {
+    if (syncing === generation || get().current === null) return;
+    const mine = generation;
+    syncing = mine;
+    try {
+      // Without progress the gateway does not have what is missing.
+      for (let before = -1; before !== current().transcript.lastSeq;) {
+        before = current().transcript.lastSeq;
+        await fetchMissing(mine);
+        if (mine !== generation) return;
+        if (heard <= current().transcript.lastSeq) break;
+      }
+      heard = current().transcript.lastSeq;
+    } catch (error) {
+      const { code, message } = /** @type {any} */ (error);
+      // Without a connection nothing is wrong with the session: `connected` does it again.
+      if (mine === generation && code !== "lost" && code !== "ended") change({ phase: "error", error: message });
+    } finally {
+      if (syncing === mine) syncing = -1;
+    }
+  };
+
+  const fetchMissing = async (/** @type {number} */ mine) => {
+    const { id, epoch, transcript } = current();
+    const known = transcript.lastSeq > 0 && epoch !== null ? { since: transcript.lastSeq, epoch } : {};
+    const answer = await rpc.request("session/get", { sessionId: id, limit: PAGE, ...known }, { quiet: true });
+    if (mine !== generation) return;
+    const updates = answer.updates ?? [];
+    const now = current();
+    const afresh = answer.reset === true || (updates.length > 0 && updates[0].seq > now.transcript.lastSeq + 1);
+    const kept = afresh ? emptyTranscript() : now.transcript;
+    const empty = kept.lastSeq === 0;
+    const [states, older] = [statesOf(answer), olderOf(answer)];
+    if (empty) copy.begin({ sessionId: id, epoch: answer.epoch ?? "", older, states, updates });
+    else copy.add(updates, answer.epoch ?? "");
+    change({
+      phase: "ready",
+      error: null,
+      transcript: fold(empty ? begin(kept, states) : kept, updates),
+      epoch: answer.epoch ?? null,
+      older: empty ? older : now.older,
+      pending: (answer.pendingRequests ?? []).map((/** @type {any} */ one) => requestOf(one, now.pending)),
+      modes: answer.modes ?? null,
+      models: answer.models ?? null,
+      configOptions: answer.configOptions ?? null,
+      promptCapabilities: answer.promptCapabilities ?? null,
+    });
+    if (answer.session) setSession(answer.session);
+  };
+
+  const onNotification = (/** @type {string} */ method, /** @type {any} */ params) => {
+    if (!isOpen(params.sessionId)) return;
+    const { transcript, pending } = current();
+    if (method === "session/updated") {
+      const updates = params.updates ?? [];
+      heard = Math.max(heard, updates[updates.length - 1]?.seq ?? 0);
+      if (current().phase !== "ready") return;
+      copy.add(updates);
+      const next = fold(transcript, updates);
+      if (next !== transcript) change({ transcript: next });
+      if (next.missing !== null) void sync();
+    } else if (method === "session/reset") {
+      generation += 1;
+      heard = 0;
+      copy.end();
+      change({ phase: "loading", transcript: emptyTranscript(), epoch: null, older: "none" });
+      toast("info", "This page was too far behind, or the history was replaced: it is loaded again.", params.sessionId);
+      void sync();
+    } else if (method === "session/request") {
+      const others = pending.filter((one) => String(one.requestId) !== String(params.requestId));
+      change({ pending: [...others, requestOf(params, [])] });
+    } else if (method === "session/request_resolved") {
+      const known = pending.find((one) => String(one.requestId) === String(params.requestId));
+      if (!known) return;
+      change({ pending: pending.filter((one) => one !== known) });
+      if (!known.answering) toast("info", resolvedText(params), params.sessionId);
+    } else if (method === "session/status_changed") {
+      const { stopReason = null, error = null, status } = params;
+      if (stopReason !== null || error !== null) change({ turn: { stopReason, error } });
+      else if (status === "running") change({ turn: null });
+    }
+  };
+
+  const keptDraft = (/** @type {string} */ id) => {
+    try {
+      return storage?.getItem(`draft ${id}`) ?? "";
+    } catch {
+      return ""; // The browser keeps nothing.
+    }
+  };
+
+  /** @param {string} id */
+  const open = (id) => {
+    const before = get().current;
+    if (before?.id === id && before.phase !== "error") return;
+    close();
+    generation += 1;
+    heard = 0;
+    const left = copy.take(id);
+    if (left) copy.begin(left);
+    set({
+      id,
+      phase: "loading",
+      error: null,
+      session: get().sessions.get(id) ?? null,
+      transcript: left ? fold(begin(emptyTranscript(), left.states), left.updates) : emptyTranscript(),
+      epoch: left?.epoch ?? null,
+      older: left?.older ?? "none",
+      pending: [],
+      sending: [],
+      modes: null,
+      models: null,
+      configOptions: null,
+      promptCapabilities: null,
+      turn: null,
+      draft: keptDraft(id),
+    });
+    void sync();
+  };
+
+  const close = () => {
+    const before = get().current;
+    if (before === null) return;
+    generation += 1;
+    copy.end();
+    set(null);
+    // Without a connection there is nothing to end.
+    if (get().connection.phase === "connected") {
+      rpc.request("session/unsubscribe", { sessionId: before.id }, { quiet: true }).catch(() => {});
+    }
+  };
+
+  const send = async (/** @type {Sending} */ sending) => {
+    if (get().current === null) return;
+    const { id } = current();
+    const others = () => current().sending.filter((one) => one.key !== sending.key);
+    const after = current().transcript.lastSeq;
+    change({ sending: [...others(), { ...sending, error: null, unsure: false, after }] });
+    try {
+      await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
+      if (isOpen(id)) change({ sending: others() });
+    } catch (error) {
+      const { message, code } = /** @type {any} */ (error);
+      const unsure = code === "lost" || code === "timeout";
+      const failed = { ...sending, error: message, unsure, after };
+      if (isOpen(id)) change({ sending: [...others(), failed] });
+      else toast("error", message, id);
+    }
+  };
+
+  /**
+   * Runs an action of the open session; a failure becomes a toast.
+   * @param {string} method
+   * @param {object} params
+   * @param {(answer: any) => Partial<Current>} [effect] - on the open session, if it is still the same.
+   */
+  const act = async (method, params, effect = () => ({})) => {
+    const sessionId = get().current?.id;
+    if (sessionId === undefined) return;
+    try {
+      const answer = await rpc.request(method, { sessionId, ...params });
+      if (isOpen(sessionId)) change(effect(answer));
+    } catch (error) {
+      toast("error", /** @type {Error} */ (error).message, sessionId);
+    }
+  };
+
+  const actions = {
+    open,
+    close,
+
+    /**
+     * Sends a prompt; it stays in `sending` until the gateway has it, and after a failure.
+     * @param {any[]} blocks - ACP content blocks.
+     */
+    prompt: (blocks) => {
+      lastSending += 1;
+      return send({ key: lastSending, blocks, at: clock(), error: null, unsure: false, after: 0 });
+    },
+
+    /** Sends a failed prompt again. @param {number} key */
+    retry: async (key) => {
+      const failed = get().current?.sending.find((one) => one.key === key && one.error !== null);
+      if (failed) await send(failed);
+    },
+
+    /** Forgets a failed prompt. @param {number} key */
+    discard: (key) => {
+      const sending = get().current?.sending ?? [];
+      change({ sending: sending.filter((one) => one.key !== key || one.error === null) });
+    },
+
+    /** Stops the running turn. */
+    cancel: () => act("session/cancel", {}),
+
+    /** Keeps the transcript for the next load of the page. */
+    keepCopy: copy.save,
+
+    /** Keeps nothing for the next load of the page, which may be of another person. */
+    forgetCopy: copy.forget,
+
+    /**
+     * Answers a question of the agent.
+     * @param {string|number} requestId
+     * @param {any} response - the result of the ACP request, such as `{outcome: {outcome: "selected", optionId}}`.
+     */
+    respond: async (requestId, response) => {
+      if (get().current === null) return;
+      const { id } = current();
+      const mark = (/** @type {Partial<Request>} */ part) => {
+        if (!isOpen(id)) return;
+        change({ pending: current().pending.map((one) => (one.requestId === requestId ? { ...one, ...part } : one)) });
+      };
+      mark({ answering: true, error: null });
+      try {
+        await rpc.request("session/respond", { sessionId: id, requestId, response }, { resend: true });
+        if (isOpen(id)) change({ pending: current().pending.filter((one) => one.requestId !== requestId) });
+      } catch (error) {
+        mark({ answering: false, error: /** @type {Error} */ (error).message });
+      }
+    },
+
+    /** @param {string} modeId */
+    setMode: (modeId) =>
+      act("session/set_mode", { modeId }, () => {
+        const { modes } = current();
+        return modes ? { modes: { ...modes, currentModeId: modeId } } : {};
+      }),
+
+    /** @param {string} modelId */
+    setModel: (modelId) =>
+      act("session/set_model", { modelId }, () => {
+        const { models } = current();
+        return models ? { models: { ...models, currentModelId: modelId } } : {};
+      }),
+
+    /** @param {string} configId @param {any} value */
+    setOption: (configId, value) =>
+      act("session/set_config_option", { configId, value }, (answer) =>
+        Array.isArray(answer?.configOptions) ? { configOptions: answer.configOptions } : {},
+      ),
+
+    /** Fetches updates before the first one of the transcript, if there are any. */
+    loadOlder: async () => {
+      if (get().current?.older !== "more") return;
+      const { id, transcript } = current();
+      const mine = generation;
+      change({ older: "loading" });
+      try {
+        const before = transcript.firstSeq;
+        const answer = await rpc.request("session/get", { sessionId: id, before, limit: PAGE }, QUIET);
+        if (mine !== generation) return;
+        change({ transcript: prepend(current().transcript, answer.updates ?? []), older: olderOf(answer) });
+      } catch (error) {
+        if (mine !== generation) return;
+        change({ older: "more" });
+        toast("error", /** @type {Error} */ (error).message, id);
+      }
+    },
+
+    /**
+     * Finds files of the session's folder.
+     * @param {string} query
+     * @returns {Promise<string[]|null>} null if a later search has begun, or there is no answer.
+     */
+    searchFiles: async (query) => {
+      lastSearch += 1;
+      const mine = lastSearch;
+      try {
+        const answer = await rpc.request("files/list", { sessionId: get().current?.id, query, limit: 50 }, QUIET);
+        return mine === lastSearch ? (answer.files ?? []) : null;
+      } catch {
+        return null;
+      }
+    },
+
+    /** Keeps what is typed but not sent. @param {string} draft */
+    setDraft: (draft) => {
+      if (get().current === null) return;
+      change({ draft });
+      try {
+        if (draft === "") storage?.removeItem(`draft ${current().id}`);
+        else if (draft.length <= LONGEST_DRAFT) storage?.setItem(`draft ${current().id}`, draft);
+      } catch {
+        // The browser keeps nothing, or no more.
+      }
+    },
+  };
+
+  return {
+    actions,
+    open,
+    onNotification,
+    connected: () => {
+      if (get().current) void sync();
+    },
+    removed: () => change({ phase: "removed", pending: [], session: null }),
+  };
+}
+
+/** @param {any} answer - of session/get. @returns {any[]} payloads. */
+function statesOf({ states }) {
+  return (states ?? []).map((/** @type {any} */ one) => one.payload);
+}
+
+/** @param {any} answer - of session/get. @returns {Current["older"]} */
+function olderOf(answer) {
+  if (answer.more) return "more";
+  return answer.truncated ? "cut" : "none";
+}
+
+/**
+ * @param {any} one - of `pendingRequests`, or the params of session/request.
+ * @param {Request[]} known
+ * @returns {Request}
+ */
+function requestOf(one, known) {
+  const before = known.find((old) => String(old.requestId) === String(one.requestId));
+  const method = one.requestType ?? one.method ?? "session/request_permission";
+  const params = one.payload ?? one.request ?? {};
+  return {
+    requestId: one.requestId,
+    method,
+    params,
+    answering: before?.answering ?? false,
+    error: before?.error ?? null,
+  };
+}

@@ -1,0 +1,117 @@
+/** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
+import { html, useState } from "../vendor/standalone.module.js";
+import { diffCounts, diffRows, splitRows } from "./diff.js";
+import { counted, shortPath } from "./format.js";
+import { classes, useMedia } from "./hooks.js";
+import { Icon } from "./icons.js";
+
+/** Width of the page from which two columns of code fit beside the list of sessions. */
+const WIDE = "(min-width: 1200px)";
+
+/** Width of the page up to which one column has one line number. */
+const NARROW = "(max-width: 719px)";
+
+/** Rows shown at first of a change in the transcript, and of one to decide on; a button shows the others. */
+const FIRST_ROWS = 300;
+const FIRST_ROWS_OF_WHOLE = 5000;
+
+/** @type {WeakMap<object, {short: object[], all?: object[], counts: {added: number, deleted: number}}>} */
+const known = new WeakMap();
+
+/** The rows of a diff and its counts; computed once for each content object of an agent. */
+export function diffOf(content) {
+  let found = known.get(content);
+  if (!found) {
+    const short = diffRows(content.oldText ?? null, content.newText ?? null);
+    found = { short, counts: diffCounts(short) };
+    known.set(content, found);
+  }
+  return found;
+}
+
+function allRows(content) {
+  const found = diffOf(content);
+  found.all ??= diffRows(content.oldText ?? null, content.newText ?? null, { context: Infinity });
+  return found.all;
+}
+
+/** "+3 −1", in words for screen readers. */
+export function Counts({ counts }) {
+  return html`<span class="counts">
+    ${counts.added > 0 && html`<span class="added" aria-hidden="true">+${counts.added}</span>`}
+    ${counts.deleted > 0 && html`<span class="deleted" aria-hidden="true">−${counts.deleted}</span>`}
+    <span class="hidden">${counted(counts.added, "line")} added, ${counts.deleted} deleted</span>
+  </span>`;
+}
+
+/** One changed file. `whole` shows every row at once, unless there are thousands. */
+export function DiffView({ content, cwd, whole = false }) {
+  const wide = useMedia(WIDE);
+  const narrow = useMedia(NARROW);
+  const [more, setMore] = useState(false);
+  const [context, setContext] = useState(false);
+  const { counts, short } = diffOf(content);
+  const rows = context ? allRows(content) : short;
+  const shown = more ? rows : rows.slice(0, whole ? FIRST_ROWS_OF_WHOLE : FIRST_ROWS);
+  const isNew = content.oldText === null || content.oldText === undefined;
+  const twoColumns = wide && !isNew;
+  const expand = () => setContext(true);
+  return html`<figure class="diff">
+    <figcaption>
+      <${Icon} name=${isNew ? "plus" : "edit"} />
+      <span class="path">${shortPath(content.path, cwd)}</span>
+      ${isNew && html`<span class="muted">new file</span>`}
+      <${Counts} counts=${counts} />
+    </figcaption>
+    <table class=${classes("diff-rows", twoColumns && "side-by-side")}>
+      <tbody>
+        ${twoColumns
+          ? splitRows(shown).map((pair, i) => html`<${SplitRow} key=${i} pair=${pair} expand=${expand} />`)
+          : shown.map((row, i) => html`<${DiffRow} key=${i} row=${row} narrow=${narrow} expand=${expand} />`)}
+      </tbody>
+    </table>
+    ${shown.length < rows.length &&
+    html`<button class="quiet diff-more" onClick=${() => setMore(true)}>Show all ${rows.length} lines</button>`}
+  </figure>`;
+}
+
+const MARKS = { add: "+", del: "−", same: "" };
+
+function DiffRow({ row, narrow, expand }) {
+  if (row.kind === "skip") return html`<${Skip} row=${row} columns=${narrow ? 3 : 4} expand=${expand} />`;
+  return html`<tr class=${`diff-${row.kind}`}>
+    ${!narrow && html`<td class="number">${row.left}</td>`}
+    <td class="number">${narrow ? row.right ?? row.left : row.right}</td>
+    <td class="mark">${MARKS[row.kind]}</td>
+    <td class="code"><${Line} row=${row} /></td>
+  </tr>`;
+}
+
+function SplitRow({ pair: { left, right }, expand }) {
+  if (left?.kind === "skip") return html`<${Skip} row=${left} columns="6" expand=${expand} />`;
+  return html`<tr>
+    <${Half} row=${left} number=${left?.left} />
+    <${Half} row=${right} number=${right?.right} />
+  </tr>`;
+}
+
+function Half({ row, number }) {
+  if (!row) return html`<td class="number diff-none" /><td class="mark diff-none" /><td class="code diff-none" />`;
+  const kind = `diff-${row.kind}`;
+  return html`
+    <td class=${classes("number", kind)}>${number}</td>
+    <td class=${classes("mark", kind)}>${MARKS[row.kind]}</td>
+    <td class=${classes("code", kind)}><${Line} row=${row} /></td>
+  `;
+}
+
+function Line({ row }) {
+  const text = row.words ? row.words.map((word) => (word.changed ? html`<mark>${word.text}</mark>` : word.text)) : row.text;
+  return html`${text}${row.noNewline && row.kind !== "same" && html`<span class="muted no-newline"> (no newline at the end)</span>`}`;
+}
+
+function Skip({ row, columns, expand }) {
+  return html`<tr class="diff-skip">
+    <td colspan=${columns}><button class="quiet" onClick=${expand}>${counted(row.count, "unchanged line")}</button></td>
+  </tr>`;
+}

@@ -1,0 +1,241 @@
+/** Shapes of a transcript and of its blocks, and the rules by which blocks join. */
+import { isObject, locationsOf, toolContentOf } from "./content.js";
+import { plain } from "./format.js";
+
+/**
+ * @typedef {import("./content.js").Part} Part
+ * @typedef {object} Block
+ * @property {string} key - unique and stable, for lists of vnodes.
+ * @property {"user"|"agent"|"thought"|"tool"|"plan"|"note"} kind
+ * @property {number} seq - number of its first update.
+ * @property {number|null} at - time of its first update, ms since 1970.
+ * @property {number|null} until - time of its last update.
+ * @property {string|null} sub - the sub-agent: its session, or the id of the tool call that runs it.
+ * @property {number} pos - its index, for fold.js.
+ * @property {Part[]} [parts] - user, agent, thought.
+ * @property {string|null} [messageId]
+ * @property {string} [id] - tool: its toolCallId; note "subagent": its session.
+ * @property {string} [title]
+ * @property {string} [toolKind]
+ * @property {string} [status] - tool: pending, in_progress, completed, failed, or another word of the agent.
+ * @property {import("./content.js").Location[]} [locations]
+ * @property {import("./content.js").ToolContent[]} [content]
+ * @property {any} [rawInput]
+ * @property {any} [rawOutput]
+ * @property {Record<string, {output: string, exitCode: number|null, signal: string|null}>} [terminals] - by terminalId.
+ * @property {number} [given] - the members that updates of this block have set, for fold.js.
+ * @property {import("./content.js").PlanEntry[]} [entries] - plan.
+ * @property {"subagent"|"notice"|"unknown"} [note]
+ * @property {string} [severity] - note "notice": info, warning, error, or another word of the agent.
+ * @property {string} [updateType] - note "unknown".
+ * @property {any[]} [payloads] - note "unknown": the last of them.
+ * @property {number} [count] - note "unknown": how many there were.
+ * @property {string} [description] - notes "subagent" and "notice".
+ * @property {any} [state] - note "subagent".
+ * @typedef {object} Transcript
+ * @property {number} version - grows with each change.
+ * @property {number} firstSeq - 0 while empty.
+ * @property {number} lastSeq - 0 while empty.
+ * @property {Block[]} blocks
+ * @property {{since: number, next: number}|null} missing - updates between these numbers have not come.
+ * @property {import("./content.js").PlanEntry[]|null} plan - the last plan of the session itself.
+ * @property {any[]|null} commands
+ * @property {string|null} modeId
+ * @property {any[]|null} configOptions
+ * @property {{used: number, size: number, cost: any}|null} usage
+ * @property {string|null} title
+ * @property {Map<string, Block>} byTool - by toolKey.
+ * @property {Map<string, number>} places - positions of the blocks that later updates change, for fold.js.
+ * @property {Map<string, number>} lanes - positions of the last block of each lane, for fold.js.
+ * @property {Set<string>} seen - state members that an update has set, for fold.js.
+ */
+
+/** Pause, in ms, after which a chunk of the user begins another message. */
+const PAUSE = 1000;
+/** Members of a tool call, as bits of `given`. */
+const GIVEN = { title: 1, toolKind: 2, status: 4, locations: 8, content: 16, rawInput: 32, rawOutput: 64 };
+/** Members of a transcript that state updates set. */
+export const STATE = /** @type {const} */ (["plan", "commands", "modeId", "configOptions", "usage", "title"]);
+
+/** @returns {Transcript} */
+export function emptyTranscript() {
+  return {
+    version: 0,
+    firstSeq: 0,
+    lastSeq: 0,
+    blocks: [],
+    missing: null,
+    plan: null,
+    commands: null,
+    modeId: null,
+    configOptions: null,
+    usage: null,
+    title: null,
+    byTool: new Map(),
+    places: new Map(),
+    lanes: new Map(),
+    seen: new Set(),
+  };
+}
+
+/**
+ * Returns the key of a tool call in `byTool`.
+ * @param {string} toolCallId
+ * @param {string|null} [sub] - the session of the sub-agent, if it is one's.
+ */
+export function toolKey(toolCallId, sub = null) {
+  return sub === null ? toolCallId : `${sub}\n${toolCallId}`;
+}
+
+/**
+ * Makes a tool call of which nothing is known yet.
+ * @param {Block} block
+ * @param {string} id
+ * @returns {Block}
+ */
+export function emptyTool({ key, kind, seq, at, until, sub, pos }, id) {
+  const common = { key, kind, seq, at, until, sub, pos, id, title: "", toolKind: "other", status: "pending" };
+  return { ...common, locations: [], content: [], rawInput: null, rawOutput: null, terminals: {}, given: 0 };
+}
+
+/**
+ * Sets the members of a tool call that an update gives.
+ * @param {Block} block
+ * @param {Record<string, any>} payload
+ * @returns {number} their bits.
+ */
+export function setMembers(block, payload) {
+  const { title, kind, status, locations, content, rawInput, rawOutput } = payload;
+  let given = 0;
+  if (isGiven(title)) {
+    block.title = plain(title);
+    given |= GIVEN.title;
+  }
+  if (isGiven(kind)) {
+    block.toolKind = plain(kind);
+    given |= GIVEN.toolKind;
+  }
+  if (isGiven(status)) {
+    block.status = plain(status);
+    given |= GIVEN.status;
+  }
+  if (isGiven(locations)) {
+    block.locations = locationsOf(locations);
+    given |= GIVEN.locations;
+  }
+  if (isGiven(content)) {
+    block.content = toolContentOf(content);
+    given |= GIVEN.content;
+  }
+  if (isGiven(rawInput)) {
+    block.rawInput = rawInput;
+    given |= GIVEN.rawInput;
+  }
+  if (isGiven(rawOutput)) {
+    block.rawOutput = rawOutput;
+    given |= GIVEN.rawOutput;
+  }
+  return given;
+}
+
+/** @param {any} value */
+function isGiven(value) {
+  return value !== undefined && value !== null;
+}
+
+/**
+ * Reads a state update.
+ * @param {Record<string, any>} payload
+ * @returns {Partial<Transcript>|null} the members that it sets; null if it is none.
+ */
+export function stateChanges(payload) {
+  const list = (/** @type {any} */ value) => (Array.isArray(value) ? value : []);
+  switch (payload.sessionUpdate) {
+    case "available_commands_update":
+      return { commands: list(payload.availableCommands) };
+    case "current_mode_update":
+      return { modeId: plain(payload.currentModeId) || null };
+    case "config_option_update":
+      return { configOptions: list(payload.configOptions) };
+    case "usage_update": {
+      const { used, size, cost = null } = payload;
+      return { usage: { used: Number(used) || 0, size: Number(size) || 0, cost } };
+    }
+    case "session_info_update":
+      return payload.title === undefined ? {} : { title: plain(payload.title) || null };
+    default:
+      return null;
+  }
+}
+
+/**
+ * Tells whether a message continues the last one of its lane.
+ * @param {Block} last
+ * @param {Block} message
+ */
+export function continues(last, message) {
+  if (last.kind !== message.kind || last.messageId !== message.messageId) return false;
+  return message.kind !== "user" || message.at === null || last.until === null || message.at - last.until <= PAUSE;
+}
+
+/**
+ * Changes a block as the updates of a newer block of the same place did.
+ * @param {Block} block
+ * @param {Block} newer
+ */
+export function merge(block, newer) {
+  const given = newer.given ?? 0;
+  block.until = newer.until;
+  block.given = (block.given ?? 0) | given;
+  if (block.kind === "note") {
+    if (given & 1) block.title = newer.title;
+    if (given & 2) block.description = newer.description;
+    if (given & 4) block.state = newer.state;
+    return;
+  }
+  const content = given & GIVEN.content ? newer.content : [...(block.content ?? []), ...(newer.content ?? [])];
+  for (const [name, bit] of Object.entries(GIVEN)) {
+    if (given & bit) /** @type {any} */ (block)[name] = /** @type {any} */ (newer)[name];
+  }
+  block.content = content;
+  const terminals = { ...block.terminals };
+  for (const [id, { output, exitCode, signal }] of Object.entries(newer.terminals ?? {})) {
+    const old = terminals[id] ?? { output: "", exitCode: null, signal: null };
+    terminals[id] = { output: old.output + output, exitCode: exitCode ?? old.exitCode, signal: signal ?? old.signal };
+  }
+  block.terminals = terminals;
+}
+
+/**
+ * Adds the output of a terminal that an agent runs itself, as some agents report it in `_meta`.
+ * @param {NonNullable<Block["terminals"]>} terminals
+ * @param {any} meta
+ */
+export function withTerminal(terminals, meta) {
+  if (!isObject(meta)) return terminals;
+  let result = terminals;
+  for (const name of ["terminal_info", "terminal_output", "terminal_exit"]) {
+    const about = meta[name];
+    if (!isObject(about)) continue;
+    const id = plain(about.terminal_id);
+    const old = result[id] ?? { output: "", exitCode: null, signal: null };
+    result = {
+      ...result,
+      [id]: {
+        output: old.output + (name === "terminal_output" ? plain(about.data) : ""),
+        exitCode: typeof about.exit_code === "number" ? about.exit_code : old.exitCode,
+        signal: typeof about.signal === "string" ? about.signal : old.signal,
+      },
+    };
+  }
+  return result;
+}
+
+/**
+ * Returns the tool call that runs the sub-agent of an update, as some agents report it in `_meta`.
+ * @param {Record<string, any>} payload
+ */
+export function parentTool(payload) {
+  const about = payload._meta?.claudeCode?.parentToolUseId;
+  return typeof about === "string" ? about : null;
+}

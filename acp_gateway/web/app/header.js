@@ -1,0 +1,62 @@
+/** The head of a session: title, agent, folder, presence and usage; and the state of the connection in words. */
+import { html } from "../vendor/standalone.module.js";
+import { countText, shortPath, titleOf, visible } from "./format.js";
+import { classes, useNow } from "./hooks.js";
+import { Icon } from "./icons.js";
+import { ActionMenu } from "./menus.js";
+import { connectionText, presenceText, statusOf } from "./words.js";
+
+/** The head. Buttons that change something are left out for an observer. */
+export function Header({ session, transcript, agents, info, onBack, onShare, actions }) {
+  const agent = agents.find(({ name }) => name === session.agentType);
+  const presence = presenceText(session.clients);
+  const status = statusOf(session);
+  const menu = session.mayControl === false ? [] : [
+    { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
+    { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
+  ];
+  return html`<header class="head">
+    ${onBack && html`<a class="icon-button back" href="#/" aria-label="All sessions" onClick=${onBack}><${Icon} name="back" /></a>`}
+    <div class="head-text">
+      <h1>${titleOf(session)}</h1>
+      <p class="head-facts">
+        <span class=${classes("state", `is-${status.name}`)}>${status.text}</span>
+        <span>${visible(agent?.title ?? session.agentType)}</span>
+        <span class="path">${visible(session.workspace ?? "") || shortPath(session.cwd)}</span>
+        ${presence && html`<span class="presence">${presence}</span>`}
+      </p>
+    </div>
+    <${Usage} usage=${transcript?.usage} />
+    ${info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
+    ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
+  </header>`;
+}
+
+/** How much of its context the agent has used. */
+function Usage({ usage }) {
+  if (!usage?.size) return null;
+  const percent = Math.min(100, Math.round((usage.used / usage.size) * 100));
+  const cost = typeof usage.cost?.amount === "number" && usage.cost.amount > 0
+    ? `, ${usage.cost.amount.toFixed(2)} ${visible(usage.cost.currency)}` : "";
+  const text = `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
+  return html`<span class="usage" title=${text}>
+    <svg viewBox="0 0 20 20" role="img" aria-label=${text}>
+      <circle class="usage-all" cx="10" cy="10" r="7" pathLength="100" />
+      <circle class="usage-part" cx="10" cy="10" r="7" pathLength="100" stroke-dasharray=${`${percent} 100`} />
+    </svg>
+    <span aria-hidden="true">${percent}%</span>
+  </span>`;
+}
+
+/** A line with the state of the connection, unless there is nothing to say. */
+export function ConnectionLine({ connection, onRetry }) {
+  const now = useNow(connection.phase === "away" ? 1000 : 60000);
+  const text = connectionText(connection, now);
+  if (text === null) return html`<div class="connection-space" role="status"></div>`;
+  return html`<div class="connection-space" role="status">
+    <p class=${classes("connection", `is-${connection.phase}`)}>
+      <span>${text}</span>
+      ${connection.phase === "away" && html`<button class="quiet" onClick=${onRetry}>Try now</button>`}
+    </p>
+  </div>`;
+}

@@ -1,0 +1,211 @@
+/** The page: connects, follows the address, and shows the list beside the open session. */
+import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
+import { createAttention } from "./attention.js";
+import { Dialog } from "./dialog.js";
+import { titleOf, visible } from "./format.js";
+import { ConnectionLine } from "./header.js";
+import { classes, useMedia } from "./hooks.js";
+import { Icon } from "./icons.js";
+import { NewSession } from "./new_session.js";
+import { makeRoute, parseRoute } from "./route.js";
+import { createRpc } from "./rpc.js";
+import { SessionList } from "./session_list.js";
+import { SessionView } from "./session_view.js";
+import { Share } from "./share.js";
+import { isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
+import { createStore, frameOf } from "./store.js";
+import { followViewport } from "./viewport.js";
+
+/** Width from which the list and a session stand side by side. */
+const WIDE = "(min-width: 720px)";
+
+/** Time in ms for which a message of the page stays, and for which one about a failure does. */
+const TOAST_TIME = { info: 5000, error: 15000 };
+
+const attention = createAttention(window);
+const rpc = createRpc({
+  open: () => new WebSocket(new URL("./ws", document.baseURI.replace(/^http/, "ws"))),
+  check: async () => ((await isSignedIn()) ? "ok" : "refused"),
+  onState: (connection) => store.onState(connection),
+  onNotification: (method, params) => store.onNotification(method, params),
+});
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(window) });
+store.reconnect = () => rpc.wake();
+// A phone may end a hidden page without another word.
+addEventListener("pagehide", () => store.keepCopy());
+document.addEventListener("visibilitychange", () => document.hidden && store.keepCopy());
+
+function storageOf({ sessionStorage }) {
+  try {
+    sessionStorage.getItem("");
+    return sessionStorage;
+  } catch {
+    return null; // The browser keeps nothing for this page.
+  }
+}
+
+/** Said where a page that was connected is refused: signed out elsewhere, its token revoked, or its time over. */
+const SIGNED_OUT = "This browser is not signed in any more.";
+
+/** Use a sign-in code of the address. Returns why that failed, or null. */
+async function redeem(code) {
+  try {
+    await signIn(code);
+    return null;
+  } catch (error) {
+    return error.message;
+  }
+}
+
+/** Load the page again, without what belongs to the person that was signed in before. */
+function startAfresh() {
+  store.forgetCopy();
+  location.reload();
+}
+
+function App() {
+  const [state, setState] = useState(store.state);
+  const [route, setRoute] = useState(() => parseRoute(location.hash));
+  const [problem, setProblem] = useState(null);
+  const [dialog, setDialog] = useState(null);
+  const [archived, setArchived] = useState(null);
+  const wide = useMedia(WIDE);
+
+  useEffect(() => store.subscribe(setState), []);
+  useEffect(() => {
+    let begun = false;
+    const follow = async () => {
+      const next = parseRoute(location.hash);
+      if (next.code !== null) {
+        history.replaceState(null, "", makeRoute(next));
+        const failure = await redeem(next.code);
+        if (failure === null) store.forgetCopy();
+        setProblem(failure);
+        // What is here belongs to the person that was signed in before.
+        if (failure === null && begun) location.reload();
+      }
+      begun = true;
+      setRoute({ ...next, code: null });
+      rpc.connect();
+    };
+    const wake = () => {
+      if (!document.hidden) rpc.wake();
+    };
+    follow();
+    window.addEventListener("hashchange", follow);
+    window.addEventListener("online", wake);
+    document.addEventListener("visibilitychange", wake);
+    return () => {
+      window.removeEventListener("hashchange", follow);
+      window.removeEventListener("online", wake);
+      document.removeEventListener("visibilitychange", wake);
+    };
+  }, []);
+
+  const only = state.info?.session ?? null;
+  const wanted = route.sessionId ?? only;
+  useEffect(() => {
+    if (wanted !== null) store.open(wanted);
+    else store.close();
+  }, [wanted]);
+  useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
+  const sessions = state.order.map((id) => state.sessions.get(id));
+  useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
+
+  if (state.connection.phase === "refused") return html`<${SignIn} problem=${problem ?? (state.listed ? SIGNED_OUT : null)} done=${startAfresh} />`;
+  if (!state.listed) return html`<${Splash} state=${state} />`;
+
+  const close = () => {
+    setDialog(null);
+    if (parseRoute(location.hash).agent !== null) location.hash = makeRoute();
+  };
+  const showArchived = async (shown) => {
+    const answer = shown ? await rpc.request("session/list", { archived: true }).catch((error) => store.toast("error", error.message)) : null;
+    setArchived(answer?.sessions ?? null);
+  };
+  const leave = async () => {
+    await signOut();
+    sessionStorage.clear();
+    startAfresh();
+  };
+  const create = async (options, prompt) => {
+    location.hash = makeRoute({ sessionId: await store.newSession(options) });
+    if (prompt) store.prompt([{ type: "text", text: prompt }]);
+  };
+  const known = new Set(state.order);
+  const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
+  const showList = only === null && (wide || state.current === null);
+  const showView = wide || state.current !== null;
+  const mayStart = state.info.role !== "observer" && !state.info.guest;
+  return html`<div class=${classes("app", showList && showView && "is-split")}>
+    ${showList && html`<${showView ? "div" : "main"} class="side">
+      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`}
+      <${SessionList} sessions=${listed} listed=${state.listed} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
+        connected=${state.connection.phase === "connected"}
+        archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
+        attention=${attention} onSignOut=${leave} />
+    </${showView ? "div" : "main"}>`}
+    ${state.current !== null
+      ? html`<${SessionView} state=${state} store=${store} route=${route} onBack=${wide || only !== null ? null : () => {}}
+          onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
+      : showView && html`<${NothingOpen} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} onClose=${close} create=${create} />`}
+    ${dialog === "share" && html`<${Share} share=${store.share} onClose=${close} />`}
+    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} onClose=${close} remove=${async () => {
+      await store.remove(state.current.id);
+      location.hash = makeRoute();
+    }} />`}
+    <${Toasts} toasts=${state.toasts} />
+  </div>`;
+}
+
+/** What is shown until the gateway has answered for the first time. */
+function Splash({ state: { connection, toasts } }) {
+  return html`<main class="splash">
+    <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
+    ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
+    <${Toasts} toasts=${toasts} />
+    ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
+  </main>`;
+}
+
+function NothingOpen({ connection, mayStart, onNew }) {
+  return html`<main class="view is-empty">
+    <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    <div class="message">
+      <p>Choose a session from the list${mayStart ? ", or start a new one." : "."}</p>
+      ${mayStart && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New session</button>`}
+    </div>
+  </main>`;
+}
+
+function Delete({ session, remove, onClose }) {
+  const [error, setError] = useState(null);
+  const run = () => remove().then(onClose, (failure) => setError(failure.message));
+  return html`<${Dialog} title="Delete this session?" onClose=${onClose}>
+    <p>“${session ? titleOf(session) : "It"}” and its history are removed for everyone. This can't be undone.</p>
+    ${error && html`<p class="error" role="alert">${visible(error)}</p>`}
+    <div class="dialog-actions">
+      <button class="secondary" onClick=${onClose}>Keep it</button>
+      <button class="primary is-danger" onClick=${run}>Delete</button>
+    </div>
+  </${Dialog}>`;
+}
+
+function Toasts({ toasts }) {
+  return html`<div class="toasts" role="status">${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} />`)}</div>`;
+}
+
+function Toast({ toast }) {
+  useEffect(() => {
+    const timer = setTimeout(() => store.dismiss(toast.id), TOAST_TIME[toast.kind]);
+    return () => clearTimeout(timer);
+  }, []);
+  return html`<p class=${classes("toast", `is-${toast.kind}`)}>
+    <span>${visible(toast.text)}</span>
+    <button class="icon-button" aria-label="Dismiss" onClick=${() => store.dismiss(toast.id)}><${Icon} name="close" /></button>
+  </p>`;
+}
+
+followViewport(window);
+render(html`<${App} />`, document.getElementById("app"));

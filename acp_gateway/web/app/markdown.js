@@ -1,0 +1,244 @@
+/**
+ * Renders Markdown as vnodes, by a table of the types of tokens.
+ *
+ * Nothing is parsed as HTML: tags, comments and declarations are text. Links lead to http, https and mailto only,
+ * images are shown only where nothing has to be fetched.
+ */
+import { oneLine, plain, visible } from "./format.js";
+import { linksOf, segmentsOf, segmentTokens, Steps, tokens } from "./markdown_lexer.js";
+
+export { tokens };
+
+const DATA_IMAGE = /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/;
+
+/** @typedef {(tag: string, attributes: object|null, ...children: any[]) => any} H */
+
+/**
+ * Renders Markdown.
+ * @param {H} h - makes a vnode.
+ * @param {unknown} source
+ * @param {Map<string, any>} [cache] - of this text, kept while it grows: what was rendered before is returned again.
+ * @returns {any[]} vnodes and strings.
+ */
+export function renderMarkdown(h, source, cache = new Map()) {
+  const { segments, rest } = segmentsOf(source);
+  const links = linksOf(segments);
+  // Another definition may change any segment.
+  const definitions = JSON.stringify(links);
+  if (cache.get("") !== definitions) cache.clear();
+  const before = new Map(cache);
+  cache.clear();
+  cache.set("", definitions);
+  const steps = new Steps();
+  /** @type {any[]} */
+  const nodes = [];
+  segments.forEach((segment, index) => {
+    const key = `${index} ${segment}`;
+    const known = before.get(key) ?? all(h, segmentTokens(segment, links, steps));
+    cache.set(key, known);
+    nodes.push(...known);
+  });
+  if (rest !== "") nodes.push(h("div", { class: "plain" }, visible(rest)));
+  return nodes;
+}
+
+/**
+ * Returns a link's address if it may be followed: http, https and mailto, without credentials.
+ * @param {unknown} url
+ * @returns {string|null}
+ */
+export function safeLink(url) {
+  const text = plain(url).trim();
+  // eslint-disable-next-line no-control-regex
+  if (text.length > 4096 || /[\u0000-\u0020\u007f-\u009f]/.test(text)) return null;
+  if (!/^(?:https?:\/\/|mailto:)[^/\\]/i.test(text)) return null;
+  try {
+    const parsed = new URL(text);
+    const known = ["http:", "https:", "mailto:"].includes(parsed.protocol);
+    return known && parsed.username === "" && parsed.password === "" ? parsed.href : null;
+  } catch {
+    return null;
+  }
+}
+
+/**
+ * Returns an image's address if it may be loaded: data: of a bitmap, or blob:.
+ * @param {unknown} url
+ * @returns {string|null}
+ */
+export function safeImage(url) {
+  const text = plain(url).trim();
+  return DATA_IMAGE.test(text) || /^blob:[\w+.-]+:\/\/[\w.:[\]-]+\/[\w-]+$/.test(text) ? text : null;
+}
+
+/** Vnodes by type of token; a type that is not here becomes its text. */
+const TABLE = Object.assign(Object.create(null), {
+  space: () => null,
+  def: () => null,
+  br: (/** @type {H} */ h) => h("br", null),
+  hr: (/** @type {H} */ h) => h("hr", null),
+  // The page has its own h1 and h2.
+  heading: (/** @type {H} */ h, /** @type {any} */ t) => h(`h${Math.min(6, Number(t.depth) + 2)}`, null, inner(h, t)),
+  paragraph: (/** @type {H} */ h, /** @type {any} */ t) => h("p", null, inner(h, t)),
+  plain: (/** @type {H} */ h, /** @type {any} */ t) => h("div", { class: "plain" }, visible(t.text)),
+  blockquote: (/** @type {H} */ h, /** @type {any} */ t) => h("blockquote", null, inner(h, t)),
+  strong: (/** @type {H} */ h, /** @type {any} */ t) => h("strong", null, inner(h, t)),
+  em: (/** @type {H} */ h, /** @type {any} */ t) => h("em", null, inner(h, t)),
+  del: (/** @type {H} */ h, /** @type {any} */ t) => h("del", null, inner(h, t)),
+  codespan: (/** @type {H} */ h, /** @type {any} */ t) => h("code", null, visible(t.text)),
+  escape: (/** @type {H} */ _h, /** @type {any} */ t) => plain(t.text),
+  checkbox: (/** @type {H} */ h, /** @type {any} */ t) =>
+    h("input", { type: "checkbox", disabled: true, checked: Boolean(t.checked) }),
+  text: (/** @type {H} */ h, /** @type {any} */ t) =>
+    Array.isArray(t.tokens) ? inner(h, t) : unescaped(plain(t.text)),
+  code,
+  list,
+  table,
+  link,
+  image,
+});
+
+/**
+ * Renders tokens; neighbouring strings are joined.
+ * @param {H} h
+ * @param {any[]} list
+ * @returns {any[]}
+ */
+function all(h, list) {
+  /** @type {any[]} */
+  const nodes = [];
+  for (const token of list) {
+    const render = TABLE[token.type];
+    const found = render ? render(h, token) : plain(token.raw ?? token.text);
+    for (const node of Array.isArray(found) ? found : [found]) {
+      const last = nodes.length - 1;
+      if (typeof node === "string" && typeof nodes[last] === "string") nodes[last] += node;
+      else if (node !== null) nodes.push(node);
+    }
+  }
+  return nodes;
+}
+
+/**
+ * @param {H} h
+ * @param {any} token
+ */
+function inner(h, token) {
+  return Array.isArray(token.tokens) ? all(h, token.tokens) : [unescaped(plain(token.text))];
+}
+
+/**
+ * @param {H} h
+ * @param {any} token
+ */
+function code(h, token) {
+  const language = /^[A-Za-z0-9+#._-]{1,24}/.exec(plain(token.lang))?.[0] ?? null;
+  return h("pre", language === null ? null : { "data-language": language }, h("code", null, visible(token.text)));
+}
+
+/**
+ * @param {H} h
+ * @param {any} token
+ */
+function list(h, token) {
+  const items = token.items.map((/** @type {any} */ item) => {
+    return h("li", item.task ? { class: "task" } : null, inner(h, item));
+  });
+  if (!token.ordered) return h("ul", null, items);
+  const start = Number(token.start);
+  return h("ol", Number.isInteger(start) && start !== 1 ? { start } : null, items);
+}
+
+/**
+ * @param {H} h
+ * @param {any} token
+ */
+function table(h, token) {
+  const row = (/** @type {string} */ tag, /** @type {any[]} */ cells) => {
+    const columns = cells.map((cell, i) => {
+      const align = token.align[i];
+      const known = align === "left" || align === "right" || align === "center";
+      return h(tag, known ? { class: `align-${align}` } : null, inner(h, cell));
+    });
+    return h("tr", null, columns);
+  };
+  const body = token.rows.map((/** @type {any[]} */ cells) => row("td", cells));
+  return h(
+    "div",
+    { class: "table" },
+    h("table", null, h("thead", null, row("th", token.header)), h("tbody", null, body)),
+  );
+}
+
+/**
+ * @param {H} h
+ * @param {any} token
+ */
+function link(h, token) {
+  return anchor(h, unescaped(plain(token.href)), inner(h, token));
+}
+
+/**
+ * Renders an image, or a link to it if it would have to be fetched.
+ * @param {H} h
+ * @param {any} token
+ */
+function image(h, token) {
+  const href = unescaped(plain(token.href));
+  const alt = unescaped(plain(token.text));
+  const source = safeImage(href);
+  if (source !== null) return h("img", { src: source, alt: oneLine(alt) });
+  return anchor(h, href, [oneLine(alt) || "image"]);
+}
+
+/**
+ * @param {H} h
+ * @param {string} url
+ * @param {any[]} children
+ */
+function anchor(h, url, children) {
+  const href = safeLink(url);
+  const title = oneLine(href ?? url, 500);
+  if (href === null) return h("span", { class: "no-link", title }, children);
+  return h("a", { href, title, target: "_blank", rel: "noopener noreferrer" }, children);
+}
+
+const ENTITIES = Object.assign(Object.create(null), {
+  amp: "&",
+  lt: "<",
+  gt: ">",
+  quot: '"',
+  apos: "'",
+  nbsp: "\u00a0",
+  copy: "\u00a9",
+  reg: "\u00ae",
+  trade: "\u2122",
+  hellip: "\u2026",
+  mdash: "\u2014",
+  ndash: "\u2013",
+  larr: "\u2190",
+  rarr: "\u2192",
+  uarr: "\u2191",
+  darr: "\u2193",
+  times: "\u00d7",
+  deg: "\u00b0",
+  middot: "\u00b7",
+  bull: "\u2022",
+  laquo: "\u00ab",
+  raquo: "\u00bb",
+  euro: "\u20ac",
+});
+
+/**
+ * Replaces character references by their characters, which stay text.
+ * @param {string} text
+ */
+function unescaped(text) {
+  if (!text.includes("&")) return text;
+  return text.replace(/&(?:#(\d{1,7})|#[xX]([0-9a-fA-F]{1,6})|([A-Za-z]{2,8}));/g, (whole, decimal, hex, name) => {
+    if (name !== undefined) return ENTITIES[name] ?? whole;
+    const point = decimal !== undefined ? parseInt(decimal, 10) : parseInt(hex, 16);
+    const valid = point > 0 && point <= 0x10ffff && !(point >= 0xd800 && point <= 0xdfff);
+    return valid ? String.fromCodePoint(point) : "\ufffd";
+  });
+}

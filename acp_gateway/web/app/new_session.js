@@ -1,0 +1,64 @@
+/** The dialog that starts a session: agent, workspace, the first prompt, title. */
+import { html, useState } from "../vendor/standalone.module.js";
+import { Dialog } from "./dialog.js";
+import { oneLine, visible } from "./format.js";
+
+/** Characters of a title that is taken from the first prompt. */
+const LONGEST_TITLE = 80;
+
+/** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent. */
+export function NewSession({ agents, preferred, create, onClose }) {
+  const [agentName, setAgentName] = useState(
+    () => (agents.find(({ name }) => name === preferred) ?? agents.find((agent) => agent.default) ?? agents[0])?.name,
+  );
+  const agent = agents.find(({ name }) => name === agentName);
+  const workspaces = agent?.workspaces ?? [];
+  const [chosenPath, setPath] = useState(null);
+  const [prompt, setPrompt] = useState("");
+  const [title, setTitle] = useState("");
+  const [state, setState] = useState({ busy: false, error: null });
+  const path = workspaces.some((workspace) => workspace.path === chosenPath) ? chosenPath : workspaces[0]?.path;
+  const submit = async (event) => {
+    event.preventDefault();
+    setState({ busy: true, error: null });
+    try {
+      const name = title.trim() || oneLine(prompt.trim().split("\n", 1)[0], LONGEST_TITLE);
+      await create({ agentType: agentName, cwd: path, title: name || undefined }, prompt.trim());
+      onClose();
+    } catch (error) {
+      setState({ busy: false, error: error.message });
+    }
+  };
+  return html`<${Dialog} title="New session" onClose=${onClose}>
+    <form onSubmit=${submit}>
+      ${agents.length > 1 && html`<${Choices} legend="Agent" name="agent" value=${agentName} onChoice=${setAgentName}
+        choices=${agents.map((one) => ({ value: one.name, title: one.title ?? one.name }))} />`}
+      ${workspaces.length > 0 && html`<${Choices} legend="Workspace" name="workspace" value=${path} onChoice=${setPath}
+        choices=${workspaces.map((workspace) => ({ value: workspace.path, title: workspace.name, hint: workspace.path }))} />`}
+      <label class="field"><span>First prompt <span class="muted">optional</span></span>
+        <textarea rows="3" value=${prompt} onInput=${(event) => setPrompt(event.target.value)}
+          onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit()}></textarea>
+      </label>
+      <label class="field"><span>Title <span class="muted">optional</span></span>
+        <input type="text" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
+      </label>
+      ${agents.length === 0 && html`<p class="muted">No agent is configured for you.</p>`}
+      ${state.error && html`<p class="error" role="alert">${visible(state.error)}</p>`}
+      <div class="dialog-actions">
+        <button type="button" class="secondary" onClick=${onClose}>Cancel</button>
+        <button class="primary" disabled=${state.busy || !agent}>${state.busy ? "Starting the agent…" : "Start"}</button>
+      </div>
+    </form>
+  </${Dialog}>`;
+}
+
+function Choices({ legend, name, value, choices, onChoice }) {
+  return html`<fieldset class="choice-list">
+    <legend>${legend}</legend>
+    ${choices.map((choice) => html`<label key=${choice.value}>
+      <input type="radio" name=${name} value=${choice.value} checked=${choice.value === value} onChange=${() => onChoice(choice.value)} />
+      <span class="choice-title">${visible(choice.title)}</span>
+      ${choice.hint && html`<span class="path muted">${visible(choice.hint)}</span>`}
+    </label>`)}
+  </fieldset>`;
+}

@@ -1,0 +1,72 @@
+/** The list of sessions: those that need the user first, then live ones, then earlier ones. */
+import { html, useState } from "../vendor/standalone.module.js";
+import { ageText, shortPath, titleOf, visible } from "./format.js";
+import { classes, Pure, useNow } from "./hooks.js";
+import { Icon } from "./icons.js";
+import { makeRoute } from "./route.js";
+import { grouped, matches, statusOf } from "./words.js";
+
+/** Sessions from which on a filter is of use. */
+const FILTER_FROM = 6;
+
+export function SessionList({ sessions, listed, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut }) {
+  const [filter, setFilter] = useState("");
+  const now = useNow(30000);
+  const shown = filter.trim() === "" ? sessions : sessions.filter((session) => matches(session, filter.trim()));
+  return html`<nav class="list" aria-label="Sessions">
+    <header class="list-head">
+      <h1>Sessions</h1>
+      ${onNew && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New</button>`}
+    </header>
+    ${(sessions.length >= FILTER_FROM || filter !== "") && html`<div class="filter">
+      <${Icon} name="search" />
+      <input type="search" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
+    </div>`}
+    <div class="list-rows">
+      ${grouped(shown).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
+        <h2>${group.name}</h2>
+        <ul>${group.sessions.map((session) => html`<li key=${session.id}>
+          <${SessionRow} session=${session} agents=${agents} isCurrent=${session.id === currentId} now=${now} />
+        </li>`)}</ul>
+      </section>`)}
+      ${listed && shown.length === 0 && html`<${Empty} filter=${filter} onNew=${onNew} />`}
+      <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
+        <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
+      </button>
+    </div>
+    <footer class="list-foot">
+      <span class="who" title=${info?.version ? `acp-gateway ${info.version}` : undefined}>
+        ${info ? visible(info.identity) : ""} <span class="muted">${connected ? "connected" : "away"}${info?.role === "observer" ? ", looks on" : ""}</span>
+      </span>
+      <${NotifyButton} attention=${attention} />
+      <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
+    </footer>
+  </nav>`;
+}
+
+/** A row; there may be a thousand, and while an agent speaks none of them changes. */
+class SessionRow extends Pure {
+  render({ session, agents, isCurrent, now }) {
+    const status = statusOf(session);
+    const agent = agents.find(({ name }) => name === session.agentType);
+    const age = ageText(session.updatedAt ?? session.createdAt, now);
+    return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : undefined}>
+      <span class="session-title">${titleOf(session)}</span>
+      <span class="session-facts">${[age, visible(agent?.title ?? session.agentType), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
+      ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text}</span>`}
+    </a>`;
+  }
+}
+
+function Empty({ filter, onNew }) {
+  if (filter) return html`<p class="empty">No session matches “${filter}”.</p>`;
+  return html`<p class="empty">No sessions yet. ${onNew ? "Start one here, or in an editor." : "They appear here when they begin."}</p>`;
+}
+
+/** Asks the browser for permission, which it only gives after a click. */
+function NotifyButton({ attention }) {
+  const [state, setState] = useState(attention.permission);
+  if (state !== "default") return null;
+  return html`<button class="icon-button" aria-label="Notify me when a session needs me" title="Notify me when a session needs me"
+    onClick=${async () => setState(await attention.ask())}><${Icon} name="bell" /></button>`;
+}

@@ -1,0 +1,93 @@
+/** The open session: head, transcript, the agent's questions, composer. */
+import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
+import { PlanLine } from "./blocks.js";
+import { Composer } from "./composer.js";
+import { visible } from "./format.js";
+import { ConnectionLine, Header } from "./header.js";
+import { Icon } from "./icons.js";
+import { Permission } from "./permission.js";
+import { Transcript } from "./transcript.js";
+import { changeText } from "./words.js";
+
+/** Reasons for which a turn ends that the user should know. */
+const ENDS = new Map([
+  ["max_tokens", "The agent stopped: it has used all its tokens."],
+  ["max_turn_requests", "The agent stopped: it has made as many requests as a turn may have."],
+  ["refusal", "The agent refused to go on."],
+  ["cancelled", "Stopped."],
+]);
+
+/** Characters of the agent's last words that a screen reader says at the end of a turn. */
+const LAST_WORDS = 400;
+
+export function SessionView({ state, store, route, onBack, onShare, onDelete }) {
+  const { current, connection, info, agents } = state;
+  const session = current.session ?? { id: current.id, title: current.transcript.title, waiting: [], clients: [], mayControl: false };
+  const mayControl = session.mayControl !== false && info?.role !== "observer";
+  const actions = {
+    archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
+    remove: onDelete,
+  };
+  return html`<main class="view" aria-label="Session">
+    <${Header} session=${session} transcript=${current.transcript} agents=${agents} info=${info}
+      onBack=${onBack} onShare=${onShare} actions=${actions} />
+    <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    ${session.turn && html`<${PlanLine} entries=${current.transcript.plan} />`}
+    <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
+    <${Announcer} current=${current} session=${session} />
+    <div class="foot">
+      <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
+        wanted=${route.requestId} respond=${store.respond} />
+      <${TurnEnd} turn=${current.turn} session=${session} />
+      ${current.phase === "ready" && (mayControl
+        ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
+            report=${(error) => store.toast("error", error.message)} />`
+        : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
+    </div>
+  </main>`;
+}
+
+/** The transcript, or why there is none. */
+function Middle({ current, session, store }) {
+  const { transcript, phase } = current;
+  if (phase === "removed") return html`<p class="message">This session was deleted.</p>`;
+  if (phase === "error") {
+    return html`<div class="message" role="alert"><p>${visible(current.error)}</p>
+      <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
+  }
+  if (phase === "loading") return html`<p class="message" role="status">Loading…</p>`;
+  return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} lastSeq=${transcript.lastSeq}
+    older=${current.older} history=${session.history} sent=${current.sending.at(-1)?.key ?? 0} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
+    working=${Boolean(session.turn) && current.pending.length === 0} />`;
+}
+
+/** How the last turn ended, if it was not in the usual way. */
+function TurnEnd({ turn, session }) {
+  if (session.turn) return null;
+  if (session.status === "exited" && session.exitReason === "process_exit") {
+    return html`<p class="turn-end" role="status">The agent has ended. The next prompt starts it again.</p>`;
+  }
+  if (!turn) return null;
+  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${visible(turn.error.message)}</p>`;
+  const text = ENDS.get(turn.stopReason);
+  return text ? html`<p class="turn-end" role="status">${text}</p>` : null;
+}
+
+/** Tells screen readers that the agent works or is done, and its last words. */
+function Announcer({ current, session }) {
+  const before = useRef(null);
+  const [text, setText] = useState("");
+  useEffect(() => {
+    const change = changeText(before.current, session);
+    before.current = session;
+    if (change === null) return;
+    setText(session.turn ? change : `${change} ${lastWords(current.transcript.blocks)}`);
+  }, [session]);
+  return html`<p class="hidden" aria-live="polite">${text}</p>`;
+}
+
+function lastWords(blocks) {
+  const last = blocks[blocks.length - 1];
+  if (last?.kind !== "agent") return "";
+  return last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS);
+}

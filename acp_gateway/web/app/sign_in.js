@@ -1,0 +1,73 @@
+/** The page for a browser that is not signed in, and the requests that sign in and out. */
+import { html, useState } from "../vendor/standalone.module.js";
+import { Icon } from "./icons.js";
+
+const CODE = /acpgwp_[A-Za-z0-9_-]+/;
+
+/** Exchange a one-use code for the cookie. Throws an Error with a text for people. */
+export async function signIn(code) {
+  const response = await post("./login", { code });
+  if (response.ok) return response.json();
+  throw new Error(oneSentence(await response.text()) || `The gateway answers ${response.status}.`);
+}
+
+/** End this browser's session; it is signed out here even if the gateway can't be reached. */
+export async function signOut() {
+  await post("./logout", {}).catch(() => null);
+}
+
+/**
+ * Ask the gateway whether this browser is signed in: a page is not told why its WebSocket was refused. With POST, because
+ * browsers send no Origin with GET, and the gateway believes a cookie only together with it.
+ */
+export async function isSignedIn() {
+  const { status } = await post("./ws", {});
+  return status !== 401 && status !== 403;
+}
+
+function post(path, body) {
+  const url = new URL(path, document.baseURI);
+  return fetch(url, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) });
+}
+
+function oneSentence(text) {
+  return text.trim().split("\n", 1)[0].slice(0, 300);
+}
+
+/** `problem`: why the browser has to sign in again, or null. `done` is called when it has. */
+export function SignIn({ problem, done }) {
+  const [text, setText] = useState("");
+  const [state, setState] = useState({ busy: false, error: problem });
+  const submit = async (event) => {
+    event.preventDefault();
+    const code = CODE.exec(text)?.[0];
+    if (!code) {
+      setState({ busy: false, error: "That is no sign-in code. It begins with acpgwp_." });
+      return;
+    }
+    setState({ busy: true, error: null });
+    try {
+      await signIn(code);
+      done();
+    } catch (error) {
+      setState({ busy: false, error: error instanceof TypeError ? "The gateway can't be reached." : error.message });
+    }
+  };
+  return html`<main class="sign-in">
+    <div class="sign-in-card">
+      <img class="logo" alt="" width="56" height="56" src=${new URL("../icons/icon.svg", import.meta.url).href} />
+      <h1>Sign in to this gateway</h1>
+      <p>On the gateway's machine, or on a laptop with a token, run</p>
+      <pre class="command-text">acp-gateway open</pre>
+      <p>and open the link that it prints, or paste it here.</p>
+      <form onSubmit=${submit}>
+        <label class="field"><span>Link or code</span>
+          <input type="text" autocomplete="off" autocapitalize="off" spellcheck=${false} placeholder="acpgwp_…" required
+            value=${text} onInput=${(event) => setText(event.target.value)} />
+        </label>
+        <p class="error" role="alert">${state.error}</p>
+        <button class="primary" disabled=${state.busy}>${state.busy ? "Signing in…" : "Sign in"}<${Icon} name="move" /></button>
+      </form>
+    </div>
+  </main>`;
+}

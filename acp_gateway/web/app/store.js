@@ -1,0 +1,225 @@
+/**
+ * The state of the page and what changes it, without a DOM.
+ *
+ * `state` is replaced at each change, its parts only if they changed; listeners hear of it once per frame at most. The
+ * open session is followed by number: after a lost connection only what is missing is fetched.
+ */
+import { createCurrent } from "./current.js";
+import { orderOf } from "./sessions.js";
+
+/**
+ * @typedef {import("./sessions.js").Session} Session
+ * @typedef {import("./rpc.js").ConnectionState} ConnectionState
+ * @typedef {import("./current.js").Current} Current
+ * @typedef {{id: number, kind: "info"|"error", text: string, at: number, sessionId: string|null}} Toast
+ * @typedef {{name: string, title: string, default: boolean, workspaces: {name: string, path: string}[]}} Agent
+ * @typedef {{name: string, version: string, identity: string, role: "controller"|"observer", guest: boolean,
+ *   session: string|null, mayShare: boolean}} Info
+ * @typedef {object} State
+ * @property {ConnectionState} connection
+ * @property {Info|null} info
+ * @property {Agent[]} agents
+ * @property {Map<string, Session>} sessions
+ * @property {string[]} order - ids of the sessions: what needs a person comes first.
+ * @property {boolean} listed - the list has come once.
+ * @property {Current|null} current - the open session.
+ * @property {Toast[]} toasts
+ * @typedef {{request: (method: string, params?: object, options?: import("./rpc.js").RequestOptions) => Promise<any>,
+ *   state: ConnectionState}} Rpc
+ */
+
+/** Toasts that are kept. */
+const MOST_TOASTS = 5;
+
+/**
+ * Creates the store. Its `onNotification` and `onState` are the callbacks that createRpc takes.
+ * @param {object} options
+ * @param {Rpc} options.rpc
+ * @param {() => number} [options.clock] - ms since 1970.
+ * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
+ * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
+ *   removeItem: (key: string) => void}|null} [options.storage] - keeps drafts.
+ */
+export function createStore({
+  rpc,
+  clock = Date.now,
+  frame = (callback) => void setTimeout(callback, 16),
+  storage = null,
+}) {
+  /** @type {State} */
+  let state = {
+    connection: rpc.state,
+    info: null,
+    agents: [],
+    sessions: new Map(),
+    order: [],
+    listed: false,
+    current: null,
+    toasts: [],
+  };
+  /** @type {Set<(state: State) => void>} */
+  const listeners = new Set();
+  let scheduled = false;
+  let lastToast = 0;
+
+  const set = (/** @type {Partial<State>} */ change) => {
+    state = { ...state, ...change };
+    if (scheduled) return;
+    scheduled = true;
+    frame(() => {
+      scheduled = false;
+      for (const listener of [...listeners]) listener(state);
+    });
+  };
+
+  const toast = (
+    /** @type {Toast["kind"]} */ kind,
+    /** @type {string} */ text,
+    /** @type {string|null} */ sessionId = null,
+  ) => {
+    lastToast += 1;
+    set({ toasts: [...state.toasts, { id: lastToast, kind, text, at: clock(), sessionId }].slice(-MOST_TOASTS) });
+  };
+
+  const setSessions = (/** @type {Map<string, Session>} */ sessions) => {
+    set({ sessions, order: orderOf(sessions) });
+  };
+
+  const setSession = (/** @type {Session} */ session) => {
+    setSessions(new Map(state.sessions).set(session.id, session));
+    if (state.current?.id === session.id) set({ current: { ...state.current, session } });
+  };
+
+  const dropSession = (/** @type {string} */ id) => {
+    const sessions = new Map(state.sessions);
+    if (sessions.delete(id)) setSessions(sessions);
+    if (state.current?.id === id) opened.removed();
+  };
+
+  const opened = createCurrent({
+    rpc,
+    clock,
+    storage,
+    toast,
+    setSession,
+    get: () => state,
+    set: (current) => set({ current }),
+  });
+
+  /** Fetches what the list shows; a lost connection calls it again. */
+  const refresh = async () => {
+    const options = { quiet: true };
+    const [info, agents, list] = await Promise.all([
+      rpc.request("gateway/info", {}, options),
+      rpc.request("agents/list", {}, options),
+      rpc.request("session/list", { watch: true }, options),
+    ]);
+    set({ info, agents: agents.agents ?? [], listed: true });
+    setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
+  };
+
+  const onState = (/** @type {ConnectionState} */ connection) => {
+    const before = state.connection.phase;
+    set({ connection });
+    if (connection.phase !== "connected" || before === "connected") return;
+    opened.connected();
+    refresh().catch((error) => {
+      if (error.code !== "lost") toast("error", error.message);
+    });
+  };
+
+  const onNotification = (/** @type {string} */ method, /** @type {any} */ params) => {
+    if (method === "session/changed") setSession(params.session);
+    else if (method === "session/removed") dropSession(params.sessionId);
+    else {
+      if (method === "session/status_changed") {
+        const session = state.sessions.get(params.sessionId);
+        const { status, exitReason = null } = params;
+        if (session) setSession({ ...session, status, exitReason });
+      }
+      opened.onNotification(method, params);
+    }
+  };
+
+  return {
+    /** @returns {State} */
+    get state() {
+      return state;
+    },
+    onState,
+    onNotification,
+    refresh,
+    toast,
+
+    /**
+     * Calls a function after changes.
+     * @param {(state: State) => void} listener
+     * @returns {() => void} ends it.
+     */
+    subscribe(listener) {
+      listeners.add(listener);
+      return () => listeners.delete(listener);
+    },
+
+    /** @param {number} id */
+    dismiss(id) {
+      set({ toasts: state.toasts.filter((one) => one.id !== id) });
+    },
+
+    /**
+     * Starts a session and opens it.
+     * @param {{agentType?: string, cwd?: string, title?: string}} options
+     * @returns {Promise<string>} its id.
+     */
+    async newSession(options) {
+      const { sessionId } = await rpc.request("session/new", options, { timeout: 60_000 });
+      opened.open(sessionId);
+      return sessionId;
+    },
+
+    /**
+     * Takes a session out of the list, or puts it back.
+     * @param {string} sessionId
+     * @param {boolean} [archived]
+     */
+    async archive(sessionId, archived = true) {
+      await rpc.request("session/archive", { sessionId, archived });
+      const session = state.sessions.get(sessionId);
+      if (session) setSession({ ...session, archived });
+    },
+
+    /** @param {string} sessionId */
+    async remove(sessionId) {
+      await rpc.request("session/delete", { sessionId });
+      dropSession(sessionId);
+    },
+
+    /**
+     * Makes a link for a guest to the open session.
+     * @param {{observe?: boolean}} [options]
+     * @returns {Promise<{link: string, expires: string|null}>}
+     */
+    share: ({ observe = true } = {}) => rpc.request("session/share", { sessionId: state.current?.id, observe }),
+    ...opened.actions,
+  };
+}
+
+/**
+ * Returns the `frame` of a window: before its next frame, or after a second where frames rest because the page is
+ * hidden.
+ * @param {Window} window
+ * @returns {(callback: () => void) => void}
+ */
+export function frameOf(window) {
+  return (callback) => {
+    let called = false;
+    const once = () => {
+      if (called) return;
+      called = true;
+      window.clearTimeout(timer);
+      callback();
+    };
+    const timer = window.setTimeout(once, 1000);
+    window.requestAnimationFrame(once);
+  };
+}

@@ -1,0 +1,80 @@
+/** States of sessions, connections and clients in words. Pure. */
+import { counted, durationText, oneLine, timeOf } from "./format.js";
+import { needsYou as waits } from "./sessions.js";
+
+/** What the connection does, or null while there is nothing to say. */
+export function connectionText(connection, now) {
+  const waiting = connection.waiting > 0 ? ` ${counted(connection.waiting, "message")} ${connection.waiting === 1 ? "waits" : "wait"}.` : "";
+  if (connection.phase === "connected") return null;
+  if (connection.phase === "connecting") return `Connecting…${waiting}`;
+  if (connection.phase === "away") {
+    const since = timeOf(connection.since);
+    return `Away${since === null ? "" : ` for ${durationText(now - since)}`}.${waiting}`;
+  }
+  const reason = oneLine(connection.reason, 300);
+  return reason || "The connection has ended.";
+}
+
+/** Whether a session needs a decision of the user. */
+export function needsYou(session) {
+  return waits(session) && session.mayControl !== false;
+}
+
+/** The state of a session in a word or two, and its name for the style sheet. */
+export function statusOf(session) {
+  const count = session.waiting?.length ?? 0;
+  if (needsYou(session)) return { name: "waiting", text: count > 1 ? `${count} questions` : "Needs you" };
+  if (waits(session)) return { name: "running", text: "Waits for a decision" };
+  if (session.turn || session.status === "running") return { name: "running", text: "Working" };
+  if (session.status === "initializing") return { name: "running", text: "Starting" };
+  if (session.status === "error") return { name: "error", text: "Error" };
+  if (session.status === "exited") {
+    return session.exitReason === "process_exit" ? { name: "error", text: "Agent ended" } : { name: "past", text: "Past" };
+  }
+  return { name: "ready", text: "Ready" };
+}
+
+/** The other clients of a session: "ann, phone; bob looks on". */
+export function presenceText(clients = []) {
+  const others = new Map();
+  for (const client of clients) {
+    if (client.you) continue;
+    const name = oneLine(client.identity, 40) || "a guest";
+    const via = client.via ? `, ${oneLine(client.via, 20)}` : "";
+    const away = client.presence === "away" ? " (away)" : "";
+    const text = client.role === "observer" ? `${name} looks on${away}` : `${name}${via}${away}`;
+    others.set(text, (others.get(text) ?? 0) + 1);
+  }
+  return [...others].map(([text, count]) => (count > 1 ? `${text} ×${count}` : text)).join("; ");
+}
+
+/** What a screen reader says when the state of the shown session changes; null for nothing. */
+export function changeText(before, after) {
+  if (!before || !after || before.id !== after.id) return null;
+  if (!before.turn && after.turn) return "The agent works.";
+  if (before.turn && !after.turn) return after.status === "error" ? "The turn was stopped by an error." : "The agent is done.";
+  return null;
+}
+
+/** Sessions in groups for the list, each in the order given; groups without sessions are left out. */
+export function grouped(sessions) {
+  const groups = [
+    { name: "Needs you", sessions: sessions.filter((session) => !session.archived && needsYou(session)) },
+    { name: "Live", sessions: sessions.filter((session) => !session.archived && session.live && !needsYou(session)) },
+    { name: "Earlier", sessions: sessions.filter((session) => !session.archived && !session.live && !needsYou(session)) },
+    { name: "Archived", sessions: sessions.filter((session) => session.archived) },
+  ];
+  return groups.filter((group) => group.sessions.length > 0);
+}
+
+/** Whether a session has every word of a filter in its title, agent or folder. */
+export function matches(session, filter) {
+  const text = [session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
+  return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */
+export function resolvedText({ by, outcome }) {
+  if (by === null) return outcome === null ? "The question is closed." : `The question is closed: ${outcome}.`;
+  return outcome === null ? `${by} has decided.` : `${by} has decided: ${outcome}.`;
+}

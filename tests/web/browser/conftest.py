@@ -1,0 +1,144 @@
+"""The browser for tests of the page, and pages on a scripted gateway."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pytest
+
+from tests.web.browser.scripted_gateway import Scene, ScriptedGateway, running
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page, Request
+
+HAS_PLAYWRIGHT = find_spec("playwright") is not None
+
+if not HAS_PLAYWRIGHT:
+    collect_ignore_glob = ["test_*.py", "end_to_end/test_*.py"]
+
+BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+
+WIDE = (1280, 800)
+TABLET = (768, 1024)
+PHONE = (360, 640)
+
+TIMEOUT = 10000
+"""Time in ms that an action may take, and a state may take to come, on a busy machine."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker("web")
+
+
+def until(page: "Page", condition: Callable[[], bool]) -> None:
+    """Wait for a condition outside of the page, or in it where its policy forbids Playwright to wait there."""
+    for _ in range(TIMEOUT // 10):
+        if condition():
+            return
+        page.wait_for_timeout(10)
+    raise AssertionError(f"this did not happen within {TIMEOUT} ms")
+
+
+def try_now(page: "Page") -> None:
+    """Have the page connect now, unless it has done so by itself: then the button is gone."""
+    page.get_by_role("button", name="Try now").evaluate_all("found => found.forEach((button) => button.click())")
+
+
+class Opens(Protocol):
+    def __call__(
+        self, scene: Scene, path: str = "", *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False
+    ) -> tuple["Page", ScriptedGateway]: ...
+
+
+class NewPage(Protocol):
+    def __call__(
+        self, *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False, motion: bool = False
+    ) -> "Page": ...
+
+
+REPORT_VIOLATIONS = """
+document.addEventListener("securitypolicyviolation", (event) => reportViolation(
+  `${event.violatedDirective} forbids ${event.blockedURI} ${event.sample}`));
+"""
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    from playwright.sync_api import expect, sync_playwright
+
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    assert found is not None, "these tests need a browser: apt-get install chromium-headless-shell"
+    expect.set_options(timeout=TIMEOUT)
+    with sync_playwright() as playwright:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        browser = playwright.chromium.launch(executable_path=found, args=options)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(browser: "Browser") -> Iterator[NewPage]:
+    """Make an empty page in a profile of its own.
+
+    In the end nothing may have failed in it, broken its policy, opened a dialog of the browser, or asked for what is
+    not on this machine.
+    """
+    problems: list[str] = []
+    with ExitStack() as stack:
+
+        def open_dialog(dialog: "Dialog") -> None:
+            problems.append(f"a dialog: {dialog.message}")
+            dialog.dismiss()
+
+        def send(request: "Request") -> None:
+            if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:")):
+                problems.append(f"a request for {request.url}")
+
+        def make(
+            *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False, motion: bool = False
+        ) -> "Page":
+            width, height = size
+            context = browser.new_context(
+                viewport={"width": width, "height": height},
+                has_touch=touch,
+                is_mobile=touch,
+                color_scheme="dark" if dark else "light",
+                reduced_motion="no-preference" if motion else "reduce",
+                permissions=["clipboard-read", "clipboard-write"],
+            )
+            stack.callback(context.close)
+            context.expose_function("reportViolation", lambda text: problems.append(text))
+            context.add_init_script(REPORT_VIOLATIONS)
+            context.on("request", send)
+            page = context.new_page()
+            page.set_default_timeout(TIMEOUT)
+            page.on("pageerror", lambda error: problems.append(str(error)))
+            page.on("console", lambda message: problems.append(message.text) if "Security" in message.text else None)
+            page.on("dialog", open_dialog)
+            return page
+
+        yield make
+    assert problems == []
+
+
+@pytest.fixture
+def open_page(new_page: NewPage) -> Iterator[Opens]:
+    """Open the page of a gateway with a scene."""
+    with ExitStack() as stack:
+
+        def open_(
+            scene: Scene, path: str = "", *, size: tuple[int, int] = WIDE, touch: bool = False, dark: bool = False
+        ) -> tuple["Page", ScriptedGateway]:
+            gateway = stack.enter_context(running(scene))
+            page = new_page(size=size, touch=touch, dark=dark)
+            page.goto(gateway.url + path)
+            return page, gateway
+
+        yield open_

@@ -1,0 +1,294 @@
+"""A gateway for tests of the page: serves its files with the real headers, and answers `/ws` from a scene.
+
+It runs in a thread of its own, because Playwright's synchronous interface holds the test's.
+"""
+
+import json
+import mimetypes
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+
+from acp_gateway.server.assets import POLICY
+from acp_gateway.server.start_page import PAGE_HEADERS
+
+WEB = Path(__file__).parents[3] / "acp_gateway" / "web"
+
+HEADERS = {**PAGE_HEADERS, "Content-Security-Policy": POLICY}
+
+CODE = "acpgwp_good"
+"""The code that signs in."""
+
+PREFIX = "/assets/test/"
+
+Message = dict[str, Any]
+
+
+class Scene:
+    """State of the gateway: sessions with their updates and questions, agents, the identity of the browser."""
+
+    def __init__(self, sessions: list[Message], updates: dict[str, list[Message]]) -> None:
+        self.info: Message = {
+            "name": "acp-gateway",
+            "version": "1.0",
+            "identity": "ann",
+            "role": "controller",
+            "guest": False,
+            "session": None,
+            "mayShare": True,
+        }
+        self.agents: list[Message] = []
+        self.sessions = {session["id"]: session for session in sessions}
+        self.updates = updates
+        self.requests: dict[str, list[Message]] = {}
+        """Open questions by session: `{requestId, requestType, payload}`."""
+        self.extra: dict[str, Message] = {}
+        """Further members of the result of `session/get`, by session."""
+        self.files: list[str] = []
+        self.signed_in = True
+
+
+class ScriptedGateway:
+    """The server. Its methods may be called from the test's thread."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.calls: list[tuple[str, Message]] = []
+        """Requests of the page: method and params."""
+        self.answers: dict[str, Callable[[Message], Any]] = {}
+        """Answers that a test sets, by method; an exception becomes an error."""
+        self.open_sockets = True
+        """Accept WebSockets of pages that are signed in."""
+        self.url = ""
+        self._sockets: set[WebSocketConnection] = set()
+        self._trio = threading.Event()
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+
+    def notify(self, method: str, params: Message) -> None:
+        """Send a notification to all pages."""
+        text = json.dumps({"jsonrpc": "2.0", "method": method, "params": params})
+        self._run(partial(self._broadcast, text))
+
+    def add(self, session_id: str, *payloads: Message, at: str | None = None) -> None:
+        """Append updates to a session, in one batch."""
+        updates = self.scene.updates.setdefault(session_id, [])
+        first = updates[-1]["seq"] + 1 if updates else 1
+        new = [update(first + i, payload, at) for i, payload in enumerate(payloads)]
+        updates.extend(new)
+        self.notify("session/updated", {"sessionId": session_id, "updates": new})
+
+    def change(self, session_id: str, **members: Any) -> None:
+        """Change a session, and tell the pages."""
+        session = self.scene.sessions[session_id]
+        session.update(members)
+        self.notify("session/changed", {"session": session})
+
+    def ask(self, session_id: str, request_id: int | str, payload: Message) -> None:
+        """Ask a question."""
+        question = {"requestId": request_id, "requestType": "session/request_permission", "payload": payload}
+        self.scene.requests.setdefault(session_id, []).append(question)
+        title = payload.get("toolCall", {}).get("title", "")
+        waiting = [{"requestId": request_id, "method": "session/request_permission", "title": title, "since": None}]
+        self.notify("session/request", {"sessionId": session_id, "requestId": request_id, "request": payload})
+        self.change(session_id, status="waiting", waiting=self.scene.sessions[session_id]["waiting"] + waiting)
+
+    def resolve(self, session_id: str, request_id: int | str, by: str | None, outcome: str | None) -> None:
+        """Settle a question."""
+        requests = self.scene.requests.get(session_id, [])
+        self.scene.requests[session_id] = [one for one in requests if str(one["requestId"]) != str(request_id)]
+        params = {"sessionId": session_id, "requestId": request_id, "by": by, "outcome": outcome}
+        self.notify("session/request_resolved", params)
+        waiting = [
+            one for one in self.scene.sessions[session_id]["waiting"] if str(one.get("requestId")) != str(request_id)
+        ]
+        self.change(session_id, waiting=waiting, status="waiting" if waiting else "running")
+
+    def drop(self) -> None:
+        """Cut the connections of all pages."""
+        self._run(self._drop)
+
+    def stop(self) -> None:
+        assert self._token is not None
+        self._token.run_sync_soon(self._scope.cancel)
+
+    def _run(self, function: Callable[[], Any]) -> None:
+        trio.from_thread.run(function, trio_token=self._token)
+
+    async def _broadcast(self, text: str) -> None:
+        for socket in list(self._sockets):
+            try:
+                await socket.send_message(text)
+            except ConnectionClosed:
+                self._sockets.discard(socket)
+
+    async def _drop(self) -> None:
+        for socket in list(self._sockets):
+            with trio.move_on_after(1):
+                await socket.aclose(1001)
+
+    async def serve(self, started: Callable[[], None]) -> None:
+        """Serve until `stop`."""
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                listeners = await nursery.start(partial(trio.serve_tcp, self._serve, 0, host="127.0.0.1"))
+                self.url = f"http://127.0.0.1:{listeners[0].socket.getsockname()[1]}/"
+                started()
+
+    async def _serve(self, stream: trio.SocketStream) -> None:
+        data = bytearray()
+        while b"\r\n\r\n" not in data:
+            chunk = await stream.receive_some(65536)
+            if not chunk:
+                return
+            data += chunk
+        head, _, body = bytes(data).partition(b"\r\n\r\n")
+        method, path, _ = head.decode().split("\r\n", 1)[0].split(" ")
+        if b"upgrade: websocket" in head.lower():
+            if self.scene.signed_in and self.open_sockets:
+                await self._serve_socket(stream, bytes(data))
+            else:
+                await stream.send_all(_response(503 if self.scene.signed_in else 401, b"", {}))
+            return
+        match = re.search(rb"content-length: *([0-9]+)", head.lower())
+        length = int(match[1]) if match else 0
+        while len(body) < length:
+            body += await stream.receive_some(65536)
+        try:
+            await stream.send_all(self._answer_http(method, path.split("?")[0], body))
+            await stream.aclose()
+        except trio.BrokenResourceError:
+            pass
+
+    def _answer_http(self, method: str, path: str, body: bytes) -> bytes:
+        if path == "/login":
+            good = json.loads(body)["code"] == CODE
+            self.scene.signed_in = self.scene.signed_in or good
+            text = b'{"identity": "ann"}' if good else b"this code is unknown, used or expired"
+            return _response(200 if good else 401, text, {"Content-Type": "text/plain"})
+        if path == "/logout":
+            self.scene.signed_in = False
+            return _response(204, b"", {})
+        if path == "/ws":
+            return _response(426 if self.scene.signed_in else 401, b"", {})
+        if path == "/":
+            page = (WEB / "index.html").read_bytes().replace(b"{assets}", f".{PREFIX[:-1]}".encode())
+            return _response(200, page, {"Content-Type": "text/html; charset=utf-8", **HEADERS})
+        file = WEB / path.removeprefix(PREFIX).removeprefix("/")
+        if (path != "/manifest.webmanifest" and not path.startswith(PREFIX)) or ".." in path or not file.is_file():
+            return _response(404, b"", {})
+        kind = mimetypes.guess_type(file.name)[0] or "application/manifest+json"
+        return _response(200, file.read_bytes(), {"Content-Type": kind, **HEADERS})
+
+    async def _serve_socket(self, stream: trio.SocketStream, data: bytes) -> None:
+        async with trio.open_nursery() as nursery:
+            prefixed = trio.StapledStream(stream, _Prefixed(stream, data))
+            request = await wrap_server_stream(nursery, prefixed, max_message_size=2**26)
+            socket = await request.accept()
+            self._sockets.add(socket)
+            try:
+                while True:
+                    message = json.loads(await socket.get_message())
+                    await socket.send_message(json.dumps(self._answer(message)))
+            except ConnectionClosed:
+                pass
+            finally:
+                self._sockets.discard(socket)
+                nursery.cancel_scope.cancel()
+
+    def _answer(self, message: Message) -> Message:
+        method, params = message["method"], message.get("params", {})
+        self.calls.append((method, params))
+        try:
+            result = self.answers[method](params) if method in self.answers else self._result(method, params)
+        except Exception as error:
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603, "message": str(error)}}
+        return {"jsonrpc": "2.0", "id": message["id"], "result": result}
+
+    def _result(self, method: str, params: Message) -> Any:
+        scene = self.scene
+        if method == "gateway/info":
+            return scene.info
+        if method == "agents/list":
+            return {"agents": scene.agents}
+        if method == "session/list":
+            wanted = bool(params.get("archived"))
+            return {"sessions": [one for one in scene.sessions.values() if one["archived"] == wanted]}
+        if method == "session/get":
+            return self._get(params)
+        if method == "files/list":
+            return {"files": [name for name in scene.files if params["query"] in name]}
+        if method == "session/share":
+            rows = [[(x * y + x + y) % 2 for x in range(25)] for y in range(25)]
+            return {"link": f"{self.url}#{CODE}/s/{params['sessionId']}", "expires": None, "qr": rows}
+        return {"success": True}
+
+    def _get(self, params: Message) -> Message:
+        scene, session_id = self.scene, params["sessionId"]
+        since, before, limit = params.get("since", 0), params.get("before", 2**53), params.get("limit", 2**53)
+        updates = [one for one in scene.updates.get(session_id, []) if since < one["seq"] < before]
+        return {
+            "session": scene.sessions[session_id],
+            "updates": updates[-limit:],
+            "pendingRequests": scene.requests.get(session_id, []),
+            "epoch": "e1",
+            "truncated": False,
+            "more": len(updates) > limit,
+            "reset": False,
+            "modes": None,
+            "models": None,
+            "configOptions": None,
+            "promptCapabilities": {"image": True, "embeddedContext": True},
+            **scene.extra.get(session_id, {}),
+        }
+
+
+class _Prefixed(trio.abc.ReceiveStream):
+    """A stream that was read from already."""
+
+    def __init__(self, stream: trio.SocketStream, data: bytes) -> None:
+        self._stream = stream
+        self._data = data
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        if self._data:
+            data, self._data = self._data, b""
+            return data
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def update(seq: int, payload: Message, at: str | None = None) -> Message:
+    """Return an update as `/ws` sends it."""
+    return {"seq": seq, "updateType": payload["sessionUpdate"], "payload": payload, "createdAt": at}
+
+
+def _response(status: int, body: bytes, headers: dict[str, str]) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@contextmanager
+def running(scene: Scene) -> Iterator[ScriptedGateway]:
+    """Run a gateway in a thread."""
+    gateway = ScriptedGateway(scene)
+    started = threading.Event()
+    thread = threading.Thread(target=trio.run, args=(gateway.serve, started.set), daemon=True)
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+        thread.join(10)

@@ -1,0 +1,125 @@
+"""Findings of axe-core in each state of the page, in light and dark; and announcements for screen readers."""
+
+from collections.abc import Callable
+from importlib.resources import files
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import PHONE, WIDE, Opens
+from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, shop
+from tests.web.browser.scripted_gateway import ScriptedGateway
+
+FINDINGS = """async () => {
+  const { violations, passes } = await axe.run();
+  if (passes.length < 10) throw new Error("axe has looked at nothing");
+  return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 200)}`));
+}"""
+
+State = Callable[[Page, ScriptedGateway], None]
+
+
+def list_of_sessions(page: Page, gateway: ScriptedGateway) -> None:
+    page.goto(gateway.url)
+    expect(page.locator(".session").first).to_be_visible()
+
+
+def unfolded(page: Page, gateway: ScriptedGateway) -> None:
+    page.set_viewport_size({"width": page.viewport_size["width"] if page.viewport_size else 1280, "height": 2600})
+    for row in page.locator(".row .fold").all():
+        row.click()
+    expect(page.locator(".diff tr").first).to_be_visible()
+
+
+def plain(page: Page, gateway: ScriptedGateway) -> None:
+    expect(page.locator(".composer")).to_be_visible()
+
+
+def commands(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("textbox", name="Prompt").fill("/")
+    expect(page.get_by_role("listbox")).to_be_visible()
+
+
+def command_asked(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.ask("s1", 9, PERMISSION)
+    gateway.ask("s1", 10, PERMISSION)
+    expect(page.locator(".permission")).to_contain_text("1 of 2")
+
+
+def edit_asked(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.ask("s1", 9, EDIT_PERMISSION)
+    expect(page.locator(".permission .diff")).to_be_visible()
+
+
+def menu(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("button", name="More").click()
+
+
+def sharing(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("button", name="Share").click()
+    page.get_by_role("button", name="Make a link").click()
+    expect(page.get_by_role("textbox", name="Link")).to_be_visible()
+
+
+def starting(page: Page, gateway: ScriptedGateway) -> None:
+    list_of_sessions(page, gateway)
+    page.get_by_role("button", name="New", exact=True).click()
+
+
+def looking_on(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.change("s1", mayControl=False)
+    expect(page.get_by_text("You are looking on.")).to_be_visible()
+
+
+def signed_out(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.scene.signed_in = False
+    gateway.drop()
+    expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+
+STATES: list[State] = [
+    list_of_sessions,
+    plain,
+    unfolded,
+    commands,
+    command_asked,
+    edit_asked,
+    menu,
+    sharing,
+    starting,
+    looking_on,
+    signed_out,
+]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, WIDE], ids=["phone", "wide"])
+@pytest.mark.parametrize("state", STATES)
+def test_axe_finds_nothing(open_page: Opens, state: State, size: tuple[int, int], dark: bool) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=size, touch=size == PHONE, dark=dark)
+    expect(page.locator(".row").last).to_be_visible()
+    state(page, gateway)
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert page.evaluate(FINDINGS) == []
+
+
+def test_the_end_of_a_turn_is_announced_with_the_agents_last_words(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.add("s1", agent("All is pushed."))
+    gateway.change("s1", turn=False, status="completed")
+    expect(page.locator("[aria-live=polite]", has_text="The agent is done. All is pushed.")).to_be_attached()
+
+
+def test_a_question_is_announced_with_its_options(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.ask("s1", 9, EDIT_PERMISSION)
+    text = "The agent asks for permission: Edit shop/basket.py. 1 Yes, 2 Yes, and don't ask again for edits, 3 No."
+    expect(page.get_by_role("alert")).to_have_text(text)
+
+
+def test_nothing_moves_where_the_user_wants_less_motion(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    assert page.evaluate("document.getAnimations().length") == 0

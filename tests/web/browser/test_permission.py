@@ -1,0 +1,238 @@
+"""Questions of the agent in a browser: with all of what is asked, by mouse, by key and on a phone."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import PHONE, Opens, until
+from tests.web.browser.scenes import CWD, EDIT_PERMISSION, PERMISSION, shop
+from tests.web.browser.scripted_gateway import ScriptedGateway
+
+
+def responses(gateway: ScriptedGateway) -> list[tuple[Any, Any]]:
+    return [
+        (params["requestId"], params["response"]) for method, params in gateway.calls if method == "session/respond"
+    ]
+
+
+def choice(option: str) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+def ready(page: Page) -> None:
+    expect(page.locator(".row").last).to_be_visible()
+
+
+def test_a_question_shows_the_whole_command_and_the_agents_words_for_each_option(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    command = "\n".join(f"echo line {i} && rm -rf build/{i}" for i in range(400))
+    payload = {**PERMISSION, "toolCall": {**PERMISSION["toolCall"], "rawInput": {"command": command}}}
+    gateway.ask("s1", 9, payload)
+    card = page.get_by_role("region", name="The agent asks")
+    expect(card.locator(".command-text")).to_have_text(command)
+    names = ["Allow once", "Always allow git push", "Reject, and say what to do instead"]
+    expect(card.locator(".option span")).to_have_text(names)
+    for name in names:
+        expect(card.get_by_role("button", name=name)).to_be_in_viewport()
+
+
+def test_a_key_decides_while_the_focus_is_in_no_field(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission")).to_be_visible()
+    page.keyboard.press("3")
+    expect(page.locator(".permission")).to_have_count(0)
+    assert responses(gateway) == [(9, choice("no"))]
+
+
+def test_a_question_takes_no_focus_and_keys_in_the_composer_stay_text(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    field = page.get_by_role("textbox", name="Prompt")
+    field.fill("version ")
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission")).to_be_visible()
+    expect(field).to_be_focused()
+    page.keyboard.type("1")
+    expect(field).to_have_value("version 1")
+    assert responses(gateway) == []
+
+
+def test_a_second_press_of_a_key_does_not_decide_the_question_that_comes_next(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    gateway.ask("s1", 10, EDIT_PERMISSION)
+    expect(page.locator(".permission")).to_contain_text("1 of 2")
+    page.evaluate("""() => {
+      const press = () => document.body.dispatchEvent(new KeyboardEvent("keydown", { key: "1", bubbles: true }));
+      for (let i = 0; i < 5; i += 1) press();
+    }""")
+    expect(page.locator(".permission")).to_contain_text("Edit shop/basket.py")
+    assert responses(gateway) == [(9, choice("once"))]
+
+
+def test_several_questions_are_shown_one_by_one(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    gateway.ask("s1", 10, EDIT_PERMISSION)
+    page.get_by_role("button", name="Next question").click()
+    card = page.get_by_role("region", name="The agent asks")
+    expect(card.locator(".diff .path")).to_have_text("shop/basket.py")
+    card.get_by_role("button", name="No", exact=True).click()
+    expect(card).to_contain_text("Run this command?")
+    assert responses(gateway) == [(10, choice("no"))]
+
+
+def test_a_question_that_another_client_has_decided_goes_and_names_that_client(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission")).to_be_visible()
+    gateway.resolve("s1", 9, "bob", "Allow once")
+    expect(page.locator(".permission")).to_have_count(0)
+    expect(page.locator(".toast")).to_contain_text("bob has decided: Allow once.")
+
+
+def test_an_answer_that_the_gateway_refuses_leaves_the_question_open_with_the_reason(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+
+    def refuse(_: Any) -> None:
+        raise ValueError("the question is not open any more")
+
+    gateway.answers["session/respond"] = refuse
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    page.get_by_role("button", name="Allow once").click()
+    expect(page.locator(".permission .error")).to_have_text("the question is not open any more")
+    expect(page.get_by_role("button", name="Allow once")).to_be_enabled()
+
+
+def test_the_address_of_a_question_opens_it_before_others(open_page: Opens) -> None:
+    scene = shop()
+    for request_id, payload in ((9, PERMISSION), (10, EDIT_PERMISSION)):
+        scene.requests.setdefault("s1", []).append(
+            {"requestId": request_id, "requestType": "session/request_permission", "payload": payload}
+        )
+    page, _ = open_page(scene, "#/s/s1/r/10")
+    expect(page.locator(".permission")).to_contain_text("2 of 2")
+    expect(page.locator(".permission .diff")).to_be_visible()
+
+
+def test_a_question_that_says_little_shows_what_the_transcript_knows_of_the_tool_call(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, {"toolCall": {"toolCallId": "t3"}, "options": PERMISSION["options"]})
+    expect(page.locator(".permission h2")).to_have_text("Edit shop/basket.py")
+    expect(page.locator(".permission .diff .path")).to_have_text("shop/basket.py")
+
+
+def test_an_observer_sees_a_question_without_buttons_and_has_no_composer(open_page: Opens) -> None:
+    scene = shop()
+    scene.info["role"] = "observer"
+    page, gateway = open_page(scene, "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission .command-text")).to_be_visible()
+    assert page.locator(".option, .composer, .stop").count() == 0
+    page.keyboard.press("1")
+    expect(page.get_by_text("You are looking on.")).to_be_visible()
+    assert responses(gateway) == []
+
+
+@pytest.mark.parametrize("payload", [PERMISSION, EDIT_PERMISSION])
+def test_on_a_phone_the_options_are_in_view_and_what_is_asked_scrolls(
+    open_page: Opens, payload: dict[str, Any]
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
+    ready(page)
+    gateway.ask("s1", 9, payload)
+    for option in payload["options"]:
+        expect(page.get_by_role("button", name=option["name"], exact=True)).to_be_in_viewport(ratio=1)
+    body = page.locator(".permission-body")
+    assert body.evaluate("body => body.clientHeight") > 60
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    body.evaluate("body => { body.scrollTop = body.scrollHeight; }")
+    page.get_by_role("button", name=payload["options"][0]["name"], exact=True).tap()
+    expect(page.locator(".permission")).to_have_count(0)
+    assert responses(gateway) == [(9, choice("once"))]
+
+
+def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    schema = {
+        "type": "object",
+        "properties": {
+            "branch": {"type": "string", "title": "Branch"},
+            "depth": {"type": "integer", "default": 3},
+            "tags": {"type": "boolean", "title": "Tags too"},
+            "kind": {"enum": ["merge", "rebase"], "type": "string"},
+        },
+        "required": ["branch"],
+    }
+    gateway.ask("s1", 12, {"message": "What shall I push?", "mode": "form", "requestedSchema": schema})
+    send = page.get_by_role("button", name="Send", exact=True).first
+    expect(page.locator(".permission")).to_contain_text("What shall I push?")
+    expect(send).to_be_disabled()
+    page.get_by_label("Branch").fill("main")
+    page.get_by_label("Tags too").check()
+    page.get_by_label("kind").select_option("rebase")
+    send.click()
+    expect(page.locator(".permission")).to_have_count(0)
+    content = {"branch": "main", "depth": 3, "tags": True, "kind": "rebase"}
+    assert responses(gateway) == [(12, {"action": "accept", "content": content})]
+
+
+def test_a_path_in_a_question_is_relative_to_the_folder_of_the_session(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    diff = {"type": "diff", "path": f"{CWD}/new.txt", "oldText": None, "newText": "one\n"}
+    gateway.ask("s1", 9, {"toolCall": {"toolCallId": "new", "title": "Write", "content": [diff]}, "options": []})
+    expect(page.locator(".permission .diff .path")).to_have_text("new.txt")
+    expect(page.locator(".permission .diff")).to_contain_text("new file")
+
+
+def test_input_that_the_page_does_not_know_is_shown_member_by_member(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    call = {
+        "toolCallId": "x",
+        "title": "Fetch",
+        "kind": "fetch",
+        "rawInput": {"url": "https://example.org/a", "depth": 2},
+    }
+    gateway.ask("s1", 9, {"toolCall": call, "options": PERMISSION["options"]})
+    expect(page.locator(".permission .members dt")).to_have_text(["url", "depth"])
+    expect(page.locator(".permission .members dd")).to_have_text(["https://example.org/a", "2"])
+
+
+def test_a_title_and_options_without_end_leave_everything_in_reach(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
+    ready(page)
+    title = "Do one thing and another, " * 200
+    options = [{"optionId": str(i), "kind": "allow_once", "name": f"Choice {i} " + "x" * 300} for i in range(20)]
+    gateway.ask("s1", 9, {"toolCall": {"toolCallId": "x", "title": title}, "options": options})
+    expect(page.locator(".whole-title")).to_have_text(title.strip())
+    last = page.get_by_role("button", name="Choice 19")
+    last.scroll_into_view_if_needed()
+    expect(last).to_be_in_viewport()
+    expect(page.locator(".permission-body")).to_be_in_viewport()
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+    last.tap()
+    until(page, lambda: responses(gateway) == [(9, choice("19"))])
+
+
+def test_a_change_of_very_many_lines_is_shown_as_a_whole_by_a_button(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    text = "".join(f"line {i}\n" for i in range(6000))
+    diff = {"type": "diff", "path": f"{CWD}/new.txt", "oldText": None, "newText": text}
+    gateway.ask("s1", 9, {"toolCall": {"toolCallId": "new", "title": "Write", "content": [diff]}, "options": []})
+    rows = page.locator(".permission tr")
+    expect(rows).to_have_count(5000)
+    page.get_by_role("button", name="Show all 6000 lines").click()
+    expect(rows).to_have_count(6000)

@@ -1,0 +1,150 @@
+"""Signing in and out, the state of the connection, and sharing, in a browser."""
+
+from playwright.sync_api import expect
+
+from tests.web.browser.conftest import Opens, try_now, until
+from tests.web.browser.scenes import agent, session, shop
+from tests.web.browser.scripted_gateway import CODE, Scene
+
+
+def signed_out() -> Scene:
+    scene = shop()
+    scene.signed_in = False
+    return scene
+
+
+def test_a_browser_without_a_cookie_is_told_how_to_sign_in(open_page: Opens) -> None:
+    page, _ = open_page(signed_out())
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    expect(page.locator(".sign-in .command-text")).to_have_text("acp-gateway open")
+
+
+def test_a_code_in_the_address_signs_in_and_is_removed_from_it(open_page: Opens) -> None:
+    page, _ = open_page(signed_out(), f"#{CODE}/s/s1")
+    expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
+    assert page.evaluate("location.hash") == "#/s/s1"
+    assert page.evaluate("history.length") <= 2
+
+
+def test_a_code_that_is_used_up_is_removed_too_and_the_reason_shown(open_page: Opens) -> None:
+    page, _ = open_page(signed_out(), "#acpgwp_old")
+    expect(page.get_by_role("alert")).to_have_text("this code is unknown, used or expired")
+    assert page.evaluate("location.hash") == "#/"
+
+
+def test_a_link_that_is_pasted_signs_in(open_page: Opens) -> None:
+    page, _ = open_page(signed_out())
+    field = page.get_by_label("Link or code")
+    field.fill("https://box:7443/ is the address")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("That is no sign-in code.")
+    field.fill(f"https://box:7443/#{CODE}")
+    field.press("Enter")
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
+
+
+def test_signing_out_leads_to_the_sign_in_page_and_forgets_drafts(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    page.get_by_role("textbox", name="Prompt").fill("secret")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    assert not gateway.scene.signed_in
+    assert page.evaluate("sessionStorage.length") == 0
+
+
+def test_a_lost_connection_is_told_in_words_and_what_was_said_meanwhile_comes_after_it(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    expect(page.locator(".connection")).to_contain_text("Away for")
+    expect(page.locator(".who")).to_have_text("ann away")
+    page.get_by_role("textbox", name="Prompt").fill("while away")
+    page.get_by_role("textbox", name="Prompt").press("Enter")
+    expect(page.locator(".connection")).to_contain_text("1 message waits.")
+    expect(page.locator(".sending")).to_contain_text("while away")
+    gateway.add("s1", agent("I went on meanwhile."))
+    gateway.open_sockets = True
+    try_now(page)
+    expect(page.locator(".connection")).to_have_count(0)
+    expect(page.locator(".who")).to_have_text("ann connected")
+    expect(page.locator(".row").last).to_contain_text("I went on meanwhile.")
+    until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
+    last = [params for method, params in gateway.calls if method == "session/get"][-1]
+    assert last["since"] == len(gateway.scene.updates["s1"]) - 1
+
+
+def test_a_browser_that_is_signed_out_elsewhere_sees_the_sign_in_page_and_why(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.scene.signed_in = False
+    gateway.drop()
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    expect(page.get_by_role("alert")).to_have_text("This browser is not signed in any more.")
+
+
+def test_a_session_is_shared_by_a_link_and_a_qr_code(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    page.get_by_role("button", name="Share").click()
+    page.get_by_label("takes part").check()
+    page.get_by_role("button", name="Make a link").click()
+    link = page.get_by_role("textbox", name="Link")
+    expect(link).to_have_value(f"{gateway.url}#{CODE}/s/s1")
+    expect(page.get_by_role("img", name="The link as a QR code")).to_be_visible()
+    assert ("session/share", {"sessionId": "s1", "observe": False}) in gateway.calls
+    page.get_by_role("button", name="Copy the link").click()
+    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    assert page.evaluate("navigator.clipboard.readText()") == link.input_value()
+    page.get_by_label("looks on").check()
+    expect(link).to_have_count(0)
+
+
+def test_a_guest_of_one_session_sees_it_alone(open_page: Opens) -> None:
+    scene = shop()
+    scene.info |= {"guest": True, "session": "s1", "mayShare": False}
+    page, _ = open_page(scene)
+    expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
+    assert page.get_by_role("navigation", name="Sessions").count() == 0
+    assert page.get_by_role("button", name="Share").count() == 0
+    assert page.get_by_role("button", name="More").count() == 0
+
+
+def test_a_session_that_does_not_exist_is_said_with_a_way_to_try_again(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/unknown")
+    expect(page.get_by_role("button", name="Try again")).to_be_visible()
+
+
+def test_no_request_leaves_for_another_origin(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
+    page.goto(f"{gateway.url}#/s/s1")
+    page.reload()
+    expect(page.locator("img.picture")).to_be_attached()
+    assert len(urls) > 20
+    assert [url for url in urls if not url.startswith((gateway.url, "data:"))] == []
+
+
+def test_a_link_for_another_person_in_the_same_tab_shows_nothing_of_the_first_one(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.scene.info["identity"] = "bob"
+    gateway.scene.sessions = {"s9": session("s9", "Bob's own")}
+    page.evaluate(f"location.hash = '#{CODE}'")
+    expect(page.locator(".who")).to_have_text("bob connected")
+    expect(page.locator(".session-title")).to_have_text(["Bob's own"])
+
+
+def test_a_gateway_that_answers_with_an_error_leaves_a_way_to_try_again(open_page: Opens) -> None:
+    page, gateway = open_page(signed_out())
+
+    def fail(_: object) -> None:
+        raise ValueError("the gateway is stopping")
+
+    gateway.answers["session/list"] = fail
+    page.get_by_label("Link or code").fill(CODE)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.locator(".toast")).to_contain_text("the gateway is stopping")
+    del gateway.answers["session/list"]
+    page.get_by_role("button", name="Try again").click()
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()

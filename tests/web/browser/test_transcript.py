@@ -1,0 +1,267 @@
+"""The transcript in a browser: what is in the document, where it stays, and what unfolds."""
+
+from typing import Any
+
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import PHONE, Opens, until
+from tests.web.browser.scenes import CONVERSATION, agent, long, session, shop, user
+from tests.web.browser.scenes import tool as tool_call
+from tests.web.browser.scripted_gateway import Message, Scene, update
+
+ROW_AT_TOP = """() => {
+  const scroller = document.querySelector(".scroller").getBoundingClientRect();
+  const rows = [...document.querySelectorAll(".row")];
+  const row = rows.find((one) => one.getBoundingClientRect().bottom > scroller.top + 1);
+  return [row.textContent, row.getBoundingClientRect().top];
+}"""
+
+TO_END = "scroller => scroller.scrollHeight - scroller.scrollTop - scroller.clientHeight"
+
+
+def settled(page: Page) -> None:
+    """Wait until what was under way is drawn."""
+    page.evaluate(
+        "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))))"
+    )
+
+
+def test_of_100_000_updates_only_the_blocks_near_the_view_are_in_the_document(open_page: Opens) -> None:
+    page, _ = open_page(long(100_000), "#/s/long")
+    expect(page.locator(".row").last).to_be_visible()
+    assert page.locator(".row").count() < 80
+    assert page.locator(".scroller").evaluate(TO_END) < 1
+
+
+def test_a_transcript_stays_in_place_while_older_updates_are_put_before_it(open_page: Opens) -> None:
+    page, gateway = open_page(long(12_000), "#/s/long")
+    expect(page.locator(".row").last).to_be_visible()
+    page.locator(".scroller").evaluate("scroller => { scroller.scrollTop = 300; }")
+    settled(page)
+    before = page.evaluate(ROW_AT_TOP)
+    until(page, lambda: page.locator(".canvas").evaluate("canvas => canvas.offsetHeight > 150000"))
+    settled(page)
+    text, top = page.evaluate(ROW_AT_TOP)
+    assert text == before[0]
+    assert abs(top - before[1]) < 2
+    assert [params.get("before") for method, params in gateway.calls if method == "session/get"][:2] == [None, 7001]
+
+
+def test_scrolling_up_into_blocks_that_were_never_measured_moves_the_view_by_what_was_scrolled(
+    open_page: Opens,
+) -> None:
+    payloads = [agent(f"Paragraph {i}. " + "word " * (i * 37 % 400)) for i in range(300)]
+    for i, payload in enumerate(payloads):
+        payload["messageId"] = str(i)
+    updates = [update(i, payload) for i, payload in enumerate(payloads, start=1)]
+    page, _ = open_page(Scene([session("s", "Long")], {"s": updates}), "#/s/s", size=PHONE)
+    expect(page.locator(".row").last).to_be_visible()
+    for _ in range(40):
+        text, top = page.evaluate(ROW_AT_TOP)
+        page.locator(".scroller").evaluate("scroller => { scroller.scrollTop -= 100; }")
+        settled(page)
+        place = page.locator(".row", has_text=text[:16]).first.bounding_box()
+        assert place is not None
+        assert abs(place["y"] - (top + 100)) < 2
+
+
+def test_the_view_follows_the_end_until_the_user_scrolls_up(open_page: Opens) -> None:
+    page, gateway = open_page(long(300), "#/s/long")
+    scroller = page.locator(".scroller")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.add("long", *(agent("more words\n\n") for _ in range(30)))
+    expect(page.locator(".row").last).to_contain_text("more words")
+    settled(page)
+    assert scroller.evaluate(TO_END) < 1
+
+    scroller.evaluate("scroller => { scroller.scrollTop -= 400; }")
+    expect(page.get_by_text("To the end")).to_be_attached()
+    settled(page)
+    before = page.evaluate(ROW_AT_TOP)
+    gateway.add("long", *(agent("still more words\n\n") for _ in range(30)))
+    button = page.get_by_role("button", name="New below")
+    expect(button).to_be_visible()
+    text, top = page.evaluate(ROW_AT_TOP)
+    assert (text[:40], top) == (before[0][:40], before[1])
+    button.click()
+    expect(button).to_have_count(0)
+    assert scroller.evaluate(TO_END) < 1
+
+
+def test_only_the_last_block_changes_while_the_agent_speaks(open_page: Opens) -> None:
+    page, gateway = open_page(long(300), "#/s/long")
+    expect(page.locator(".row").last).to_be_visible()
+    settled(page)
+    page.evaluate("""() => {
+      window.changed = new Set();
+      const last = document.querySelector(".row:last-child");
+      new MutationObserver((list) => list.forEach(({ target }) => {
+        const row = target.parentElement.closest(".row") ?? (target.closest && target.closest(".row"));
+        if (row) window.changed.add(row === last ? "last" : row.textContent);
+      })).observe(document.querySelector(".window"), { subtree: true, childList: true, characterData: true });
+    }""")
+    gateway.add("long", agent("one more "))
+    gateway.add("long", agent("and another "))
+    expect(page.locator(".row").last).to_contain_text("and another")
+    assert page.evaluate("[...window.changed]") == ["last"]
+
+
+def test_a_thought_is_folded_until_it_is_clicked(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
+    button = page.get_by_role("button", name="Thought")
+    expect(button).to_have_attribute("aria-expanded", "false")
+    expect(page.locator(".thought-text")).to_have_count(0)
+    button.click()
+    expect(button).to_have_attribute("aria-expanded", "true")
+    expect(page.locator(".thought-text")).to_contain_text("Then tests.")
+
+
+def test_an_edit_unfolds_to_its_change_with_the_changed_words_marked(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
+    page.get_by_role("button", name="Edit shop/basket.py").click()
+    diff = page.locator(".diff")
+    expect(diff.locator(".path")).to_have_text("shop/basket.py")
+    expect(diff.locator(".side-by-side")).to_be_visible()
+    expect(diff.locator("mark").first).to_be_visible()
+    diff.get_by_role("button", name="5 unchanged lines").click()
+    expect(diff).to_contain_text("def is_empty(items)")
+
+
+def test_an_edit_is_shown_in_one_column_on_a_phone_and_nothing_is_wider_than_the_page(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=(320, 2600), touch=True)
+    expect(page.locator(".row").last).to_be_visible()
+    for row in page.locator(".row .fold").all():
+        row.click()
+    expect(page.locator(".diff tr").first).to_be_visible()
+    expect(page.locator(".side-by-side")).to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth") == 320
+    assert page.locator(".scroller").evaluate("scroller => scroller.scrollWidth <= scroller.clientWidth")
+
+
+def test_a_command_unfolds_to_its_output_in_colours(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
+    page.get_by_role("button", name="python -m pytest").click()
+    expect(page.locator(".tool.is-failed .command-text")).to_have_text("python -m pytest -q tests")
+    expect(page.locator(".terminal .fg-1.bold, .terminal .bold.fg-1")).to_have_text("FAILED")
+
+
+def test_a_tool_call_with_output_of_a_terminal_shows_it_with_its_exit_code(open_page: Opens) -> None:
+    call = tool_call("t", "make", "execute", status="failed", content=[{"type": "terminal", "terminalId": "x"}])
+    call["_meta"] = {
+        "terminal_output": {"terminal_id": "x", "data": "gcc: not found\n"},
+        "terminal_exit": {"terminal_id": "x", "exit_code": 2},
+    }
+    page, _ = open_page(Scene([session("s", "Make")], {"s": [update(1, call)]}), "#/s/s")
+    page.get_by_role("button", name="make").click()
+    expect(page.locator(".tool-body")).to_contain_text("gcc: not found")
+    expect(page.locator(".tool-body")).to_contain_text("exit code 2")
+
+
+def test_images_and_the_plan_and_the_usage_are_shown(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
+    expect(page.locator("img.picture")).to_be_visible()
+    assert page.locator("img.picture").evaluate("image => image.naturalWidth") == 320
+    expect(page.get_by_role("region", name="Plan")).to_contain_text("2 of 4")
+    expect(page.locator(".plan-line")).to_contain_text("Run the tests")
+    expect(page.get_by_role("img", name="62k of 200k tokens used, 0.42 USD")).to_be_visible()
+
+
+def test_text_of_an_agent_is_never_markup(open_page: Opens) -> None:
+    attack = (
+        "<img src=x onerror=document.title='hacked'> <script>document.title='hacked'</script> [x](javascript:alert(1))"
+    )
+    call = tool_call("t", attack, "execute", rawInput={"command": attack}, status="completed")
+    updates = [update(1, agent(attack)), update(2, call)]
+    page, _ = open_page(Scene([session("s", attack)], {"s": updates}), "#/s/s")
+    page.locator(".tool .fold").click()
+    expect(page.locator(".command-text")).to_have_text(attack)
+    expect(page.locator(".agent")).to_contain_text("<script>")
+    assert page.locator(".scroller img, .scroller script, .scroller a").count() == 0
+    assert "hacked" not in page.title()[:6]
+
+
+def test_words_of_an_agent_give_no_style(open_page: Opens) -> None:
+    call = tool_call("t", "Look", "x permission", status="x permission")
+    steps = {"sessionUpdate": "plan", "entries": [{"content": "Go", "priority": "low", "status": "x permission"}]}
+    strange = tool_call("u", "Look again", "constructor", status="constructor")
+    page, _ = open_page(
+        Scene([session("s", "S")], {"s": [update(1, call), update(2, steps), update(3, strange)]}), "#/s/s"
+    )
+    expect(page.locator(".tool").first).to_contain_text("x permission")
+    expect(page.locator(".tool").last).to_contain_text("constructor")
+    expect(page.locator("li.plan-pending")).to_have_count(1)
+    assert page.locator(".permission").count() == 0
+
+
+def test_data_of_the_wrong_shape_leaves_the_page_in_working_order(open_page: Opens) -> None:
+    scene = shop()
+    odd: list[Any] = [None, 7, "x", {}, {"options": 5}, {"id": {}, "options": [None]}]
+    scene.extra["s1"] = {
+        "modes": {"availableModes": 5},
+        "models": {"availableModels": {"a": 1}},
+        "configOptions": odd,
+        "promptCapabilities": "yes",
+    }
+    page, gateway = open_page(scene, "#/s/s1", size=(1280, 4000))
+    expect(page.locator(".row").last).to_be_visible()
+    commands = {"sessionUpdate": "available_commands_update", "availableCommands": odd}
+    plan = {"sessionUpdate": "plan", "entries": odd}
+    usage = {"sessionUpdate": "usage_update", "used": "many", "size": {}, "cost": []}
+    call = {"sessionUpdate": "tool_call", "toolCallId": {}, "title": [], "kind": 4, "status": {}, "content": odd}
+    gateway.add(
+        "s1", commands, plan, usage, {**call, "locations": odd, "rawInput": {"command": {"a": 1}}}, agent("end")
+    )
+    params: list[Any] = [None, [], {"options": odd}, {"toolCall": 5}, {"toolCall": {"rawInput": [], "content": odd}}]
+    for i, request in enumerate(params):
+        gateway.notify("session/request", {"sessionId": "s1", "requestId": f"odd {i}", "request": request})
+    expect(page.locator(".row").last).to_contain_text("end")
+    for row in page.locator(".row .fold").all():
+        row.click()
+    field = page.get_by_role("textbox", name="Prompt")
+    field.fill("/")
+    field.fill("still here")
+    field.press("Enter")
+    until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
+    for _ in range(5):
+        page.get_by_role("button", name="Next question").click()
+
+
+def test_a_reset_shows_the_new_history(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_contain_text("Looks good")
+    gateway.scene.updates["s1"] = [update(1, CONVERSATION[0])]
+    gateway.notify("session/reset", {"sessionId": "s1", "epoch": "e2"})
+    expect(page.locator(".row")).to_have_count(1)
+    expect(page.locator(".toast")).to_contain_text("too far behind")
+
+
+def test_a_prompt_of_many_lines_is_folded(open_page: Opens) -> None:
+    log = "\n".join(f"line {i} of a log" for i in range(500))
+    page, _ = open_page(Scene([session("s", "Log")], {"s": [update(1, user(log))]}), "#/s/s")
+    expect(page.locator(".user")).to_contain_text("line 11 of a log…")
+    expect(page.locator(".user")).not_to_contain_text("line 12 of")
+    page.get_by_role("button", name="Show all").click()
+    expect(page.locator(".user")).to_contain_text("line 499 of a log")
+    page.get_by_role("button", name="Show less").click()
+    expect(page.locator(".user")).not_to_contain_text("line 499")
+
+
+def test_a_prompt_that_is_sent_brings_the_view_to_the_end(open_page: Opens) -> None:
+    page, _ = open_page(long(300), "#/s/long")
+    expect(page.locator(".row").last).to_be_visible()
+    page.locator(".scroller").evaluate("scroller => { scroller.scrollTop -= 900; }")
+    expect(page.get_by_text("To the end")).to_be_attached()
+    page.get_by_role("textbox", name="Prompt").fill("next")
+    page.get_by_role("textbox", name="Prompt").press("Enter")
+    expect(page.get_by_text("To the end")).to_have_count(0)
+    until(page, lambda: page.locator(".scroller").evaluate(TO_END) < 1)
+
+
+def test_what_has_become_of_the_history_and_of_the_agent_is_said(open_page: Opens) -> None:
+    ended: Message = {"live": False, "status": "exited", "exitReason": "process_exit"}
+    one = session("s", "Gone", history="removed", **ended)
+    page, gateway = open_page(Scene([one], {}), "#/s/s")
+    expect(page.get_by_text("The history of this session was removed from the disk.")).to_be_visible()
+    expect(page.get_by_text("The agent has ended. The next prompt starts it again.")).to_be_visible()
+    gateway.change("s", history="cut")
+    expect(page.get_by_text("What is older than this is not kept any more.")).to_be_visible()

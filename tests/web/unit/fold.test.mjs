@@ -1,0 +1,387 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
+import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
+
+const folded = (payloads) => fold(emptyTranscript(), numbered(payloads));
+const kinds = (transcript) => transcript.blocks.map(({ kind }) => kind);
+const words = (block) => block.parts.map((part) => part.text);
+
+/** Returns what a transcript says, without what counts its making. */
+function substance({ version, ...rest }) {
+  return structuredClone(rest);
+}
+
+test("a real conversation becomes its blocks and its state", () => {
+  const transcript = folded(SHELL);
+  assert.deepEqual(kinds(transcript), ["user", "tool", "agent"]);
+  const [user, tool, agent] = transcript.blocks;
+  assert.deepEqual(words(user), ["List the files, please"]);
+  assert.deepEqual(words(agent), ["There is one file."]);
+  assert.equal(tool.title, "ls; pwd");
+  assert.equal(tool.toolKind, "execute");
+  assert.equal(tool.status, "completed");
+  assert.deepEqual(tool.locations, [{ path: "/home/ann/project", line: null }]);
+  assert.deepEqual(tool.content, [{ type: "content", part: text("a.py\n/home/ann/project\n") }]);
+  assert.equal(tool.rawInput.command, "ls; pwd");
+  assert.equal(tool.rawOutput.metadata.exit, 0);
+  assert.equal(transcript.byTool.get(toolKey("call_1")), tool);
+  assert.deepEqual(transcript.commands, [{ name: "init", description: "guided setup" }]);
+  assert.deepEqual(transcript.usage, { used: 1200, size: 32000, cost: { amount: 0, currency: "USD" } });
+  assert.deepEqual([transcript.firstSeq, transcript.lastSeq, transcript.missing], [1, 10, null]);
+});
+
+test("times are those of the first and the last update of a block", () => {
+  const [, , agent] = folded(SHELL).blocks;
+  assert.deepEqual([agent.at, agent.until], [Date.UTC(2026, 0, 1) + 70, Date.UTC(2026, 0, 1) + 90]);
+  const [untimed] = fold(emptyTranscript(), [{ seq: 1, payload: said("x"), createdAt: null }]).blocks;
+  assert.equal(untimed.at, null);
+});
+
+test("chunks of another kind or another message begin another block", () => {
+  const transcript = folded([
+    thought("hm"),
+    said("a"),
+    said("b"),
+    said("c", { messageId: "m2" }),
+    said("d", { messageId: "m2" }),
+    thought("e"),
+    said("f", { messageId: "m2" }),
+  ]);
+  assert.deepEqual(kinds(transcript), ["thought", "agent", "agent", "thought", "agent"]);
+  assert.deepEqual(transcript.blocks.map(words), [["hm"], ["ab"], ["cd"], ["e"], ["f"]]);
+});
+
+test("an empty chunk makes no block", () => {
+  assert.deepEqual(kinds(folded([thought(""), said(""), said("x")])), ["agent"]);
+});
+
+test("parts that are no text stay between the texts", () => {
+  const link = { type: "resource_link", uri: "file:///a.py", name: "a.py" };
+  const image = { type: "image", mimeType: "image/png", data: "AAAA" };
+  const chunks = [text("see "), link, text(" and "), text("this "), image].map((content) => ({
+    sessionUpdate: "user_message_chunk",
+    content,
+  }));
+  const [user] = folded(chunks).blocks;
+  assert.deepEqual(
+    user.parts.map(({ type }) => type),
+    ["text", "link", "text", "image"],
+  );
+  assert.equal(user.parts[2].text, " and this ");
+  assert.equal(user.parts[3].src, "data:image/png;base64,AAAA");
+});
+
+test("a chunk of the user after a pause begins another message", () => {
+  const at = (ms) => new Date(ms).toISOString();
+  const transcript = fold(emptyTranscript(), [
+    { seq: 1, payload: asked("one "), createdAt: at(0) },
+    { seq: 2, payload: asked("two"), createdAt: at(1000) },
+    { seq: 3, payload: asked("three"), createdAt: at(2001) },
+    { seq: 4, payload: asked("four"), createdAt: null },
+  ]);
+  assert.deepEqual(transcript.blocks.map(words), [["one two"], ["threefour"]]);
+});
+
+test("members that a tool call update gives replace the former ones, null and absent ones do not", () => {
+  const call = (sessionUpdate, more) => ({ sessionUpdate, toolCallId: "x", ...more });
+  const content = (word) => [{ type: "content", content: text(word) }];
+  const [tool] = folded([
+    call("tool_call", { title: "Edit", kind: "edit", content: content("1"), locations: [{ path: "/a", line: 3 }] }),
+    call("tool_call_update", { status: "in_progress", title: null, content: null }),
+    call("tool_call_update", { content: content("2"), locations: [] }),
+  ]).blocks;
+  assert.deepEqual([tool.title, tool.toolKind, tool.status, tool.locations], ["Edit", "edit", "in_progress", []]);
+  assert.deepEqual(tool.content, [{ type: "content", part: text("2") }]);
+});
+
+test("a tool call that is only updated, and one announced twice, have one block each", () => {
+  const transcript = folded([
+    { sessionUpdate: "tool_call_update", toolCallId: "a", status: "completed" },
+    { sessionUpdate: "tool_call", toolCallId: "b", title: "B" },
+    { sessionUpdate: "tool_call", toolCallId: "b", title: "B2", status: "in_progress" },
+  ]);
+  assert.deepEqual(
+    transcript.blocks.map(({ id, title, status }) => [id, title, status]),
+    [
+      ["a", "", "completed"],
+      ["b", "B2", "in_progress"],
+    ],
+  );
+});
+
+test("content chunks and terminal output are appended", () => {
+  const [tool] = folded([
+    { sessionUpdate: "tool_call", toolCallId: "a", title: "x", _meta: { terminal_info: { terminal_id: "T" } } },
+    { sessionUpdate: "tool_call_content_chunk", toolCallId: "a", content: { type: "terminal", terminalId: "T" } },
+    {
+      sessionUpdate: "tool_call_update",
+      toolCallId: "a",
+      _meta: { terminal_output: { terminal_id: "T", data: "one " } },
+    },
+    {
+      sessionUpdate: "tool_call_update",
+      toolCallId: "a",
+      _meta: { terminal_output: { terminal_id: "T", data: "two" } },
+    },
+    {
+      sessionUpdate: "tool_call_update",
+      toolCallId: "a",
+      _meta: { terminal_exit: { terminal_id: "T", exit_code: 2 } },
+    },
+  ]).blocks;
+  assert.deepEqual(tool.content, [{ type: "terminal", terminalId: "T" }]);
+  assert.deepEqual(tool.terminals, { T: { output: "one two", exitCode: 2, signal: null } });
+});
+
+test("a plan replaces the plan of its turn, and the next turn has its own", () => {
+  const plan = (...contents) => ({
+    sessionUpdate: "plan",
+    entries: contents.map((content) => ({ content, status: "pending" })),
+  });
+  const transcript = folded([asked("go"), plan("a"), said("."), plan("a", "b"), asked("on"), plan("c")]);
+  assert.deepEqual(kinds(transcript), ["user", "plan", "agent", "user", "plan"]);
+  assert.deepEqual(
+    transcript.blocks[1].entries.map(({ content }) => content),
+    ["a", "b"],
+  );
+  assert.deepEqual(transcript.plan, [{ content: "c", priority: "medium", status: "pending" }]);
+});
+
+test("the last of each state update holds", () => {
+  const transcript = folded([
+    { sessionUpdate: "current_mode_update", currentModeId: "plan" },
+    { sessionUpdate: "current_mode_update", currentModeId: "build" },
+    { sessionUpdate: "config_option_update", configOptions: [{ id: "model" }] },
+    { sessionUpdate: "session_info_update", title: "One" },
+    { sessionUpdate: "session_info_update", updatedAt: "2026-01-01T00:00:00Z" },
+  ]);
+  assert.deepEqual(
+    [transcript.modeId, transcript.configOptions, transcript.title],
+    ["build", [{ id: "model" }], "One"],
+  );
+  assert.equal(transcript.blocks.length, 0);
+});
+
+test("unknown updates are counted in one note that keeps the last of them", () => {
+  const future = (n) => ({ sessionUpdate: "future_update", n });
+  const transcript = folded([...Array(30).keys()].map(future).concat([{ sessionUpdate: "other_update" }, future(30)]));
+  assert.deepEqual(
+    transcript.blocks.map(({ updateType, count }) => [updateType, count]),
+    [
+      ["future_update", 30],
+      ["other_update", 1],
+      ["future_update", 1],
+    ],
+  );
+  assert.deepEqual(
+    transcript.blocks[0].payloads.map(({ n }) => n),
+    [...Array(20).keys()].map((n) => n + 10),
+  );
+});
+
+test("sub-agents have lanes of their own, and their state is not the session's", () => {
+  const of = (sub, payload) => ({ payload, sub });
+  const updates = [
+    of(null, { sessionUpdate: "subagent_update", sessionId: "c", title: "Explorer", state: { state: "running" } }),
+    of(null, said("I ")),
+    of("c", said("look ")),
+    of(null, said("wait")),
+    of("c", said("around")),
+    of("c", { sessionUpdate: "current_mode_update", currentModeId: "sub" }),
+    of("c", { sessionUpdate: "tool_call", toolCallId: "t", title: "find" }),
+    of(null, { sessionUpdate: "tool_call", toolCallId: "t", title: "task" }),
+    of(null, { sessionUpdate: "subagent_update", sessionId: "c", state: { state: "idle" } }),
+  ].map((update, i) => ({ seq: i + 1, ...update }));
+  const transcript = fold(emptyTranscript(), updates);
+  assert.deepEqual(
+    transcript.blocks.map(({ kind, sub, parts, title }) => [kind, sub, title ?? parts[0].text]),
+    [
+      ["note", null, "Explorer"],
+      ["agent", null, "I wait"],
+      ["agent", "c", "look around"],
+      ["tool", "c", "find"],
+      ["tool", null, "task"],
+    ],
+  );
+  assert.deepEqual(transcript.blocks[0].state, { state: "idle" });
+  assert.equal(transcript.modeId, null);
+  assert.equal(transcript.byTool.get(toolKey("t", "c")).title, "find");
+});
+
+test("an update in _meta of a parent tool call belongs to that sub-agent", () => {
+  const meta = { _meta: { claudeCode: { parentToolUseId: "task" } } };
+  const transcript = folded([said("a"), said("b", meta), said("c")]);
+  assert.deepEqual(
+    transcript.blocks.map((block) => [block.sub, words(block)]),
+    [
+      [null, ["ac"]],
+      ["task", ["b"]],
+    ],
+  );
+});
+
+test("folding stops at a gap, says what is missing and goes on when it has come", () => {
+  const updates = numbered([said("a"), said("b"), said("c"), said("d")]);
+  const before = fold(emptyTranscript(), [updates[0], updates[2], updates[3]]);
+  assert.deepEqual([before.lastSeq, before.missing, words(before.blocks[0])], [1, { since: 1, next: 3 }, ["a"]]);
+  assert.equal(fold(before, [updates[3]]).missing.next, 4);
+  const after = fold(before, updates.slice(1));
+  assert.deepEqual([after.lastSeq, after.missing, words(after.blocks[0])], [4, null, ["abcd"]]);
+});
+
+test("a transcript may begin at any number", () => {
+  const transcript = fold(emptyTranscript(), numbered([said("x")], 500));
+  assert.deepEqual([transcript.firstSeq, transcript.lastSeq, transcript.missing], [500, 500, null]);
+});
+
+test("updates without a usable number or payload do no harm", () => {
+  const odd = [
+    {},
+    { seq: "1" },
+    { seq: 1.5 },
+    { seq: NaN },
+    { seq: 0, payload: said("x") },
+    { seq: -1, payload: said("x") },
+  ];
+  assert.equal(fold(emptyTranscript(), odd).blocks.length, 0);
+  const members = [null, 5, [], {}, { sessionUpdate: 3 }, { sessionUpdate: "tool_call" }, { sessionUpdate: "plan" }];
+  const contents = [null, 5, [], {}, { type: "image" }, { type: "resource" }, { type: "text", text: { toString: 1 } }];
+  const payloads = [...members, ...contents.map((content) => ({ sessionUpdate: "agent_message_chunk", content }))];
+  assert.equal(folded(payloads).lastSeq, payloads.length);
+});
+
+test("any split into batches folds to the same", () => {
+  forSeeds(200, (random) => {
+    const updates = randomUpdates(random, 80);
+    let transcript = emptyTranscript();
+    for (const batch of batches(random, updates)) transcript = fold(transcript, batch);
+    assert.deepEqual(substance(transcript), substance(fold(emptyTranscript(), updates)));
+  });
+});
+
+test("updates that are known change nothing", () => {
+  forSeeds(50, (random) => {
+    const updates = randomUpdates(random, 40);
+    const transcript = fold(emptyTranscript(), updates);
+    const before = substance(transcript);
+    const start = random.below(40);
+    assert.equal(fold(transcript, updates.slice(start, start + random.below(20))), transcript);
+    assert.deepEqual(substance(transcript), before);
+  });
+});
+
+test("overlapping batches fold to the same", () => {
+  forSeeds(50, (random) => {
+    const updates = randomUpdates(random, 60);
+    let transcript = emptyTranscript();
+    while (transcript.lastSeq < 60) {
+      const start = Math.max(0, transcript.lastSeq - random.below(10));
+      transcript = fold(transcript, updates.slice(start, start + 1 + random.below(20)));
+    }
+    assert.deepEqual(substance(transcript), substance(fold(emptyTranscript(), updates)));
+  });
+});
+
+test("a changed block is a new object, and no other is", () => {
+  forSeeds(100, (random) => {
+    const updates = randomUpdates(random, 80);
+    let transcript = emptyTranscript();
+    for (const batch of batches(random, updates)) {
+      const before = [...transcript.blocks];
+      const copies = structuredClone(before);
+      const { version, blocks } = transcript;
+      transcript = fold(transcript, batch);
+      assert.equal(transcript.blocks, blocks);
+      assert.equal(transcript.version > version, batch.length > 0);
+      before.forEach((block, i) => {
+        assert.deepEqual(block, copies[i], "an old block was changed in place");
+        const kept = transcript.blocks[i] === block;
+        const touched = batch.some(({ seq }) => seq > 0) && !kept;
+        if (!touched) assert.deepEqual(transcript.blocks[i], copies[i]);
+      });
+      const renewed = before.filter((block, i) => transcript.blocks[i] !== block).length;
+      assert.ok(renewed <= batch.length, `${renewed} blocks renewed by ${batch.length} updates`);
+    }
+  });
+});
+
+test("older updates in front give what folding all of them gives", () => {
+  forSeeds(400, (random) => {
+    const updates = randomUpdates(random, 60);
+    const cut = 1 + random.below(59);
+    const again = random.below(cut);
+    let transcript = fold(emptyTranscript(), updates.slice(cut));
+    transcript = prepend(transcript, updates.slice(again, cut + random.below(5)));
+    transcript = prepend(transcript, updates.slice(0, again));
+    assert.deepEqual(substance(transcript), substance(fold(emptyTranscript(), updates)));
+  });
+});
+
+test("a transcript may begin in a state, which its updates change and older ones do not", () => {
+  const state = [
+    { sessionUpdate: "current_mode_update", currentModeId: "plan" },
+    { sessionUpdate: "usage_update", used: 5, size: 9 },
+    { sessionUpdate: "plan", entries: [{ content: "a" }] },
+    { sessionUpdate: "agent_message_chunk", content: text("x") },
+    null,
+  ];
+  const old = numbered([{ sessionUpdate: "current_mode_update", currentModeId: "build" }, said("a")]);
+  let transcript = begin(emptyTranscript(), state);
+  transcript = fold(transcript, numbered([{ sessionUpdate: "usage_update", used: 6, size: 9 }], 3));
+  transcript = prepend(transcript, old);
+  assert.deepEqual([transcript.modeId, transcript.usage.used, transcript.plan[0].content], ["plan", 6, "a"]);
+  assert.deepEqual(kinds(transcript), ["agent"]);
+});
+
+test("notices are notes of their own", () => {
+  const notice = (title) => ({ sessionUpdate: "notice", severity: "warning", title, description: null });
+  const shown = folded([notice("a"), notice("b")]).blocks.map(({ note, severity, title, description }) => [
+    note,
+    severity,
+    title,
+    description,
+  ]);
+  assert.deepEqual(shown, [
+    ["notice", "warning", "a", ""],
+    ["notice", "warning", "b", ""],
+  ]);
+});
+
+test("prepending does not change a block that is known outside in place", () => {
+  forSeeds(100, (random) => {
+    const updates = randomUpdates(random, 60);
+    const transcript = fold(emptyTranscript(), updates.slice(30));
+    const known = [...transcript.blocks];
+    const copies = structuredClone(known);
+    prepend(transcript, updates.slice(0, 30));
+    const bare = ({ pos, ...block }) => block;
+    assert.deepEqual(known.map(bare), copies.map(bare));
+  });
+});
+
+test("older updates that do not reach up to the transcript are refused", () => {
+  const updates = numbered([said("a"), said("b"), said("c"), said("d")]);
+  const transcript = fold(emptyTranscript(), updates.slice(3));
+  assert.equal(prepend(transcript, updates.slice(0, 2)), transcript);
+  assert.equal(prepend(transcript, []), transcript);
+  assert.deepEqual(words(prepend(transcript, updates.slice(0, 3)).blocks[0]), ["abcd"]);
+});
+
+test("a hundred thousand updates fold in batches without copying the transcript", () => {
+  const payloads = [];
+  for (let i = 0; i < 10_000; i += 1) {
+    const toolCallId = `t${i}`;
+    payloads.push(said("one "), said("two "), said("three"), { sessionUpdate: "tool_call", toolCallId, title: "x" });
+    for (let n = 0; n < 6; n += 1)
+      payloads.push({ sessionUpdate: "tool_call_update", toolCallId, status: "in_progress" });
+  }
+  const updates = numbered(payloads);
+  let transcript = emptyTranscript();
+  const { blocks, byTool } = transcript;
+  for (let i = 0; i < updates.length; i += 50) transcript = fold(transcript, updates.slice(i, i + 50));
+  assert.deepEqual([transcript.lastSeq, transcript.blocks.length, transcript.byTool.size], [100_000, 20_000, 10_000]);
+  assert.equal(transcript.blocks, blocks);
+  assert.equal(transcript.byTool, byTool);
+});

@@ -1,0 +1,297 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { createRpc } from "../../../acp_gateway/web/app/rpc.js";
+import { manualTimers, settle } from "./helpers.mjs";
+
+/** A client with sockets that the test drives. */
+function scene(options = {}) {
+  const time = manualTimers();
+  const sockets = [];
+  const states = [];
+  const notifications = [];
+  const open = () => {
+    const socket = {
+      sent: [],
+      closed: false,
+      send: (text) => socket.sent.push(JSON.parse(text)),
+      close: () => (socket.closed = true),
+      accept: () => socket.onopen(),
+      say: (message) => socket.onmessage({ data: JSON.stringify({ jsonrpc: "2.0", ...message }) }),
+      drop: (reason = "") => socket.onclose({ reason }),
+    };
+    sockets.push(socket);
+    return socket;
+  };
+  const rpc = createRpc({
+    open,
+    onNotification: (method, params) => notifications.push([method, params]),
+    onState: (state) => states.push(state),
+    timers: time.timers,
+    clock: time.clock,
+    random: () => 1,
+    ...options,
+  });
+  const phases = () => states.map(({ phase }) => phase);
+  return { rpc, time, sockets, states, phases, notifications, last: () => sockets.at(-1) };
+}
+
+/** Follows a promise: its value or the code of its error, once there. */
+function outcome(promise) {
+  const seen = { value: undefined, code: undefined, message: undefined };
+  promise.then(
+    (value) => (seen.value = value),
+    (error) => Object.assign(seen, { code: error.code, message: error.message, data: error.data }),
+  );
+  return seen;
+}
+
+function connected(options) {
+  const made = scene(options);
+  made.rpc.connect();
+  made.last().accept();
+  return made;
+}
+
+test("a request is sent and its result returned", async () => {
+  const { rpc, last, phases } = connected();
+  const answer = outcome(rpc.request("a", { x: 1 }));
+  assert.deepEqual(last().sent, [{ jsonrpc: "2.0", id: 1, method: "a", params: { x: 1 } }]);
+  last().say({ id: 1, result: { y: 2 } });
+  await settle();
+  assert.deepEqual(answer.value, { y: 2 });
+  assert.deepEqual(phases(), ["connected"]);
+});
+
+test("an error keeps code, message and data", async () => {
+  const { rpc, last } = connected();
+  const answer = outcome(rpc.request("a"));
+  last().say({ id: 1, error: { code: -32602, message: "unknown session", data: { x: 1 } } });
+  await settle();
+  assert.deepEqual([answer.code, answer.message, answer.data], [-32602, "unknown session", { x: 1 }]);
+});
+
+test("requests wait for a connection and are sent in order", () => {
+  const { rpc, last, states } = scene();
+  rpc.connect();
+  outcome(rpc.request("a"));
+  outcome(rpc.request("b"));
+  assert.equal(states.at(-1).waiting, 2);
+  last().accept();
+  assert.deepEqual(
+    last().sent.map(({ method }) => method),
+    ["a", "b"],
+  );
+  assert.equal(states.at(-1).waiting, 0);
+});
+
+test("requests that are quiet are not counted as waiting", () => {
+  const { rpc, states } = scene();
+  outcome(rpc.request("list", {}, { quiet: true }));
+  outcome(rpc.request("prompt"));
+  assert.deepEqual([rpc.state.waiting, states.length], [1, 1]);
+});
+
+test("what waits is bounded in number and in size", async () => {
+  const { rpc } = scene();
+  for (let i = 0; i < 100; i += 1) outcome(rpc.request("a"));
+  const more = outcome(rpc.request("a"));
+  const { rpc: other } = scene();
+  const large = outcome(other.request("a", { text: "x".repeat(33 * 1024 * 1024) }));
+  await settle();
+  assert.deepEqual([more.code, large.code], ["full", "full"]);
+});
+
+test("a request that is not answered in time fails, and its late answer is passed over", async () => {
+  const { rpc, last, time } = connected();
+  const answer = outcome(rpc.request("a"));
+  time.pass(29_999);
+  await settle();
+  assert.equal(answer.code, undefined);
+  time.pass(1);
+  await settle();
+  assert.equal(answer.code, "timeout");
+  last().say({ id: 1, result: 1 });
+  await settle();
+  assert.equal(answer.value, undefined);
+});
+
+test("a lost connection fails what was sent, but resends what allows it, before what waits", async () => {
+  const { rpc, last, time } = connected();
+  const prompt = outcome(rpc.request("prompt"));
+  const list = outcome(rpc.request("list", {}, { resend: true }));
+  last().drop();
+  outcome(rpc.request("later"));
+  await settle();
+  assert.equal(prompt.code, "lost");
+  time.pass(500);
+  last().accept();
+  assert.deepEqual(
+    last().sent.map(({ id, method }) => [id, method]),
+    [
+      [2, "list"],
+      [3, "later"],
+    ],
+  );
+  last().say({ id: 2, result: "x" });
+  await settle();
+  assert.equal(list.value, "x");
+});
+
+test("the pause before another attempt doubles up to half a minute, with jitter, and starts over after success", async () => {
+  const { rpc, last, sockets, time } = connected({ random: () => 0 });
+  const pauses = [];
+  for (let i = 0; i < 9; i += 1) {
+    last().drop();
+    await settle();
+    pauses.push(Math.min(...time.pending()));
+    const count = sockets.length;
+    time.pass(pauses.at(-1));
+    assert.equal(sockets.length, count + 1);
+  }
+  assert.deepEqual(pauses, [250, 500, 1000, 2000, 4000, 8000, 15_000, 15_000, 15_000]);
+  last().accept();
+  last().drop();
+  await settle();
+  assert.equal(Math.min(...time.pending()), 250);
+  assert.equal(rpc.state.phase, "away");
+});
+
+test("the state tells since when, and why", () => {
+  const { last, states, time } = connected();
+  time.pass(7000);
+  last().drop("The client is too slow.");
+  assert.deepEqual(states.at(-1), { phase: "away", since: 1_007_000, waiting: 0, reason: "The client is too slow." });
+  time.pass(500);
+  last().accept();
+  assert.deepEqual(states.at(-1), { phase: "connected", since: 1_007_500, waiting: 0, reason: null });
+});
+
+test("a connection that does not open in time is given up", async () => {
+  const { rpc, last, sockets, time } = scene();
+  rpc.connect();
+  time.pass(10_000);
+  await settle();
+  assert.ok(last().closed);
+  time.pass(500);
+  assert.equal(sockets.length, 2);
+});
+
+test("a refused page stops trying until it connects again, and what waited fails", async () => {
+  const { rpc, last, sockets, time, states } = scene({ check: async () => "refused" });
+  rpc.connect();
+  const answer = outcome(rpc.request("a"));
+  last().drop();
+  await settle();
+  assert.deepEqual([rpc.state.phase, answer.code, states.at(-1).waiting], ["refused", "ended", 0]);
+  time.pass(3_600_000);
+  assert.equal(sockets.length, 1);
+  rpc.connect();
+  last().accept();
+  assert.equal(rpc.state.phase, "connected");
+});
+
+test("a check that fails, or says nothing is wrong, means another attempt", async () => {
+  for (const check of [async () => "ok", async () => Promise.reject(new Error("offline"))]) {
+    const { rpc, last, sockets, time } = scene({ check });
+    rpc.connect();
+    last().drop();
+    await settle();
+    assert.equal(rpc.state.phase, "away");
+    time.pass(500);
+    assert.equal(sockets.length, 2);
+  }
+});
+
+test("a check without an answer does not hold up the next attempt", async () => {
+  let answer = () => {};
+  const { rpc, last, sockets, time } = scene({ check: () => new Promise((resolve) => (answer = resolve)) });
+  rpc.connect();
+  last().drop();
+  await settle();
+  time.pass(10_500);
+  assert.equal(sockets.length, 2);
+  answer("refused");
+  await settle();
+  assert.equal(rpc.state.phase, "away");
+});
+
+test("a WebSocket that cannot be made is tried again", () => {
+  let attempts = 0;
+  const { rpc, time } = scene({
+    open: () => {
+      attempts += 1;
+      throw new Error("insecure");
+    },
+  });
+  rpc.connect();
+  time.pass(500);
+  assert.equal(attempts, 2);
+  assert.equal(rpc.state.reason, "Error: insecure");
+});
+
+test("wake connects at once when away", async () => {
+  const { rpc, last, sockets } = connected();
+  last().drop();
+  await settle();
+  rpc.wake();
+  assert.equal(sockets.length, 2);
+  rpc.wake();
+  assert.equal(sockets.length, 2);
+});
+
+test("wake gives up a connection that has died in sleep", async () => {
+  const { rpc, last, sockets, time } = connected();
+  rpc.wake();
+  time.pass(5000);
+  await settle();
+  assert.ok(sockets[0].closed);
+  assert.equal(rpc.state.phase, "away");
+  time.pass(500);
+  last().accept();
+  rpc.wake();
+  last().say({ id: last().sent[0].id, result: {} });
+  await settle();
+  time.pass(5000);
+  assert.equal(rpc.state.phase, "connected");
+});
+
+test("close fails everything and ends the attempts", async () => {
+  const { rpc, last, sockets, time } = connected();
+  const sent = outcome(rpc.request("a"));
+  const again = outcome(rpc.request("b", {}, { resend: true }));
+  rpc.close();
+  const after = outcome(rpc.request("c"));
+  await settle();
+  time.pass(3_600_000);
+  assert.deepEqual([sent.code, again.code, after.code], ["lost", "ended", "ended"]);
+  assert.deepEqual([rpc.state.phase, rpc.state.waiting, sockets.length, last().closed], ["ended", 0, 1, true]);
+});
+
+test("events of a connection that is gone have no effect", () => {
+  const { rpc, sockets, time, last } = connected();
+  const old = sockets[0];
+  const { onclose, onmessage } = old;
+  old.drop();
+  time.pass(500);
+  last().accept();
+  onclose({ reason: "" });
+  onmessage({ data: '{"jsonrpc":"2.0","method":"x"}' });
+  assert.equal(rpc.state.phase, "connected");
+});
+
+test("notifications are handed on, requests of the gateway are refused, all else is passed over", () => {
+  const { last, notifications } = connected();
+  last().say({ method: "session/updated", params: { a: 1 } });
+  last().say({ method: "x" });
+  last().say({ id: 9, method: "x" });
+  for (const data of ["{", "null", "[]", '"x"', '{"id":77,"result":1}', new ArrayBuffer(2)]) last().onmessage({ data });
+  assert.deepEqual(notifications, [
+    ["session/updated", { a: 1 }],
+    ["x", {}],
+  ]);
+  assert.deepEqual(
+    last().sent.map(({ id, error }) => [id, error.code]),
+    [[9, -32601]],
+  );
+});

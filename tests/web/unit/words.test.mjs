@@ -1,0 +1,79 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { changeText, connectionText, grouped, matches, needsYou, presenceText, statusOf } from "../../../acp_gateway/web/app/words.js";
+
+const session = (members) => ({ id: "s", status: "completed", waiting: [], live: true, mayControl: true, ...members });
+const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reason: null, ...members });
+
+test("the state of a connection is said in words", () => {
+  assert.equal(connectionText(connection({ phase: "connected" }), 0), null);
+  assert.equal(connectionText(connection({ phase: "connecting" }), 0), "Connecting…");
+  assert.equal(connectionText(connection({}), 13_500), "Away for 12 s.");
+  assert.equal(connectionText(connection({ waiting: 1 }), 13_000), "Away for 12 s. 1 message waits.");
+  assert.equal(connectionText(connection({ waiting: 3 }), 121_000), "Away for 2 min. 3 messages wait.");
+  assert.equal(connectionText(connection({ phase: "ended", reason: "stopped" }), 0), "stopped");
+});
+
+test("a session needs the user only if the user may decide", () => {
+  const waiting = [{ requestId: 1 }];
+  assert.equal(needsYou(session({ waiting })), true);
+  assert.equal(needsYou(session({ waiting, mayControl: false })), false);
+  assert.equal(needsYou(session({})), false);
+});
+
+test("the state of a session is a word or two", () => {
+  const text = (members) => statusOf(session(members)).text;
+  assert.equal(text({ waiting: [{}] }), "Needs you");
+  assert.equal(text({ waiting: [{}, {}] }), "2 questions");
+  assert.equal(text({ waiting: [{}], mayControl: false }), "Waits for a decision");
+  assert.equal(text({ turn: true }), "Working");
+  assert.equal(text({ status: "initializing" }), "Starting");
+  assert.equal(text({ status: "error" }), "Error");
+  assert.equal(text({ status: "exited" }), "Past");
+  assert.equal(text({ status: "exited", exitReason: "process_exit" }), "Agent ended");
+  assert.equal(text({}), "Ready");
+});
+
+test("presence leaves out the page itself and counts clients that say the same", () => {
+  const client = (identity, role, via, more = {}) => ({ identity, role, via, presence: "connected", you: false, ...more });
+  assert.equal(presenceText([client("ann", "controller", "browser", { you: true })]), "");
+  const others = [
+    client("ann", "controller", "editor"),
+    client("bob", "observer", "browser"),
+    client("bob", "observer", "browser"),
+    client("eve", "controller", "", { presence: "away" }),
+  ];
+  assert.equal(presenceText(others), "ann, editor; bob looks on ×2; eve (away)");
+  assert.equal(presenceText(undefined), "");
+});
+
+test("the beginning and the end of a turn are announced once, for the same session", () => {
+  const idle = session({ turn: false });
+  const working = session({ turn: true });
+  assert.equal(changeText(null, working), null);
+  assert.equal(changeText(idle, working), "The agent works.");
+  assert.equal(changeText(working, working), null);
+  assert.equal(changeText(working, idle), "The agent is done.");
+  assert.equal(changeText(working, session({ status: "error" })), "The turn was stopped by an error.");
+  assert.equal(changeText(working, { ...idle, id: "other" }), null);
+});
+
+test("sessions are grouped in their order, each once, and empty groups are left out", () => {
+  const sessions = [
+    session({ id: "a", waiting: [{}] }),
+    session({ id: "b" }),
+    session({ id: "c", live: false }),
+    session({ id: "d" }),
+    session({ id: "e", archived: true, waiting: [{}] }),
+  ];
+  const names = grouped(sessions).map((group) => [group.name, group.sessions.map(({ id }) => id).join("")]);
+  assert.deepEqual(names, [["Needs you", "a"], ["Live", "bd"], ["Earlier", "c"], ["Archived", "e"]]);
+  assert.deepEqual(grouped([]), []);
+});
+
+test("a filter wants every word, in any place and case", () => {
+  const one = session({ title: "Fix the Total", agentType: "claude", cwd: "/home/ann/shop" });
+  assert.equal(matches(one, "total CLAUDE"), true);
+  assert.equal(matches(one, "shop fix"), true);
+  assert.equal(matches(one, "total opencode"), false);
+});
