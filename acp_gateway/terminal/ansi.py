@@ -1,0 +1,77 @@
+"""Writes lines of styled text for a terminal, or as plain text for a pipe."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from acp_gateway.terminal.rendering import Line, Span, Style
+
+_RESET: Final = "\x1b[0m"
+
+_SGR: Final = {
+    Style.USER: "1;36",
+    Style.THOUGHT: "2;3",
+    Style.DIM: "2",
+    Style.TOOL: "1",
+    Style.GOOD: "32",
+    Style.BAD: "31",
+    Style.RUNNING: "33",
+    Style.ADDED: "32",
+    Style.REMOVED: "31",
+    Style.HUNK: "36",
+    Style.QUESTION: "1;33",
+}
+"""Parameters of SELECT GRAPHIC RENDITION (ECMA-48); 16 colours, which follow the terminal's own palette."""
+
+
+class Pen:
+    """Collects styled text, and knows where its last line has ended.
+
+    Args:
+        colour: write escape sequences for styles; without, the text has no control character but line feeds.
+    """
+
+    def __init__(self, *, colour: bool) -> None:
+        self._colour = colour
+        self._parts: list[str] = []
+        self.at_start = True
+        """True at the beginning of a line."""
+        self.is_empty = True
+        """True until something was written."""
+
+    def write(self, *spans: Span) -> None:
+        """Write spans."""
+        for text, style in spans:
+            if text:
+                sgr = _SGR.get(style) if self._colour else None
+                self._parts.append(f"\x1b[{sgr}m{text}{_RESET}" if sgr else text)
+                self.at_start = self.is_empty = False
+
+    def end_line(self) -> None:
+        """End the line that was begun, if any."""
+        if not self.at_start:
+            self.new_line()
+
+    def new_line(self) -> None:
+        """End the line, even an empty one."""
+        self._parts.append("\n")
+        self.at_start = True
+        self.is_empty = False
+
+    def lines(self, lines: Iterable[Line]) -> None:
+        """Write whole lines."""
+        for line in lines:
+            self.write(*line)
+            self.new_line()
+
+    def take(self) -> str:
+        """Return and forget what was written."""
+        text = "".join(self._parts)
+        self._parts.clear()
+        return text
+
+
+def plain_text(lines: Iterable[Line]) -> str:
+    """Return lines without styles, for tests and pipes."""
+    pen = Pen(colour=False)
+    pen.lines(lines)
+    return pen.take()

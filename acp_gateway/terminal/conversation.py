@@ -1,0 +1,117 @@
+"""The state of one session that a person takes part in: its transcript, its questions, its turn and its mode."""
+
+from collections.abc import Sequence
+
+from acp_gateway.terminal.content import block_text, text_of
+from acp_gateway.terminal.dialogue import (
+    Asked,
+    Closed,
+    Decided,
+    Event,
+    Failed,
+    Opened,
+    TurnEnded,
+    TurnStarted,
+    Updated,
+    Withdrawn,
+)
+from acp_gateway.terminal.questions import Questions, question_lines
+from acp_gateway.terminal.rendering import Line, Span, Style
+from acp_gateway.terminal.transcript import DEFAULT_SIZE, Change, Level, Transcript
+from acp_gateway.terminal.watching import describe_end
+
+
+class Conversation:
+    """One session.
+
+    Args:
+        size: characters of the transcript that are kept at most.
+    """
+
+    def __init__(self, size: int = DEFAULT_SIZE) -> None:
+        self.transcript = Transcript(size)
+        self.questions = Questions()
+        self.is_open = False
+        """True once the session is open and its history is complete."""
+        self.is_over = False
+        """True after the session was closed or deleted."""
+        self.is_working = False
+        """True while the agent works on a prompt."""
+        self.modes: tuple[tuple[str, str], ...] = ()
+        """Ids and names of the modes that can be set."""
+        # The text of the last prompt that the agent may repeat, and how much of it has come.
+        self._echo = ""
+
+    @property
+    def mode(self) -> str:
+        """The name of the present mode; empty if unknown."""
+        return dict(self.modes).get(self.transcript.mode, self.transcript.mode)
+
+    def question_lines(self) -> list[Line]:
+        """Return the lines of the question that is shown, with the number of those behind it; none without one."""
+        question = self.questions.current
+        if question is None:
+            return []
+        tool = self.transcript.tool(question.tool.get("toolCallId"), question.lane)
+        lines = question_lines(question, tool)
+        if self.questions.waiting > 1:
+            lines.append([Span(f"  {self.questions.waiting - 1} more after this one", Style.DIM)])
+        return lines
+
+    def receive(self, events: Sequence[Event], now: float) -> list[Change]:
+        """Take events that have come at `now` (seconds of any clock), and return the changes of the transcript."""
+        return [change for event in events for change in self._receive(event, now)]
+
+    def prompted(self, text: str) -> list[Change]:
+        """Add a prompt that is being sent: the gateway shows it to all other clients."""
+        self.transcript.end_turn()
+        changes = self._chunk(text)
+        self._echo = text
+        return changes
+
+    def note(self, text: str, level: Level = Level.INFO) -> list[Change]:
+        """Add a line about the session."""
+        return [self.transcript.note(text, level)]
+
+    def _chunk(self, text: str) -> list[Change]:
+        content = {"type": "text", "text": text}
+        return self.transcript.apply({"sessionUpdate": "user_message_chunk", "content": content})
+
+    def _receive(self, event: Event, now: float) -> list[Change]:
+        match event:
+            case Updated():
+                return [] if self._is_echo(event) else self.transcript.apply(event.update, event.lane)
+            case Opened():
+                self.is_open, self.modes = True, event.modes
+                self.transcript.mode = event.mode or self.transcript.mode
+            case Asked():
+                self.questions.add(event.question, now)
+                return self.transcript.apply(event.question.update, event.question.lane)
+            case Withdrawn():
+                self.questions.remove(event.id, now)
+            case Decided():
+                name = self.questions.name_of(event.decision)
+                return self.note(f"{event.by or 'the gateway'} has decided: {name}")
+            case TurnStarted():
+                self.is_working = True
+            case TurnEnded():
+                self.is_working, self._echo = False, ""
+                self.transcript.end_turn()
+                return self.note(*describe_end(event))
+            case Failed():
+                return self.note(f"refused: {event.text}", Level.BAD)
+            case Closed():
+                self.is_over = True
+                return self.note(event.text, Level.BAD)
+        return []
+
+    def _is_echo(self, event: Updated) -> bool:
+        """Return True if an update repeats the prompt of this client, which is shown already."""
+        if not self._echo or event.lane:
+            return False
+        text = block_text(event.update.get("content"))
+        if text_of(event.update.get("sessionUpdate")) != "user_message_chunk" or not self._echo.startswith(text):
+            self._echo = ""
+            return False
+        self._echo = self._echo[len(text) :]
+        return True

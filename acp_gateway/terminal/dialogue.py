@@ -1,0 +1,300 @@
+"""An ACP client of one session: messages of the gateway become events, and actions become messages.
+
+The connection joins the session that it asks for, or opens a new one. Its files and terminals are not offered to the
+agent, so that of all requests only questions are answered here.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from acp_gateway.protocol.methods import (
+    CANCEL_REQUEST,
+    CREATE_ELICITATION,
+    INITIALIZE,
+    LIST,
+    META,
+    MODE_UPDATE,
+    NEW,
+    NEWS,
+    PROMPT,
+    REQUEST_PERMISSION,
+    SESSION_CANCEL,
+    SESSION_UPDATE,
+    SET_MODE,
+    TOOL_CALL_UPDATE,
+)
+from acp_gateway.terminal.content import Option, list_of, members_of, read_options, text_of
+
+_METHOD_NOT_FOUND: Final = -32601
+
+_DECLINE: Final = Option("decline", "Decline", "reject_once")
+"""The answer to a form: to fill one in takes an editor, or the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The session is open, and its history has come before."""
+
+    session: str
+    modes: tuple[tuple[str, str], ...]
+    """Ids and names of the modes that can be set."""
+    mode: str
+    """The id of the present mode; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Updated:
+    """An update of the session."""
+
+    update: Mapping[str, Any]
+    lane: str
+    """The session of the sub-agent that sent it; empty for the agent itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question of the agent: whether it may call a tool, or a form to fill in."""
+
+    id: int | str
+    tool: Mapping[str, Any]
+    """The tool call, with members as in an update; for a form, its text is the title."""
+    options: tuple[Option, ...]
+    lane: str = ""
+    """The session of the sub-agent that asks; empty for the agent itself."""
+    is_form: bool = False
+    """True for a form, which can only be declined here."""
+
+    @property
+    def update(self) -> Mapping[str, Any]:
+        """The tool call as an update; empty for a form."""
+        return {} if self.is_form else {**self.tool, "sessionUpdate": TOOL_CALL_UPDATE}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question waits for an answer."""
+
+    question: Question
+
+
+@dataclass(frozen=True, slots=True)
+class Withdrawn:
+    """A question needs no answer any more."""
+
+    id: int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A question was answered."""
+
+    by: str
+    """The identity that has decided; empty if none has."""
+    decision: str
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """The agent works on a prompt."""
+
+    by: str
+    """The identity that has sent it; empty if unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """A turn has ended."""
+
+    stop_reason: str
+    """The agent's reason; empty if it ended by an error."""
+    why: str
+    """The gateway's reason if the agent did not end it; else empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A request of this client was refused."""
+
+    method: str
+    text: str
+    code: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session was closed or deleted."""
+
+    text: str
+
+
+Event = Opened | Updated | Asked | Withdrawn | Decided | TurnStarted | TurnEnded | Failed | Closed
+
+
+@dataclass
+class Dialogue:
+    """The state of the client.
+
+    Args:
+        program: the name and version of the program, for the agent.
+        cwd: the directory of a new session; ignored where one is joined.
+        session: the id of the session that the connection joins; empty to open a new one.
+    """
+
+    program: tuple[str, str]
+    cwd: str = "/"
+    session: str = ""
+    questions: dict[int | str, Question] = field(default_factory=dict)
+    """Open questions by id, the oldest first."""
+    prompts: int = 0
+    """Prompts of this client that are not answered."""
+    output: list[bytes] = field(default_factory=list)
+    """Messages for the gateway; the caller sends and removes them."""
+    opened: Opened | None = None
+    """The event of the session being open; None before."""
+    _wanted_modes: dict[int, str] = field(default_factory=dict)
+    _methods: dict[int, str] = field(default_factory=dict)
+    _next_id: int = 0
+
+    def start(self) -> None:
+        """Begin the dialogue."""
+        name, version = self.program
+        # No files and no terminals; of the gateway's extensions, news.
+        capabilities: dict[str, Any] = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
+        capabilities["_meta"] = {META: {}}
+        client = {"name": name, "title": name, "version": version}
+        self._request(INITIALIZE, protocolVersion=1, clientCapabilities=capabilities, clientInfo=client)
+
+    def receive(self, batch: Sequence[bytes]) -> list[Event]:
+        """Return the events of messages from the gateway, and add to `output` what they are answered with."""
+        return [event for message in batch for event in self._receive(message)]
+
+    def prompt(self, text: str) -> None:
+        """Send a prompt."""
+        self.prompts += 1
+        self._request(PROMPT, sessionId=self.session, prompt=[{"type": "text", "text": text}])
+
+    def cancel(self) -> None:
+        """Cancel the turn and what is queued."""
+        self._send({"method": SESSION_CANCEL, "params": {"sessionId": self.session}})
+
+    def set_mode(self, mode: str) -> None:
+        """Ask for another mode."""
+        self._wanted_modes[self._next_id] = mode
+        self._request(SET_MODE, sessionId=self.session, modeId=mode)
+
+    def answer(self, question: Question, option: Option) -> None:
+        """Answer a question, unless it is not open any more."""
+        if self.questions.pop(question.id, None) is not None:
+            outcome = {"outcome": {"outcome": "selected", "optionId": option.id}}
+            self._send({"id": question.id, "result": {"action": option.id} if question.is_form else outcome})
+
+    def _request(self, method: str, **params: Any) -> None:
+        self._methods[self._next_id] = method
+        self._send({"id": self._next_id, "method": method, "params": params})
+        self._next_id += 1
+
+    def _send(self, members: Mapping[str, Any]) -> None:
+        # A lone surrogate, from a paste, is no UTF-8: it stays an escape.
+        self.output.append(json.dumps({"jsonrpc": "2.0", **members}).encode())
+
+    def _receive(self, text: bytes) -> list[Event]:
+        try:
+            message = members_of(json.loads(text))
+        except (ValueError, RecursionError):
+            return []
+        method, params = text_of(message.get("method")), members_of(message.get("params"))
+        if not method:
+            return self._receive_response(message)
+        if "id" in message:
+            return self._receive_request(message["id"], method, params)
+        if method == SESSION_UPDATE:
+            return self._receive_update(params)
+        if method == NEWS and params.get("sessionId") in ("", self.session):
+            return self._receive_news(params)
+        withdrawn = params.get("requestId")
+        if method == CANCEL_REQUEST and isinstance(withdrawn, int | str) and withdrawn in self.questions:
+            del self.questions[withdrawn]
+            return [Withdrawn(withdrawn)]
+        return []
+
+    def _receive_response(self, message: Mapping[str, Any]) -> list[Event]:
+        request_id = message.get("id")
+        method = self._methods.pop(request_id, "") if isinstance(request_id, int) else ""
+        self.prompts -= method == PROMPT
+        mode = self._wanted_modes.pop(request_id, "") if isinstance(request_id, int) else ""
+        if "error" in message:
+            error = members_of(message["error"])
+            code = error.get("code")
+            text = text_of(error.get("message")) or "an error without a text"
+            return [Failed(method, text, code if isinstance(code, int) else 0)]
+        result = members_of(message.get("result"))
+        if method == INITIALIZE:
+            self._request(NEW, cwd=self.cwd, mcpServers=[])
+        elif method == NEW:
+            joined = bool(self.session)
+            self.opened = self._opened(result)
+            if not joined:
+                return [self.opened]
+            # The history of a session that was joined comes between these two responses.
+            self._request(LIST)
+        elif method == LIST and self.opened is not None:
+            return [self.opened]
+        elif mode:
+            # The gateway tells the other clients only.
+            return [Updated({"sessionUpdate": MODE_UPDATE, "currentModeId": mode}, "")]
+        return []
+
+    def _opened(self, result: Mapping[str, Any]) -> Opened:
+        self.session = text_of(result.get("sessionId"))
+        modes = members_of(result.get("modes"))
+        available = map(members_of, list_of(modes.get("availableModes")))
+        named = [(text_of(mode.get("id")), text_of(mode.get("name"))) for mode in available]
+        return Opened(
+            self.session,
+            tuple((mode, name or mode) for mode, name in named if mode),
+            text_of(modes.get("currentModeId")),
+        )
+
+    def _receive_request(self, request_id: Any, method: str, params: Mapping[str, Any]) -> list[Event]:
+        question = self._question(request_id, method, params) if isinstance(request_id, int | str) else None
+        if question is not None:
+            self.questions[question.id] = question
+            return [Asked(question)]
+        error = {"code": _METHOD_NOT_FOUND, "message": f"a terminal can't answer {method}"}
+        self._send({"id": request_id, "error": error})
+        return []
+
+    def _question(self, request_id: int | str, method: str, params: Mapping[str, Any]) -> Question | None:
+        """Return a request of the agent as a question, None if it is none that can be answered."""
+        lane = self._lane(params)
+        options = tuple(read_options(params.get("options")))
+        if method == REQUEST_PERMISSION and options:
+            return Question(request_id, members_of(params.get("toolCall")), options, lane)
+        if method == CREATE_ELICITATION:
+            # An error would end the question also for clients that are away and could answer it.
+            return Question(request_id, {"title": text_of(params.get("message"))}, (_DECLINE,), lane, is_form=True)
+        return None
+
+    def _lane(self, params: Mapping[str, Any]) -> str:
+        """Return the sub-agent's session that a message is about; "" if it is the session itself."""
+        session = text_of(params.get("sessionId"))
+        # Updates may come before the response that names the session.
+        return "" if self.session in ("", session) else session
+
+    def _receive_update(self, params: Mapping[str, Any]) -> list[Event]:
+        return [Updated(members_of(params.get("update")), self._lane(params))]
+
+    def _receive_news(self, params: Mapping[str, Any]) -> list[Event]:
+        by = text_of(members_of(params.get("by")).get("identity"))
+        match params.get("event"):
+            case "turn_started":
+                return [TurnStarted(by)]
+            case "turn_ended":
+                return [TurnEnded(text_of(params.get("stopReason")), text_of(params.get("reason")))]
+            case "decided":
+                return [Decided(by, text_of(params.get("decision")))]
+            case "closed" | "deleted" as event:
+                return [Closed(f"the session was {event}")]
+        return []

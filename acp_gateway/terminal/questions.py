@@ -1,0 +1,116 @@
+"""The agent's open questions, the keys that answer them, and the lines that show one."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from acp_gateway.terminal.content import Option, describe_input, read_tool_content, text_of
+from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.rendering import Line, Span, Style, one_line
+from acp_gateway.terminal.transcript import Tool
+
+PAUSE: Final = 0.4
+"""Seconds after a question is shown in which keys decide nothing: they were meant for what was there before."""
+
+NAMES: Final = 200
+"""Names of options that are remembered, to tell which one was chosen."""
+
+_DIGITS: Final = "123456789"
+
+
+class Questions:
+    """Open questions, of which the oldest is shown."""
+
+    def __init__(self) -> None:
+        self._open: list[Question] = []
+        self._shown_at = float("-inf")
+        self._names: dict[str, str] = {}
+
+    @property
+    def current(self) -> Question | None:
+        """The question that is shown."""
+        return self._open[0] if self._open else None
+
+    @property
+    def waiting(self) -> int:
+        """Number of open questions."""
+        return len(self._open)
+
+    def add(self, question: Question, now: float) -> bool:
+        """Add a question, and return True if it is to be shown now."""
+        for option in question.options:
+            self._names.pop(option.id, None)
+            self._names[option.id] = option.name or option.id
+        while len(self._names) > NAMES:
+            del self._names[next(iter(self._names))]
+        self._open.append(question)
+        if len(self._open) == 1:
+            self._shown_at = now
+        return len(self._open) == 1
+
+    def remove(self, question_id: int | str, now: float) -> Question | None:
+        """Remove a question, and return the one that is to be shown in its place, if there is one."""
+        before = self.current
+        self._open = [question for question in self._open if question.id != question_id]
+        if self.current is before:
+            return None
+        self._shown_at = now
+        return self.current
+
+    def key(self, key: str, now: float) -> tuple[Question, Option] | None:
+        """Return the question that a key answers, and the answer; None if it answers none."""
+        question = self.current
+        option = None if question is None else keys(question.options).get(key)
+        if question is None or option is None or now < self._shown_at + PAUSE:
+            return None
+        return question, option
+
+    def name_of(self, decision: str) -> str:
+        """Return the name of the option that was chosen; of anything else the word itself."""
+        return self._names.get(decision) or decision or "nothing"
+
+
+def keys(options: Sequence[Option]) -> dict[str, Option]:
+    """Return the keys for the answers: digits, and `y` and `n` for those that hold only once."""
+    chosen = dict(zip(_DIGITS, options, strict=False))
+    for key, kind in (("y", "allow_once"), ("n", "reject_once")):
+        option = next((option for option in options if option.kind == kind), None)
+        if option is not None:
+            chosen[key] = option
+    return chosen
+
+
+def question_lines(question: Question, tool: Tool | None = None) -> list[Line]:
+    """Return the lines of a question: its title, the input of the tool, and the answers with their keys.
+
+    `tool` is the tool call as it is known: agents need not repeat in a question what they have told before.
+    """
+    told = text_of(question.tool.get("title")) or (tool.title if tool else "") or text_of(question.tool.get("kind"))
+    title = one_line(told) or "a tool"
+    if question.is_form:
+        asked: Line = [Span(f"? The agent asks for more than a key can answer: {title}", Style.QUESTION)]
+        where: Line = [Span("  Answer in an editor or on the page, or  "), *option_spans(question.options)]
+        return [asked, where]
+    lines: list[Line] = [[Span(f"? May the agent do this: {title}", Style.QUESTION)]]
+    command = describe_input(question.tool.get("rawInput")) or (tool.input if tool else "")
+    if command and command not in title:
+        lines.append([Span(f"    $ {command}")])
+    text = read_tool_content(question.tool.get("content"))[1]
+    if text:
+        lines.append([Span(f"    {one_line(text)}", Style.DIM)])
+    lines.append([Span("  "), *option_spans(question.options)])
+    return lines
+
+
+def option_spans(options: Sequence[Option]) -> Line:
+    """Return the answers in one line, with their keys."""
+    key_of: dict[str, str] = {}
+    for key, option in keys(options).items():
+        key_of[option.id] = key
+    spans: Line = []
+    for option in options:
+        if spans:
+            spans.append(Span("   "))
+        if option.id in key_of:
+            spans.append(Span(f"[{key_of[option.id]}]", Style.QUESTION))
+        spans.append(Span(f" {one_line(option.name or option.id)}"))
+    return spans

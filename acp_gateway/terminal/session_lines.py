@@ -1,0 +1,44 @@
+"""The lines that describe sessions in a list, from what a gateway tells of them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from acp_gateway.terminal.content import list_of, text_of
+from acp_gateway.terminal.rendering import Line, Span, Style, one_line
+
+Session = Mapping[str, Any]
+"""A session as a gateway describes it; see `docs/wire.md`."""
+
+
+def joinable(sessions: Iterable[Session]) -> list[Session]:
+    """Return the sessions that can be joined, each once, in the same order."""
+    # A question without a known session is listed under a name that nothing can join, and has no directory.
+    found = (session for session in sessions if session.get("live") is False or session.get("cwd"))
+    return list({session["sessionId"]: session for session in found}.values())
+
+
+def ordered(sessions: Iterable[Session]) -> list[Session]:
+    """Return the sessions that can be joined: those with open questions, then the live ones, then the latest others."""
+    listed = joinable(sessions)[::-1]
+    return sorted(listed, key=_rank)
+
+
+def session_line(session: Session, *, is_open: bool = False) -> Line:
+    """Return a session as a line: its state, its title, its agent and its folder. `is_open` marks one that is shown."""
+    title = one_line(text_of(session.get("title"))) or "(no title)"
+    folder = one_line(text_of(session.get("cwd")).rstrip("/").rpartition("/")[2])
+    about = " ".join(filter(None, (one_line(text_of(session.get("agent"))), folder)))
+    return [_state(session), Span(f" {title}", Style.TOOL if is_open else Style.PLAIN), Span(f"  {about}", Style.DIM)]
+
+
+def _rank(session: Session) -> int:
+    """Return 0 for a session with open questions, 1 for another live one, 2 for one that is not live."""
+    if session.get("live") is False:
+        return 2
+    return 0 if list_of(session.get("waiting")) else 1
+
+
+def _state(session: Session) -> Span:
+    if _rank(session) == 1 and session.get("turn") is True:
+        return Span("◐", Style.RUNNING)
+    return (Span("?", Style.QUESTION), Span("●", Style.GOOD), Span("○", Style.DIM))[_rank(session)]

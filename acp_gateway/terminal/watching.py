@@ -1,0 +1,296 @@
+"""Writes a session as it goes on: text as it streams, and a line for each event.
+
+The history is written first, each block in its last state. After that a message is continued where it has ended, a tool
+call gets a line when it begins and one when it ends, and a plan one for each change.
+"""
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final
+
+from acp_gateway.terminal.ansi import Pen
+from acp_gateway.terminal.content import Diff, Entry, Option
+from acp_gateway.terminal.dialogue import (
+    Asked,
+    Closed,
+    Decided,
+    Event,
+    Failed,
+    Opened,
+    Question,
+    TurnEnded,
+    TurnStarted,
+    Updated,
+    Withdrawn,
+)
+from acp_gateway.terminal.questions import Questions, question_lines
+from acp_gateway.terminal.rendering import (
+    DEFAULT_LINES,
+    PREFIXES,
+    TEXT_STYLES,
+    Span,
+    Style,
+    escape,
+    indented,
+    one_line,
+    render,
+    render_diff,
+    render_output,
+    tool_line,
+)
+from acp_gateway.terminal.transcript import (
+    DEFAULT_SIZE,
+    Block,
+    Change,
+    Level,
+    Message,
+    Plan,
+    Tool,
+    Transcript,
+)
+
+SHOWN_TOOLS: Final = 1000
+"""Tool calls of which it is known what was written of them; an older one is written again if it changes."""
+
+
+class Watcher:
+    """Writes one session.
+
+    Args:
+        colour: write escape sequences for styles.
+        last: number of blocks of the history to write, None for all.
+        lines: lines of a diff or of an output that are written at most.
+        size: characters of the history that are kept at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        colour: bool = False,
+        last: int | None = None,
+        lines: int = DEFAULT_LINES,
+        size: int = DEFAULT_SIZE,
+    ) -> None:
+        self._transcript = Transcript(size)
+        self._pen = Pen(colour=colour)
+        self._last = last
+        self._lines = lines
+        self._questions = Questions()
+        # False while the history comes.
+        self._live = False
+        # The message that is being written, and its last characters if it is not known yet how they are shown.
+        self._stream: tuple[str, str, str] | None = None
+        self._held = ""
+        # What was written of tool calls and of the last plan of each lane.
+        self._tools: dict[int, tuple[str, str, list[Diff]]] = {}
+        self._plan: tuple[int, list[Entry]] | None = None
+
+    def take(self) -> str:
+        """Return and forget the text to write now."""
+        return self._pen.take()
+
+    def receive(self, events: Sequence[Event], now: float) -> None:
+        """Write events. `now`, in seconds of any clock, is when they have come."""
+        for event in events:
+            self._receive(event, now)
+
+    def link_changed(self, text: str, *, up: bool) -> None:
+        """Write that the connection was lost, or is back."""
+        self._note(text, Level.GOOD if up else Level.BAD)
+
+    def end(self) -> None:
+        """End the line that was begun."""
+        self._end_stream()
+
+    def key(self, key: str, now: float) -> tuple[Question, Option] | None:
+        """Return the question that a key answers, and the answer; None if it answers none."""
+        return self._questions.key(key, now)
+
+    def answered(self, question_id: int | str, now: float) -> None:
+        """Remove a question that needs no answer any more, and write the next one."""
+        following = self._questions.remove(question_id, now)
+        if following is not None:
+            self._ask(following)
+
+    def _receive(self, event: Event, now: float) -> None:
+        match event:
+            case Updated():
+                self._show_all(self._transcript.apply(event.update, event.lane))
+            case Opened():
+                self._open(event)
+            case Asked():
+                self._show_all(self._transcript.apply(event.question.update, event.question.lane))
+                if self._questions.add(event.question, now):
+                    self._ask(event.question)
+            case Withdrawn():
+                self.answered(event.id, now)
+            case Decided():
+                name = self._questions.name_of(event.decision)
+                self._note(f"{event.by or 'the gateway'} has decided: {name}")
+            case TurnStarted():
+                self._transcript.end_turn()
+            case TurnEnded():
+                self._transcript.end_turn()
+                self._note(*describe_end(event))
+            case Failed():
+                self._note(f"refused: {event.text}", Level.BAD)
+            case Closed():
+                self._note(event.text, Level.BAD)
+
+    def _open(self, event: Opened) -> None:
+        """Write the history."""
+        if self._live:
+            return
+        self._live = True
+        self._transcript.mode = event.mode or self._transcript.mode
+        blocks = self._transcript.blocks
+        first = 0 if self._last is None else max(len(blocks) - self._last, 0)
+        left_out = first + self._transcript.dropped
+        if left_out and self._last != 0:
+            self._pen.lines([[Span(f"-- not shown: {left_out} older", Style.DIM)]])
+        for block in islice(blocks, first, None):
+            self._show(Change(block, new=True, added=block.text if isinstance(block, Message) else ""))
+        for block in islice(blocks, first):
+            self._remember(block)
+        if self._questions.current is not None:
+            self._ask(self._questions.current)
+
+    def _remember(self, block: Block) -> None:
+        """Treat a block of the history as written."""
+        if isinstance(block, Tool):
+            self._tools[block.number] = (block.title, block.status if block.is_over else "", block.diffs)
+
+    def _show_all(self, changes: Sequence[Change]) -> None:
+        if self._live:
+            for change in changes:
+                self._show(change)
+
+    def _show(self, change: Change) -> None:
+        match change.block:
+            case Message():
+                self._show_text(change.block, change.added, new=change.new)
+            case Tool():
+                self._show_tool(change.block)
+            case Plan():
+                self._show_plan(change.block)
+            case block:
+                if change.new:
+                    self._end_stream()
+                    self._pen.lines(render(block))
+
+    # Messages
+
+    def _show_text(self, message: Message, added: str, *, new: bool) -> None:
+        stream = (message.kind.value, message.lane, message.message_id)
+        if stream != self._stream or (new and not message.continued):
+            self._end_stream()
+            if not self._pen.is_empty:
+                self._pen.new_line()
+            self._stream = stream
+        text = self._held + added
+        # A final line break is not written before something follows it, and CR LF is one.
+        shown = text.rstrip("\r\n")
+        self._held = text[len(shown) :]
+        if shown:
+            self._write_text(message, shown)
+
+    def _write_text(self, message: Message, text: str) -> None:
+        margin = indented([[PREFIXES[message.kind]]], message.lane)[0]
+        style = TEXT_STYLES[message.kind]
+        for at, line in enumerate(escape(text).split("\n")):
+            if at:
+                self._pen.new_line()
+            if self._pen.at_start:
+                self._pen.write(*margin)
+            self._pen.write(Span(line, style))
+
+    def _end_stream(self) -> None:
+        self._stream = None
+        self._held = ""
+        self._pen.end_line()
+
+    # Tool calls and plans
+
+    def _show_tool(self, tool: Tool) -> None:
+        title, over, diffs = self._tools.pop(tool.number, ("", "", []))
+        state = tool.status if tool.is_over else ""
+        if (tool.title, state) != (title, over):
+            self._end_stream()
+            self._pen.lines(indented([tool_line(tool)], tool.lane))
+            if state == "failed" and tool.output:
+                self._pen.lines(indented(render_output(tool.output, lines=self._lines), tool.lane))
+        for diff in tool.diffs:
+            if diff not in diffs:
+                self._end_stream()
+                self._pen.lines(indented(render_diff(diff, lines=self._lines), tool.lane))
+        self._tools[tool.number] = (tool.title, state, tool.diffs)
+        if len(self._tools) > SHOWN_TOOLS:
+            del self._tools[next(iter(self._tools))]
+
+    def _show_plan(self, plan: Plan) -> None:
+        number, before = self._plan or (0, [])
+        self._plan = (plan.number, list(plan.entries))
+        if number == plan.number and before == plan.entries:
+            return
+        self._end_stream()
+        lines = render(plan)
+        if number == plan.number and [entry.text for entry in before] == [entry.text for entry in plan.entries]:
+            # The heading, and what is new.
+            old = zip(lines[1:], before, plan.entries, strict=True)
+            lines = [lines[0], *(line for line, former, entry in old if former != entry)]
+        self._pen.lines(lines)
+
+    # Questions and notes
+
+    def _ask(self, question: Question) -> None:
+        if self._live:
+            self._end_stream()
+            tool = self._transcript.tool(question.tool.get("toolCallId"), question.lane)
+            self._pen.lines(question_lines(question, tool))
+
+    def _note(self, text: str, level: Level = Level.INFO) -> None:
+        self._show_all([self._transcript.note(text, level)])
+
+
+def describe_end(event: TurnEnded) -> tuple[str, Level]:
+    """Return what is written at the end of a turn."""
+    if event.stop_reason == "end_turn":
+        return "the turn has ended", Level.GOOD
+    if event.stop_reason:
+        return f"the turn has ended: {event.stop_reason}", Level.BAD
+    why = event.why.replace("_", " ")
+    return f"the turn was cut off: {why or 'the agent answered with an error'}", Level.BAD
+
+
+def json_line(event: Event) -> str:
+    """Return an event as one line of JSON, without control characters."""
+    match event:
+        case Updated():
+            members: dict[str, Any] = {"type": "update", "update": event.update}
+            members |= {"sub": event.lane} if event.lane else {}
+        case Opened():
+            members = {"type": "opened", "sessionId": event.session, "modeId": event.mode or None}
+        case Asked():
+            options = [{"optionId": one.id, "name": one.name, "kind": one.kind} for one in event.question.options]
+            tool = event.question.tool
+            members = {"type": "asked", "requestId": event.question.id, "toolCall": tool, "options": options}
+        case Withdrawn():
+            members = {"type": "withdrawn", "requestId": event.id}
+        case Decided():
+            members = {"type": "decided", "by": event.by or None, "decision": event.decision or None}
+        case TurnStarted():
+            members = {"type": "turn_started", "by": event.by or None}
+        case TurnEnded():
+            members = {"type": "turn_ended", "stopReason": event.stop_reason or None, "reason": event.why or None}
+        case Failed():
+            members = {"type": "failed", "method": event.method, "message": event.text}
+        case Closed():
+            members = {"type": "closed", "message": event.text}
+    # The one control character that JSON does not escape.
+    return json.dumps(members).replace("\x7f", "\\u007f") + "\n"
+
+
+def link_json_line(*, up: bool, text: str) -> str:
+    """Return a change of the connection as one line of JSON."""
+    return json.dumps({"type": "connected" if up else "disconnected", "message": one_line(text)}) + "\n"

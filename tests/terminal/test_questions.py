@@ -1,0 +1,99 @@
+"""Questions of the agent: which one is shown, and which key gives which answer."""
+
+import pytest
+
+from acp_gateway.terminal.ansi import plain_text
+from acp_gateway.terminal.content import Option
+from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.questions import NAMES, PAUSE, Questions, keys, question_lines
+from tests.terminal.updates import HOSTILE
+
+ALLOW, ALWAYS, REJECT = (
+    Option("a", "Allow", "allow_once"),
+    Option("aa", "Always allow", "allow_always"),
+    Option("r", "Reject", "reject_once"),
+)
+
+
+def question(number: int, *options: Option) -> Question:
+    return Question(number, {"title": f"Run {number}"}, options or (ALLOW, ALWAYS, REJECT))
+
+
+def test_the_oldest_question_is_shown_and_the_next_one_after_it() -> None:
+    questions = Questions()
+    assert questions.add(question(1), 0)
+    assert not questions.add(question(2), 0)
+    assert questions.waiting == 2
+    assert questions.remove(7, 1) is None
+    assert questions.remove(1, 1) == question(2)
+    assert questions.remove(2, 1) is None
+    assert questions.current is None
+
+
+def test_removing_a_question_that_is_not_shown_shows_none() -> None:
+    questions = Questions()
+    questions.add(question(1), 0)
+    questions.add(question(2), 0)
+    assert questions.remove(2, 0) is None
+    assert questions.current == question(1)
+
+
+def test_digits_answer_in_order_and_y_and_n_only_once() -> None:
+    assert keys((ALLOW, ALWAYS, REJECT)) == {"1": ALLOW, "2": ALWAYS, "3": REJECT, "y": ALLOW, "n": REJECT}
+    assert keys((ALWAYS,)) == {"1": ALWAYS}
+    assert keys(()) == {}
+
+
+def test_a_key_answers_the_question_that_is_shown() -> None:
+    questions = Questions()
+    questions.add(question(1), 0)
+    assert questions.key("y", PAUSE) == (question(1), ALLOW)
+    assert questions.key("2", PAUSE) == (question(1), ALWAYS)
+    assert [questions.key(key, PAUSE) for key in ("x", "4", "Y", "", "\n")] == [None] * 5
+
+
+def test_a_key_that_was_pressed_before_a_question_could_be_read_answers_nothing() -> None:
+    questions = Questions()
+    assert questions.key("y", 0) is None
+    questions.add(question(1), 10)
+    questions.add(question(2), 10)
+    assert questions.key("y", 10 + PAUSE / 2) is None
+    questions.remove(1, 20)
+    assert questions.key("y", 20 + PAUSE / 2) is None
+    assert questions.key("y", 20 + PAUSE) == (question(2), ALLOW)
+
+
+def test_the_name_of_a_decision_is_that_of_its_option() -> None:
+    questions = Questions()
+    questions.add(question(1), 0)
+    assert [questions.name_of(word) for word in ("aa", "cancelled", "")] == ["Always allow", "cancelled", "nothing"]
+    for number in range(NAMES + 1):
+        questions.add(question(number, Option(f"o{number}", "x", "")), 0)
+    assert questions.name_of("aa") == "aa"
+
+
+def test_a_question_is_shown_with_its_command_and_the_keys_of_its_answers() -> None:
+    text = {"type": "content", "content": {"type": "text", "text": "It deletes\nfiles."}}
+    tool = {"title": "Run a command", "rawInput": {"command": "rm -r build"}, "content": [text]}
+    assert plain_text(question_lines(Question(1, tool, (ALLOW, ALWAYS, REJECT)))) == (
+        "? May the agent do this: Run a command\n    $ rm -r build\n    It deletes files.\n"
+        "  [y] Allow   [2] Always allow   [n] Reject\n"
+    )
+
+
+def test_a_form_says_where_it_can_be_filled_in() -> None:
+    form = Question(1, {"title": "Your name?"}, (Option("decline", "Decline", "reject_once"),), is_form=True)
+    assert plain_text(question_lines(form)) == (
+        "? The agent asks for more than a key can answer: Your name?\n"
+        "  Answer in an editor or on the page, or  [n] Decline\n"
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_hostile_questions_stay_in_their_lines(text: str) -> None:
+    content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    tool = {"title": text, "kind": text, "rawInput": {"command": text}, "content": content}
+    lines = plain_text(question_lines(Question(1, tool, (Option(text, text, text), ALLOW))))
+    assert all(line.isprintable() for line in lines.split("\n"))
+    assert lines.count("\n") <= 4
+    assert [line for line in lines.split("\n") if "[y] Allow" in line and line.startswith("  [y]")] == []

@@ -1,0 +1,242 @@
+"""A session as `watch` writes it: the history, the stream, and one line for what happens."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.terminal.ansi import plain_text
+from acp_gateway.terminal.content import Option
+from acp_gateway.terminal.dialogue import (
+    Asked,
+    Closed,
+    Decided,
+    Event,
+    Failed,
+    Opened,
+    Question,
+    TurnEnded,
+    TurnStarted,
+    Updated,
+    Withdrawn,
+)
+from acp_gateway.terminal.questions import PAUSE
+from acp_gateway.terminal.rendering import render
+from acp_gateway.terminal.transcript import Transcript
+from acp_gateway.terminal.watching import SHOWN_TOOLS, Watcher, json_line, link_json_line
+from tests.fuzz.effort import effort
+from tests.terminal.updates import HOSTILE, any_updates, plan, said, texts, tool
+
+OPENED = Opened("s", (), "")
+ALLOW = Option("a", "Allow", "allow_once")
+
+
+def question(number: int, **tool_members: object) -> Question:
+    return Question(number, {"toolCallId": f"t{number}", "title": f"Run {number}", **tool_members}, (ALLOW,))
+
+
+def watch(*happened: object, **options: Any) -> str:
+    """Return what is written of events, and of updates; without `OPENED` among them the session is open before."""
+    watcher = Watcher(**options)
+    events = [one if isinstance(one, Event) else Updated(one, "") for one in happened]  # type: ignore[arg-type]
+    watcher.receive(events if OPENED in events else [OPENED, *events], 0)
+    watcher.end()
+    return watcher.take()
+
+
+def test_text_is_written_as_it_streams() -> None:
+    watcher = Watcher()
+    written = []
+    events: list[Event] = [OPENED, *(Updated(said(text), "") for text in ("Hel", "lo\n", "there"))]
+    for event in events:
+        watcher.receive([event], 0)
+        written.append(watcher.take())
+    assert written == ["", "Hel", "lo", "\nthere"]
+
+
+def test_messages_are_apart_and_marked_by_their_kind() -> None:
+    assert watch(said("hi", "user"), said("let\nme", "thought"), said("hello"), said("x", messageId="2")) == (
+        "> hi\n\n~ let\n~ me\n\nhello\n\nx\n"
+    )
+
+
+def test_a_message_that_was_interrupted_goes_on_in_a_line_of_its_own() -> None:
+    assert watch(said("a"), Updated(said("x"), "child"), said("b")) == "a\n\n| x\n\nb\n"
+
+
+def test_the_history_has_each_tool_call_once_in_its_last_state() -> None:
+    history = (said("go", "user"), tool(title="Read"), said("I read."), tool(status="completed"))
+    assert watch(*history, OPENED, said(" More.")) == "> go\n● Read\n\nI read. More.\n"
+
+
+def test_the_history_begins_where_it_is_asked_to() -> None:
+    history = (said("a", "user"), said("b"), tool(title="Read"), OPENED, tool(status="completed"))
+    assert watch(*history, last=1) == "-- not shown: 2 older\n○ Read\n● Read\n"
+    assert watch(*history, last=0) == "● Read\n"
+    assert watch(*history, last=9).startswith("> a\n")
+
+
+def test_what_was_dropped_of_the_history_is_counted() -> None:
+    assert watch(said("a", "user"), said("b"), OPENED, size=1) == "-- not shown: 1 older\n\nb\n"
+
+
+def test_a_tool_call_has_a_line_when_it_begins_and_when_it_ends() -> None:
+    states = ("in_progress", "in_progress", "completed", "completed")
+    assert watch(tool(title="Read"), *(tool(status=state) for state in states)) == "○ Read\n● Read\n"
+
+
+def test_a_tool_call_that_learns_its_title_has_another_line() -> None:
+    assert watch(tool(title="Read File"), tool(title="Read shop.py")) == "○ Read File\n○ Read shop.py\n"
+
+
+def test_the_diff_of_a_tool_call_is_written_once() -> None:
+    edit = tool(title="Edit", content=[{"type": "diff", "path": "a", "oldText": "", "newText": "x"}])
+    assert watch(edit, {**edit, "status": "completed"}) == "○ Edit\n    a +1 -0\n    + x\n● Edit\n"
+
+
+def test_the_output_of_a_failed_tool_call_is_written() -> None:
+    text = {"type": "content", "content": {"type": "text", "text": "a\nb"}}
+    failed = tool(title="make", status="failed", content=[text])
+    assert watch(failed, lines=1) == "✗ make (failed)\n    … 1 more\n    b\n"
+
+
+def test_more_tool_calls_than_are_remembered_are_written_again_when_they_change() -> None:
+    calls = [tool(str(number), title="x") for number in range(SHOWN_TOOLS + 1)]
+    assert watch(*calls, tool("0", status="pending")).count("x") == SHOWN_TOOLS + 2
+
+
+def test_a_plan_is_written_whole_and_then_its_changes() -> None:
+    first = plan(("read", "in_progress"), ("write", "pending"))
+    second = plan(("read", "completed"), ("write", "pending"))
+    third = plan(("read", "completed"), ("test", "pending"))
+    assert watch(first, first, second, third) == (
+        "Plan 0/2\n  ◐ read\n  ○ write\nPlan 1/2\n  ● read\nPlan 1/2\n  ● read\n  ○ test\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (TurnEnded("end_turn", ""), "the turn has ended"),
+        (TurnEnded("max_tokens", ""), "the turn has ended: max_tokens"),
+        (TurnEnded("", "agent_ended"), "the turn was cut off: agent ended"),
+        (TurnEnded("", ""), "the turn was cut off: the agent answered with an error"),
+        (Decided("ann", "a"), "ann has decided: a"),
+        (Decided("", "timeout"), "the gateway has decided: timeout"),
+        (Failed("session/prompt", "no\x1b"), "refused: no\\x1b"),
+        (Closed("the session was closed"), "the session was closed"),
+        ({"sessionUpdate": "current_mode_update", "currentModeId": "plan"}, "mode: plan"),
+    ],
+)
+def test_each_event_is_a_line(event: object, line: str) -> None:
+    assert watch(said("x"), event) == f"x\n-- {line}\n"
+
+
+def test_the_end_of_a_turn_ends_its_message() -> None:
+    assert watch(said("a"), TurnEnded("end_turn", ""), TurnStarted("ann"), said("b")).endswith("ended\n\nb\n")
+
+
+def test_a_question_is_shown_with_its_diff_and_answered_by_a_key() -> None:
+    diff = {"type": "diff", "path": "a", "oldText": "", "newText": "x"}
+    asked = question(1, content=[diff])
+    watcher = Watcher()
+    watcher.receive([OPENED, Asked(asked)], 0)
+    shown = "○ Run 1\n    a +1 -0\n    + x\n? May the agent do this: Run 1\n  [y] Allow\n"
+    assert watcher.take() == shown
+    assert watcher.key("y", PAUSE) == (asked, ALLOW)
+    watcher.answered(1, PAUSE)
+    watcher.receive([Decided("ann", "a")], PAUSE)
+    assert watcher.take() == "-- ann has decided: Allow\n"
+    assert watcher.key("y", 9) is None
+
+
+def test_a_question_that_names_only_its_tool_call_has_the_title_and_the_command_of_that() -> None:
+    run = tool("t1", title="Run make", rawInput={"command": "make all"})
+    asked = Asked(Question(1, {"toolCallId": "t1"}, (ALLOW,)))
+    assert watch(run, asked) == ("○ Run make\n? May the agent do this: Run make\n    $ make all\n  [y] Allow\n")
+
+
+def test_questions_are_shown_one_after_the_other() -> None:
+    watcher = Watcher()
+    watcher.receive([OPENED, Asked(question(1)), Asked(question(2))], 0)
+    assert watcher.take().count("?") == 1
+    watcher.receive([Withdrawn(1)], 1)
+    assert watcher.take() == "? May the agent do this: Run 2\n  [y] Allow\n"
+    assert watcher.key("y", 1 + PAUSE) == (question(2), ALLOW)
+
+
+def test_a_question_that_waited_is_shown_after_the_history() -> None:
+    assert watch(Asked(question(1)), said("a"), OPENED).endswith("a\n? May the agent do this: Run 1\n  [y] Allow\n")
+
+
+def test_the_state_of_the_connection_is_a_line() -> None:
+    watcher = Watcher()
+    watcher.receive([OPENED, Updated(said("a"), "")], 0)
+    watcher.link_changed("the connection was lost", up=False)
+    watcher.receive([Updated(said("b"), "")], 0)
+    watcher.link_changed("connected again", up=True)
+    assert watcher.take() == "a\n-- the connection was lost\n\nb\n-- connected again\n"
+
+
+def test_the_session_opened_again_is_not_written_again() -> None:
+    assert watch(OPENED, said("a"), OPENED) == "a\n"
+
+
+@given(st.lists(texts, min_size=1, max_size=8), st.booleans())
+def test_a_message_reads_the_same_however_it_was_streamed(parts: list[str], thought: bool) -> None:
+    kind = "thought" if thought else "agent"
+    transcript = Transcript()
+    transcript.apply(said("".join(parts), kind))
+    whole = "".join(plain_text(render(block)) for block in transcript.blocks)
+    streamed = watch(*(said(part, kind) for part in parts))
+    if streamed:
+        assert streamed == whole
+    else:
+        assert whole in ("", "\n", "~ \n")
+
+
+EVENTS = st.one_of(
+    any_updates.map(lambda update: Updated(update if isinstance(update, dict) else {}, "")),
+    st.builds(Updated, st.builds(said, texts), texts),
+    st.just(OPENED),
+    st.builds(lambda text: Asked(Question(1, {"title": text}, (Option(text, text, text),))), texts),
+    st.builds(Withdrawn, st.integers(0, 2)),
+    st.builds(Decided, texts, texts),
+    st.builds(TurnStarted, texts),
+    st.builds(TurnEnded, texts, texts),
+    st.builds(Failed, texts, texts),
+    st.builds(Closed, texts),
+)
+
+
+@given(st.lists(EVENTS, max_size=12), st.none() | st.integers(0, 2))
+@effort(30)
+def test_what_is_written_has_no_control_character_but_line_feeds(events: list[Event], last: int | None) -> None:
+    written = watch(*events, last=last)
+    assert written.replace("\n", "").isprintable()
+    assert written == "" or written.endswith("\n")
+    coloured = watch(*events, last=last, colour=True)
+    assert re.sub(r"\x1b\[[0-9;]+m", "", coloured) == written
+
+
+@given(EVENTS)
+def test_json_has_one_line_of_ascii_for_each_event(event: Event) -> None:
+    line = json_line(event)
+    assert line.endswith("\n")
+    assert line[:-1].isprintable()
+    assert line.isascii()
+    assert "type" in json.loads(line)
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())
+def test_updates_are_verbatim_in_json(text: str) -> None:
+    assert json.loads(json_line(Updated(said(text), "")))["update"] == said(text)
+    assert json.loads(json_line(Updated(said(text), "c")))["sub"] == "c"
+
+
+def test_the_connection_is_told_in_json() -> None:
+    assert json.loads(link_json_line(up=False, text="lost")) == {"type": "disconnected", "message": "lost"}
+    assert json.loads(link_json_line(up=True, text="back"))["type"] == "connected"

@@ -1,0 +1,312 @@
+"""The screen of `chat` and its keys, with a gateway in memory and without a terminal."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from acp_gateway.client.control import Listing
+from acp_gateway.client.control_feed import Overview, Rights
+from acp_gateway.client.dialing import Destination
+from acp_gateway.client.shim import LinkState, Settings
+from acp_gateway.errors import Unreachable
+from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.terminal.questions import PAUSE
+from acp_gateway.tui.app import MOST_OPEN, Chat, Gateway
+from tests.fake_gateway import DESTINATION, FakeGateway
+from tests.terminal.updates import said
+from tests.tui.screens import drawn
+
+OPTIONS = [
+    {"optionId": "a", "name": "Allow", "kind": "allow_once"},
+    {"optionId": "r", "name": "Reject", "kind": "reject_once"},
+]
+
+MODES = {"currentModeId": "code", "availableModes": [{"id": "code", "name": "Code"}, {"id": "plan", "name": "Plan"}]}
+
+
+def session(name: str, **members: object) -> dict[str, Any]:
+    described = {"sessionId": name, "agent": "demo", "cwd": "/srv/shop", "title": f"Title {name}", "live": True}
+    return described | {"turn": False, "waiting": []} | members
+
+
+class FakeScreen:
+    """The size of a terminal."""
+
+    def __init__(self) -> None:
+        self.size = (100, 16)
+
+    def get_cols_rows(self) -> tuple[int, int]:
+        return self.size
+
+
+class Scene:
+    """The program, of which the loop is played here."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self.gateway = FakeGateway()
+        self.gateway.answers["session/list"] = lambda _: {"result": {"sessions": []}}
+        self.gateway.answers["session/new"] = lambda _: {"result": {"sessionId": "s", "modes": MODES}}
+        self.gateway.answers["session/set_mode"] = lambda _: {"result": {}}
+        self.opened: list[str] = []
+        """Destinations of the sessions that were opened, as `join ID` or `new AGENT`."""
+        self.screen = FakeScreen()
+        served = Gateway("box", lambda: DESTINATION, self._join, self._new, self._settings)
+        self.chat = Chat(served, lines=40, size=100_000, screen=self.screen)
+        self.chat._spawn = lambda opened: nursery.start_soon(opened.run)
+
+    @property
+    def lines(self) -> list[str]:
+        return drawn(self.chat.root, self.screen.size)
+
+    def shows(self, text: str) -> bool:
+        return any(text in line for line in self.lines)
+
+    def resize(self, columns: int) -> None:
+        self.screen.size = (columns, 16)
+        assert self.chat._resized(["window resize"], []) == ["window resize"]
+
+    def list(self, *sessions: dict[str, Any], agents: tuple[str, ...] = ("demo", "other")) -> None:
+        rights = Rights("controller", agents, "demo", ("/srv/allowed",))
+        self.chat._received(Overview(Listing(list(sessions)), rights))
+
+    async def type(self, *keys: str) -> None:
+        for key in keys:
+            assert self.lines
+            self.chat.root.keypress(self.screen.size, key)
+        await wait_all_tasks_blocked()
+
+    async def say(self, method: str, **params: object) -> None:
+        self.gateway.send(method=method, params={"sessionId": "s", **params})
+        await wait_all_tasks_blocked()
+
+    async def ask(self, number: int = 7) -> None:
+        params = {"sessionId": "s", "toolCall": {"toolCallId": "t", "title": "Run"}, "options": OPTIONS}
+        self.gateway.send(id=number, method="session/request_permission", params=params)
+        await wait_all_tasks_blocked()
+
+    def _join(self, name: str) -> Destination:
+        self.opened.append(f"join {name}")
+        return replace(DESTINATION, session=name)
+
+    def _new(self, agent: str) -> Destination:
+        self.opened.append(f"new {agent}")
+        return DESTINATION
+
+    def _settings(self, link_changed: Callable[[LinkState], None]) -> Settings:
+        return Settings(PathMaps([]), 4096, self.gateway.reconnect_settings(), link_changed=link_changed)
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[Scene]:
+    with trio.fail_after(100_000):
+        async with trio.open_nursery() as nursery:
+            made = Scene(nursery)
+            await nursery.start(made.gateway.run)
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+async def test_the_list_is_shown_and_a_session_of_it_opened(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        assert one.lines[0] == " box · connecting"
+        one.list(session("old", live=False), session("s", waiting=[{}]))
+        assert one.lines[0] == " box · 2 sessions: Enter opens one, F3 a new one"
+        assert [line[:24].rstrip() for line in one.lines[1:3]] == ["? Title s  demo shop", "○ Title old  demo shop"]
+        await one.type("enter")
+        await one.say("session/update", update=said("hello"))
+        assert one.opened == ["join s"]
+        assert one.lines[0] == " box · Title s · demo · ready · Code"
+        assert one.shows("hello")
+
+
+async def test_a_session_that_is_open_is_shown_again_without_another_connection(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("s"), session("t"))
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        one.chat.open("t")
+        await wait_all_tasks_blocked()
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        assert one.opened == ["join s", "join t"]
+
+
+async def test_the_session_not_shown_for_the_longest_time_is_left(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.gateway.answers["session/new"] = lambda _: None
+        one.chat.create("demo", "/")
+        for number in range(MOST_OPEN + 2):
+            one.chat.open(f"s{number}")
+            await wait_all_tasks_blocked()
+        assert [opened.ended for opened in one.chat._sessions] == [False, True, *[False] * (MOST_OPEN + 1)]
+
+
+async def test_a_prompt_is_written_and_sent(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.type("h", "i", "enter")
+        assert (await one.gateway.receive("session/prompt"))["params"]["prompt"] == [{"type": "text", "text": "hi"}]
+        assert one.shows("> hi")
+
+
+async def test_without_a_session_a_prompt_stays_in_its_field(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.type("tab", "h", "i", "enter")
+        assert one.lines[-2].endswith("> hi")
+
+
+async def test_esc_cancels_the_turn(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.type("esc")
+        await one.say("_acp-gateway/news", event="turn_started", by={})
+        assert [message for message in one.gateway.received if message["method"] == "session/cancel"] == []
+        await one.type("esc")
+        await one.gateway.receive("session/cancel")
+
+
+async def test_a_question_has_the_focus_unless_a_prompt_is_being_written(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.ask(7)
+        assert one.shows("? May the agent do this: Run")
+        await trio.sleep(PAUSE)
+        await one.type("n", "x")
+        outcomes = [message["result"]["outcome"]["optionId"] for message in one.gateway.received if "result" in message]
+        assert outcomes == ["r"]
+        assert not one.shows("May the agent")
+        assert one.lines[-2].endswith("> x")
+        await one.ask(8)
+        await trio.sleep(PAUSE)
+        await one.type("y")
+        assert one.lines[-2].endswith("> xy")
+        # Through the list, as it is on the screen, to the question.
+        await one.type("tab", "tab", "y")
+        await one.gateway.until(lambda: any(message.get("id") == 8 for message in one.gateway.received))
+
+
+async def test_a_new_session_is_opened_by_its_dialog(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("t"))
+        await one.type("f3")
+        assert one.shows("New session")
+        assert one.shows("Directory at the gateway: /srv/shop")
+        await one.type("f2", "esc")
+        assert not one.shows("New session")
+        await one.type("f3", "/", "x", "enter")
+        assert one.opened == ["new demo"]
+        assert (await one.gateway.receive("session/new"))["params"]["cwd"] == "/srv/shop/x"
+        assert one.lines[0] == " box · s · ready · Code"
+
+
+async def test_the_first_session_is_proposed_in_a_directory_that_the_gateway_allows(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list()
+        await one.type("f3")
+        assert one.shows("Directory at the gateway: /srv/allowed")
+
+
+async def test_a_mode_is_chosen_in_its_dialog(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("t"))
+        await one.type("f4")
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.type("f4")
+        assert one.shows("Mode")
+        await one.type("down", "enter")
+        assert (await one.gateway.receive("session/set_mode"))["params"]["modeId"] == "plan"
+        assert one.lines[0] == " box · s · ready · Plan"
+
+
+async def test_help_and_the_list_are_shown_and_hidden(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.type("f1")
+        assert one.shows("leave; the agents go on")
+        await one.type("esc")
+        assert not one.shows("leave; the agents go on")
+        one.list(session("s"))
+        await one.type("f2")
+        assert not one.shows("Title s")
+        await one.type("f2", "enter")
+        assert one.opened == ["join s"]
+
+
+async def test_letters_with_alt_do_the_same_as_function_keys(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("t"), session("u", cwd="/other"), session("v", cwd="/bad\x1b"))
+        await one.type("meta n")
+        assert one.shows("New session")
+        # The directories of the other sessions are there to choose from.
+        assert one.shows("< /srv/shop")
+        assert not one.shows("/bad")
+        await one.type("esc", "meta h")
+        assert one.shows("leave; the agents go on")
+
+
+async def test_a_narrow_terminal_has_the_list_or_a_session(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.screen.size = (50, 16)
+        one.list(session("s"))
+        assert one.shows("● Title s")
+        await one.type("enter")
+        assert not one.shows("● Title s")
+        await one.type("f2")
+        assert one.shows("● Title s")
+        await one.type("enter")
+        assert not one.shows("● Title s")
+        one.resize(100)
+        assert one.shows("● Title s")
+        one.resize(50)
+        await one.type("tab")
+        assert not one.shows("● Title s")
+
+
+async def test_page_up_scrolls_and_details_show_outputs(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.type("page up", "f5")
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.say("session/update", update=said("\n".join(map(str, range(50)))))
+        assert one.shows(" 49")
+        await one.type("page up")
+        assert not one.shows(" 49")
+        await one.type("end")
+        assert one.shows(" 49")
+        output = [{"type": "content", "content": {"type": "text", "text": "all is well"}}]
+        done = {"sessionUpdate": "tool_call", "toolCallId": "t", "title": "make", "status": "completed"}
+        await one.say("session/update", update={**done, "content": output})
+        assert not one.shows("all is well")
+        await one.type("f5")
+        assert one.shows("all is well")
+
+
+async def test_a_paste_is_text_whatever_keys_it_looks_like(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.type("begin paste", "a", "enter", "tab", "end paste", "enter")
+        sent = await one.gateway.receive("session/prompt")
+        assert sent["params"]["prompt"][0]["text"] == "a\n    "
+
+
+async def test_an_unreachable_gateway_is_told_in_the_title(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("s"))
+        one.chat._lost(Unreachable("no route\x1b"))
+        assert one.lines[0].endswith("· reconnecting: no route\\x1b")
+        one.list(session("s"))
+        assert "reconnecting" not in one.lines[0]
+
+
+async def test_f10_leaves(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.type("f1", "f10")
+        assert one.chat._leave.is_set()

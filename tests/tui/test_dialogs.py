@@ -1,0 +1,79 @@
+"""Dialogs: how they look, and what their keys do."""
+
+from typing import Any
+
+import urwid
+
+from acp_gateway.terminal.rendering import Span
+from acp_gateway.tui.dialogs import KEYS, choice_dialog, help_dialog, new_session_dialog
+from tests.tui.screens import drawn, press
+
+SIZE = (70, 12)
+
+
+class Made:
+    """Records what was done in a dialog."""
+
+    def __init__(self) -> None:
+        self.closed = 0
+        self.chosen: list[Any] = []
+        self.created: list[tuple[str, str]] = []
+
+    def close(self) -> None:
+        self.closed += 1
+
+    def create(self, agent: str, cwd: str) -> None:
+        self.created.append((agent, cwd))
+
+
+def test_a_choice_is_made_by_enter_and_left_by_esc() -> None:
+    made = Made()
+    rows = [("code", [Span("Code")]), ("plan", [Span("Plan first")])]
+    dialog = choice_dialog("Mode", rows, made.chosen.append, made.close)
+    lines = drawn(dialog, (20, 4))
+    assert "Mode" in lines[0]
+    assert [line.strip("│ ") for line in lines[1:3]] == ["Code", "Plan first"]
+    assert press(dialog, (20, 4), "down", "enter", "esc", "f1") == ["f1"]
+    assert (made.chosen, made.closed) == (["plan"], 1)
+
+
+def test_a_dialog_stands_in_the_middle_of_the_screen() -> None:
+    dialog = choice_dialog("Mode", [("a", [Span("Only")])], lambda _: None, lambda: None)
+    lines = drawn(dialog.over(urwid.SolidFill(".")), (80, 9))
+    assert lines[0] == "." * 80
+    assert lines[4].startswith("." * 15 + "│Only")
+
+
+def test_help_names_each_key() -> None:
+    made = Made()
+    dialog = help_dialog(made.close)
+    text = "\n".join(drawn(dialog, (dialog.width, dialog.height)))
+    assert all(meaning in text for _, meaning in KEYS)
+    press(dialog, (dialog.width, dialog.height), "esc")
+    assert made.closed == 1
+
+
+def test_a_new_session_has_one_of_the_agents_and_a_directory() -> None:
+    made = Made()
+    dialog = new_session_dialog(("one", "two"), "two", ["/srv"], made.create, made.close)
+    lines = [line.strip("│ ") for line in drawn(dialog, SIZE)]
+    assert lines[1:3] == ["( ) one", "(X) two"]
+    assert "Directory at the gateway: /srv" in lines
+    press(dialog, SIZE, "/", "x", "enter")
+    press(dialog, SIZE, "up", "up", " ", "down", "down", "enter")
+    assert made.created == [("two", "/srv/x"), ("one", "/srv/x")]
+
+
+def test_without_a_list_of_agents_the_name_is_written() -> None:
+    made = Made()
+    dialog = new_session_dialog((), "", ["/"], made.create, made.close)
+    press(dialog, SIZE, "up", "d", "enter", "esc")
+    assert (made.created, made.closed) == ([("d", "/")], 1)
+
+
+def test_a_directory_of_another_session_is_taken_by_space() -> None:
+    made = Made()
+    dialog = new_session_dialog(("one",), "one", ["/srv", "/home"], made.create, made.close)
+    assert any("< /home" in line for line in drawn(dialog, SIZE))
+    press(dialog, SIZE, "down", " ", "/", "x", "enter")
+    assert made.created == [("one", "/home/x")]

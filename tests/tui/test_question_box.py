@@ -1,0 +1,34 @@
+"""The agent's question on the screen."""
+
+from acp_gateway.terminal.content import Option
+from acp_gateway.terminal.conversation import Conversation
+from acp_gateway.terminal.dialogue import Asked, Question
+from acp_gateway.terminal.questions import PAUSE
+from acp_gateway.tui.question_box import QuestionBox
+from tests.tui.screens import drawn, press
+
+SIZE = (44,)
+
+ALLOW, REJECT = Option("a", "Allow", "allow_once"), Option("r", "Reject", "reject_once")
+
+
+def question(number: int) -> Question:
+    return Question(number, {"title": f"Run {number}"}, (ALLOW, REJECT))
+
+
+def test_the_oldest_question_is_shown_and_answered_by_its_keys() -> None:
+    conversation, answers, now = Conversation(), [], [0.0]
+    box = QuestionBox(conversation, lambda asked, option: answers.append((asked.id, option.id)), lambda: now[0])
+    assert not box.selectable()
+    conversation.receive([Asked(question(1)), Asked(question(2))], 0)
+    box.show()
+    assert box.selectable()
+    assert [line.strip("│ ") for line in drawn(box, SIZE)[1:-1]] == [
+        "? May the agent do this: Run 1",
+        "[y] Allow   [n] Reject",
+        "1 more after this one",
+    ]
+    assert press(box, SIZE, "y") == ["y"]  # Too early.
+    now[0] = PAUSE
+    assert press(box, SIZE, "x", "n") == ["x"]
+    assert answers == [(1, "r")]
