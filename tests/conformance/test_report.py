@@ -1,0 +1,51 @@
+"""Reports: the text of the checked program is escaped and cut in each of them."""
+
+import json
+from xml.etree import ElementTree as ET
+
+from acp_gateway.conformance.dialogue import Check, Verdict
+from acp_gateway.conformance.report import as_json, as_junit, has_failed, judge, rows, shown, summary
+
+MUST = Check("a", "MUST", "S", "the rule", lambda _: None)
+SHOULD = Check("b", "SHOULD", "S", "the rule", lambda _: None)
+FAILED = Verdict("failed", "says \x1b[2J", b'{"a":"\x1b]0;x\x07\xff"}', "initialize")
+
+
+def test_only_a_failed_must_fails_the_whole() -> None:
+    assert has_failed([(MUST, FAILED)])
+    assert not has_failed([(SHOULD, FAILED), (MUST, Verdict("passed")), (MUST, Verdict("not shown"))])
+
+
+def test_a_failure_has_a_second_row_with_its_message_escaped() -> None:
+    first, second = rows([(MUST, FAILED)])
+    assert first == ("failed", "MUST", "a", "S", "says \\x1b[2J")
+    assert second == ("", "", "", "initialize", '{"a":"\\x1b]0;x\\x07\ufffd"}')
+    assert rows([(MUST, Verdict("passed"))]) == [("passed", "MUST", "a", "S", "the rule")]
+
+
+def test_a_long_message_is_cut() -> None:
+    assert shown(b"x" * 500) == "x" * 500
+    assert shown(b"x" * 10_000_000) == "x" * 500 + " …"
+
+
+def test_the_summary_counts_outcomes() -> None:
+    results = [(MUST, FAILED), (SHOULD, FAILED), (MUST, Verdict("not shown")), (MUST, Verdict("passed"))]
+    assert summary(results) == "1 passed, 1 MUST and 1 SHOULD failed, 1 not shown"
+
+
+def test_json_names_rule_reason_and_message() -> None:
+    (entry,) = json.loads(json.dumps(as_json([(MUST, FAILED)])))
+    assert (entry["check"], entry["outcome"], entry["scenario"]) == ("a", "failed", "initialize")
+    assert "\x1b" not in entry["message"]
+
+
+def test_junit_is_well_formed_with_one_failure_for_a_must() -> None:
+    hostile = Verdict("failed", "]]> \x00 <b>\ud800\uffff", b"</failure>\x00", "s")
+    results = [(MUST, hostile), (SHOULD, FAILED), (MUST, Verdict("passed"))]
+    suite = ET.fromstring(as_junit(results, "check").encode())  # noqa: S314
+    assert (suite.get("tests"), suite.get("failures"), suite.get("skipped")) == ("3", "1", "1")
+    assert [len(case) for case in suite] == [1, 1, 0]
+
+
+def test_each_check_is_judged_once() -> None:
+    assert judge([MUST, SHOULD], {}) == [(MUST, Verdict("passed")), (SHOULD, Verdict("passed"))]

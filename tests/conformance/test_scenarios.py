@@ -1,0 +1,28 @@
+"""The bundled fixtures, and the scenarios that use them."""
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, fixture_names, load_fixture
+from acp_gateway.gateway.events.replay import Player, RecordedConnection
+
+
+def test_every_fixture_is_played_and_every_scenario_has_one() -> None:
+    assert {scenario.fixture for scenario in (*SCENARIOS, *CLIENT_SCENARIOS)} == set(fixture_names())
+
+
+@pytest.mark.parametrize("name", fixture_names())
+def test_every_fixture_can_be_replayed_and_begins_with_initialize(name: str) -> None:
+    path = Path(str(files("acp_gateway.conformance"))) / "fixtures" / f"{name}.jsonl"
+    recording = RecordedConnection.read(path)
+    assert recording.skipped_lines == 0
+    assert len(recording.messages) == len(load_fixture(name))
+    assert recording.messages[0].message.method == "initialize"
+    assert len(Player(recording.messages).receive(recording.messages[0].message.text)) == 1
+
+
+def test_scenarios_of_one_kind_of_program_have_names_of_their_own() -> None:
+    for scenarios in (SCENARIOS, CLIENT_SCENARIOS):
+        assert len({scenario.name for scenario in scenarios}) == len(scenarios)
