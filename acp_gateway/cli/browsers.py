@@ -1,6 +1,6 @@
 """The command `open`: make a code that signs a browser in, and print the link."""
 
-import sys
+import os
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -13,31 +13,42 @@ from acp_gateway.cli.common import (
     cert_option,
     config_option,
     connect_timeout_option,
+    examples,
     insecure_plaintext_option,
+    json_option,
     key_option,
     pin_option,
-    print_secret,
     token_file_option,
+    waiting_for,
     was_given,
 )
+from acp_gateway.cli.page_links import print_link, require_page
 from acp_gateway.errors import UsageError
+from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
-    from acp_gateway.config.addresses import Address
-    from acp_gateway.config.load import Config, ListenSection
+    from acp_gateway.config.load import Config
     from acp_gateway.gateway.events.audit import Audit
-    from acp_gateway.security.browser_sessions import Browser, BrowserStore, Code
+    from acp_gateway.security.browser_sessions import Browser, BrowserStore
     from acp_gateway.security.token_store import TokenStore
-
-DEFAULT_PORTS = {"https": 443, "http": 80}
 
 REVOKED = "revoked"
 TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 
 
-@click.command("open", short_help="Make a link that signs a browser in.")
+@click.command(
+    "open",
+    epilog=examples(
+        "acp-gateway open                               a link and a QR code, on the gateway's machine",
+        "acp-gateway open --label phone --observe",
+        "acp-gateway open --target box --browser        on the laptop",
+    ),
+    short_help="Make a link that signs a browser in.",
+)
 @click.argument("session", required=False)
 @click.option("--observe", is_flag=True, help="Watch only: the browser can't prompt or approve.")
+@click.option("--agent", metavar="NAME", help="Begin with a new session of this agent.")
+@click.option("--browser", is_flag=True, help="Open the link in the browser of this machine, too.")
 @click.option("--label", metavar="TEXT", help="The browser's name in `token list`. Default: browser.")
 @click.option("--host", metavar="NAME", help="The name or address of the gateway in the link.")
 @click.option(
@@ -57,8 +68,10 @@ TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
 @key_option
 @connect_timeout_option(help="How long to wait for the answer of TARGET.")
 @insecure_plaintext_option
+@json_option
 def open_browser(
     session: str | None,
+    agent: str | None,
     label: str | None,
     host: str | None,
     token_id: str | None,
@@ -72,19 +85,25 @@ def open_browser(
     connect_timeout: float,
     *,
     observe: bool,
+    browser: bool,
     insecure_plaintext: bool,
+    as_json: bool,
 ) -> None:
     """Make a link that signs one browser in, once, within 10 minutes, and print it.
 
-    With SESSION the browser can use the session with that id alone. In a terminal the link is shown as a QR code too.
-    Without --target, run this on the gateway's machine. `acp-gateway token list` shows the browsers that are signed in,
-    and `acp-gateway token revoke` signs one out.
+    With SESSION the link opens the session with that id, and the browser can use no other one. In a terminal the link
+    is shown as a QR code too. Without --target, run this on the gateway's machine. `acp-gateway token list` shows the
+    browsers that are signed in, and `acp-gateway token revoke` signs one out.
     """
+    from acp_gateway.gateway.page_address import make_link, page_at
+
+    if agent is not None and (session is not None or observe):
+        raise UsageError("--agent is for a new session: leave out SESSION and --observe")
     if target is None:
         for option in ("token_file", "ca", "pin", "cert", "key", "connect_timeout", "insecure_plaintext"):
             if was_given(option):
                 raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it by --target")
-        link = _make_here(config, session, label, host, token_id, observe=observe)
+        page, code = make_here(config, session, agent, label, host, token_id, observe=observe)
     elif token_id is not None or config is not None:
         raise UsageError("--token and --config are for the gateway's machine: leave them out, or --target")
     else:
@@ -105,38 +124,41 @@ def open_browser(
             cert=cert,
             key=key,
         )
-        page = page_at(destination.address, host)
         ask = partial(control.make_code, destination, session, label, observe=observe, time_limit=connect_timeout)
-        link = f"{page}#{trio.run(ask)}"
-    click.echo("This link signs one browser in, once, within 10 minutes:", err=True)
-    print_secret(link)
-    if _is_terminal():
-        _print_qr_code(link)
+        with waiting_for(str(destination.address)):
+            code, public = trio.run(ask)
+        page = page_at(destination.address if public is None else public.endpoint, host)
+    link = make_link(page, code=code, session=session, agent=agent)
+    print_link(link, as_json=as_json)
+    if browser:
+        from acp_gateway.cli.browser_window import open_in_browser
+
+        open_in_browser(link, os.environ)
 
 
-def _is_terminal() -> bool:
-    return sys.stdout.isatty()
-
-
-def _make_here(
+def make_here(
     config: Path | None,
-    session: str | None,
-    label: str | None,
-    host: str | None,
-    token_id: str | None,
+    session: str | None = None,
+    agent: str | None = None,
+    label: str | None = None,
+    host: str | None = None,
+    token_id: str | None = None,
     *,
-    observe: bool,
-) -> str:
-    """Make a code on the gateway's machine, and return the link."""
+    observe: bool = False,
+) -> tuple[str, str]:
+    """Make a code on the gateway's machine, and return it behind the URL of the page."""
     from acp_gateway.cli.tokens import check_session
     from acp_gateway.config.load import load_config
+    from acp_gateway.gateway.browsers import browser_details
     from acp_gateway.gateway.sign_in_codes import DEFAULT_LABEL, LABEL_SIZE
     from acp_gateway.security.token_store import default_identity
 
     settings = load_config(config)
-    page = find_page(settings, host)
+    page = require_page(settings, host)
     if session is not None:
         check_session(settings, session)
+    if agent is not None and settings.find_agent(agent) is None:
+        raise UsageError(f"no agent has the name {printable(agent)}: there is {', '.join(settings.agents)}")
     label = DEFAULT_LABEL if label is None else label
     if not label.strip() or not label.isprintable() or len(label) > LABEL_SIZE:
         raise UsageError(f"a label has to be one line of printable text, at most {LABEL_SIZE} characters")
@@ -150,26 +172,18 @@ def _make_here(
     role: Literal["controller", "observer"] = "observer" if observe else "controller"
     code, secret = browsers.make_code(token, identity, role=role, session=session, label=label)
     audit = open_audit(settings)
-    audit.record("browser_code_created", **about(code), role=code.role, session=code.session)
+    audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)
     audit.close()
-    return f"{page}#{secret}"
+    return page, secret
 
 
 def open_browsers(settings: "Config") -> "tuple[BrowserStore, TokenStore]":
     """Return the browsers and the tokens of the gateway of a configuration."""
-    from acp_gateway.security.browser_sessions import BrowserStore
+    from acp_gateway.gateway.browsers import browsers_of
     from acp_gateway.security.token_store import TokenStore
 
     tokens = TokenStore(settings.gateway.state_dir)
-    limits = settings.limits
-    browsers = BrowserStore(
-        settings.gateway.state_dir,
-        tokens,
-        days=limits.browser_days,
-        idle_days=limits.browser_idle_days,
-        most=limits.browsers_per_token,
-    )
-    return browsers, tokens
+    return browsers_of(settings, tokens), tokens
 
 
 def open_audit(settings: "Config") -> "Audit":
@@ -179,81 +193,10 @@ def open_audit(settings: "Config") -> "Audit":
     return Audit(gateway.state_dir / FILE_NAME, max_size=gateway.audit_size, files=gateway.audit_files)
 
 
-def about(record: "Browser | Code") -> dict[str, str | None]:
-    """Return the members of a browser's audit events."""
-    return {"label": record.label, "identity": record.identity, "token": record.token_id}
-
-
 def record_ends(settings: "Config", ended: "list[Browser]", why: str) -> None:
     """Write an event for each browser that was signed out to the audit log."""
+    from acp_gateway.gateway import browsers
+
     audit = open_audit(settings)
-    for browser in ended:
-        audit.record("browser_ended", id=browser.id, **about(browser), why=why)
+    browsers.record_ends(audit, ended, why)
     audit.close()
-
-
-# The address
-
-
-def find_page(settings: "Config", host: str | None) -> str:
-    """Return the URL of the gateway's page, with `host` as its name if that is given.
-
-    It is that of a TLS listener, else that of a proxy in front of a plain one, else of a listener on loopback. Raises
-    `UsageError` if no listener serves a page.
-    """
-    sections = [section for section in settings.listen if "page" in section.services and section.address.port]
-    if not sections:
-        raise UsageError(
-            'no listener serves a page: there must be a [[listen]] with a fixed port and url = "wss://…", or "ws://…" '
-            'on loopback, and "page" in its serves'
-        )
-    section = min(sections, key=lambda each: (not each.address.tls, each.address.loopback and not each.allowed_hosts))
-    address = section.address
-    if not address.tls and section.allowed_hosts:
-        # A proxy ends TLS for these names.
-        return _url("https", host or section.allowed_hosts[0], 443)
-    name = host or (_name_of(section) if address.tls else address.host)
-    return _url("https" if address.tls else "http", name, address.port)
-
-
-def _name_of(section: "ListenSection") -> str:
-    """Return the name by which browsers can reach a TLS listener: as a rule one that its certificate has."""
-    import platform
-
-    from acp_gateway.client.pairing import is_unspecified
-    from acp_gateway.security.certificates import read_certificate
-    from acp_gateway.server.hello import is_loopback
-
-    if section.allowed_hosts:
-        return section.allowed_hosts[0]
-    if not is_unspecified(section.address.host):
-        return section.address.host
-    names = () if section.cert is None else read_certificate(section.cert).names
-    usable = (name.lower() for name in names if not name.startswith("*") and ":" not in name)
-    return next((name for name in usable if not is_loopback(name)), platform.node().lower() or "localhost")
-
-
-def page_at(address: "Address", host: str | None) -> str:
-    """Return the URL of the page of a gateway that is reached at an address. Raises `UsageError` without one."""
-    if not address.websocket:
-        raise UsageError(
-            f"a browser can't reach {address}: use the wss:// address of the gateway, or run `acp-gateway open` there"
-        )
-    return _url("https" if address.tls else "http", host or address.host, address.port)
-
-
-def _url(scheme: str, host: str, port: int) -> str:
-    name = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    return f"{scheme}://{name}{'' if port == DEFAULT_PORTS[scheme] else f':{port}'}/"
-
-
-def _print_qr_code(link: str) -> None:
-    try:
-        import segno
-    except ImportError:
-        click.echo("For a QR code, install acp-remote-gateway[page].", err=True)
-        return
-    try:
-        segno.make_qr(link, error="l").terminal(compact=True)
-    except UnicodeEncodeError:
-        click.echo("This terminal can't show a QR code: it needs UTF-8.", err=True)

@@ -6,13 +6,16 @@ import math
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
+from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
 
 MAX_MESSAGE_SIZE = 64 * 1024 * 1024
@@ -84,25 +87,113 @@ def was_given(option: str) -> bool:
     return source is not None and source.name != "DEFAULT"
 
 
+def examples(*lines: str) -> str:
+    """Return the end of a command's help, with the lines as they are: a command each, and a remark behind it."""
+    return "\n".join(["\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
+
+
+_JSON: Final = "acp_gateway.json"
+
+
+def _keep_json(context: click.Context, _option: click.Parameter, as_json: bool) -> bool:  # noqa: FBT001 - click's.
+    context.meta[_JSON] = as_json
+    return as_json
+
+
+json_option = click.option("--json", "as_json", is_flag=True, callback=_keep_json, help="Print JSON.")
+"""For each command that prints values: `print_json` on stdout, and `print_text` on stderr then."""
+
+_PLAIN: Final = "acp_gateway.plain"
+
+
+def _keep_plain(context: click.Context, _option: click.Parameter, plain: bool) -> None:  # noqa: FBT001 - click's.
+    context.meta[_PLAIN] = plain
+
+
+plain_option = click.option(
+    "--plain", is_flag=True, expose_value=False, callback=_keep_plain, help="Print rows without column heads."
+)
+"""For each command that prints a table; `print_table` reads it."""
+
+
 def print_table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:
-    """Print rows in columns, with heads only in a terminal: a script gets nothing but rows."""
+    """Print rows in columns below their heads; only the rows if the command has been given `--plain`.
+
+    Without rows, nothing is printed.
+    """
+    if not rows:
+        return
     print_any_character()
-    table = [tuple(map(_cell, row)) for row in ([heads, *rows] if sys.stdout.isatty() else rows)]
+    context = click.get_current_context(silent=True)
+    plain = context is not None and context.meta.get(_PLAIN, False)
+    table = [tuple(map(_cell, row)) for row in (rows if plain else [heads, *rows])]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    for row in table:
-        print_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for number, row in enumerate(table):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        click.echo(click.style(line, bold=True) if number == 0 and not plain else line)
+
+
+def print_json(value: object, *, secret: bool = False) -> None:
+    """Print a value as JSON, without anything that a terminal would obey; one with a secret as `print_secret` does."""
+    import json
+
+    # The one control character that JSON does not escape.
+    text = json.dumps(value, indent=2).replace("\x7f", "\\u007f")
+    if secret:
+        print_secret(text)
+    else:
+        click.echo(text)
+
+
+def print_text(text: str) -> None:
+    """Print a line for people: on stdout, or on stderr if the command has been given `--json`."""
+    context = click.get_current_context(silent=True)
+    click.echo(text, err=context is not None and context.meta.get(_JSON, False))
+
+
+def print_warning(text: str, severity: str = "warning") -> None:
+    """Print a line on stderr that begins with its severity, in colour on a terminal."""
+    click.echo(f"{click.style(f'{severity}:', fg='red' if severity == 'error' else 'yellow')} {text}", err=True)
+
+
+def current_folder() -> Path:
+    """Return the working directory. Raises `ConfigError` if it has been removed."""
+    try:
+        return Path.cwd()
+    except OSError as error:
+        raise ConfigError(f"the folder that you are in can't be used: {error.strerror}; cd to another one") from None
 
 
 def print_line(text: str) -> None:
-    """Print untrusted text on one line, with control characters escaped.
+    """Print untrusted text on one line as `print_text` does, with control characters escaped.
 
     An agent may be able to write the gateway's files, which root may print.
     """
-    click.echo(_cell(text))
+    print_text(_cell(text))
 
 
 def _cell(text: str) -> str:
     return printable(text, size=len(text))
+
+
+PATIENCE: Final = 1.0
+"""Seconds after which a command in a terminal says what it waits for."""
+
+
+@contextmanager
+def waiting_for(what: str) -> Iterator[None]:
+    """Say on stderr what is waited for, if it takes longer than `PATIENCE` and stderr is a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    # click would look for the command in another thread.
+    timer = threading.Timer(PATIENCE, sys.stderr.write, [f"Waiting for {_cell(what)} …\n"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def print_secret(secret: str) -> None:

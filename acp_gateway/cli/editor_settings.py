@@ -8,7 +8,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from acp_gateway.errors import UsageError
 
@@ -32,14 +32,27 @@ def print_config(editor: str, *, name: str, arguments: Sequence[str], command: s
     return block(name, command, list(arguments))
 
 
+MEMBERS: Final = {"zed": "agent_servers", "jetbrains": "agent_servers", "vscode": "acp.agents"}
+"""Member of the settings that holds the agents, for each editor whose settings are JSON."""
+
+
+def agent_entry(editor: str, command: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """Return an agent's entry in the settings of an editor of `MEMBERS`."""
+    entry: dict[str, Any] = {"command": command, "args": list(arguments), "env": {}}
+    return {"type": "custom"} | entry if editor == "zed" else entry
+
+
 def _zed(name: str, command: str, arguments: list[str]) -> str:
-    agent = {"type": "custom", "command": command, "args": arguments, "env": {}}
-    return "// Zed: merge into settings.json\n" + _json({"agent_servers": {name: agent}})
+    return "// Zed: merge into settings.json\n" + _settings("zed", name, command, arguments)
 
 
 def _jetbrains(name: str, command: str, arguments: list[str]) -> str:
     # acp.json is plain JSON, so there is no room for a comment.
-    return _json({"agent_servers": {name: {"command": command, "args": arguments, "env": {}}}})
+    return _settings("jetbrains", name, command, arguments)
+
+
+def _settings(editor: str, name: str, command: str, arguments: list[str]) -> str:
+    return _json({MEMBERS[editor]: {name: agent_entry(editor, command, arguments)}})
 
 
 def _codecompanion(name: str, command: str, arguments: list[str]) -> str:
@@ -107,8 +120,8 @@ def _emacs(name: str, command: str, arguments: list[str]) -> str:
 
 
 def _vscode(name: str, command: str, arguments: list[str]) -> str:
-    agent = {"command": command, "args": arguments, "env": {}}
-    return "// VS Code with the extension ACP Client: merge into settings.json\n" + _json({"acp.agents": {name: agent}})
+    block = _settings("vscode", name, command, arguments)
+    return "// VS Code with the extension ACP Client: merge into settings.json\n" + block
 
 
 def _toad(name: str, command: str, arguments: list[str]) -> str:

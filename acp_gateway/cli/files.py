@@ -8,10 +8,11 @@ from pathlib import Path
 
 import click
 
+from acp_gateway.cli.common import examples, json_option, print_json
 from acp_gateway.config.toml_file import suggestion
 from acp_gateway.errors import ConfigError, UsageError
 
-FOLDERS = ("systemd", "examples", "docs", "certs")
+FOLDERS = ("systemd", "launchd", "completions", "examples", "docs", "certs")
 """Directories that are included whole, in the wheel too (see `pyproject.toml`)."""
 
 PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md")
@@ -49,7 +50,14 @@ def find_file(name: str, names: Iterable[str]) -> str:
     raise UsageError(f'there is no file "{name}"{close or "; `acp-gateway files` lists them"}')
 
 
-@click.command(short_help="List, print or copy the units, examples and documents.")
+@click.command(
+    epilog=examples(
+        "acp-gateway files",
+        "acp-gateway files gateway.toml                 every option, with its default",
+        "acp-gateway files acp-gateway.service --to ~/.config/systemd/user",
+    ),
+    short_help="List, print or copy the units, examples and documents.",
+)
 @click.argument("name", required=False)
 @click.option(
     "--to",
@@ -59,13 +67,16 @@ def find_file(name: str, names: Iterable[str]) -> str:
     help="Copy the file into this folder, or all files where no NAME is given.",
 )
 @click.option("--force", is_flag=True, help="Replace files there that are different.")
-def files(name: str | None, directory: Path | None, *, force: bool) -> None:
+@json_option
+def files(name: str | None, directory: Path | None, *, force: bool, as_json: bool) -> None:
     """List the files that come with the program, print one, or copy them.
 
     They are the units for systemd, the examples and the documentation. NAME is one of the list, or the end of one.
     """
     root = share_root()
     names = find_files(root)
+    if as_json and (name is not None or directory is not None):
+        raise UsageError("--json is for the list: leave out NAME and --to")
     if directory is not None:
         copies = {there: there for there in names}
         if name is not None:
@@ -74,6 +85,8 @@ def files(name: str | None, directory: Path | None, *, force: bool) -> None:
         _copy(root, copies, directory, force=force)
     elif name is not None:
         click.echo((root / find_file(name, names)).read_bytes(), nl=False)
+    elif as_json:
+        print_json([{"name": there, "path": str(root / there)} for there in names])
     else:
         for there in names:
             click.echo(there)

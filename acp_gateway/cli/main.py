@@ -1,16 +1,17 @@
 """The program and its commands. `connect` must start fast, so the others are imported when one of them is run."""
 
+import importlib
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from acp_gateway import __version__
 from acp_gateway.cli.connect import connect
-from acp_gateway.errors import GatewayError
+from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.printable import printable
 
 ERROR_SIZE = 4000
@@ -39,6 +40,72 @@ def _quiet_without_reader() -> Iterator[None]:
         raise click.exceptions.Exit(READER_GONE) from None
 
 
+COMMANDS: Final = {
+    "agents": ("agents", "agents"),
+    "audit": ("support", "audit"),
+    "certs": ("certs", "certs"),
+    "chat": ("chat", "chat"),
+    "check-agent": ("conformance", "check_agent"),
+    "check-client": ("conformance", "check_client"),
+    "check-config": ("serve", "check_configuration"),
+    "completion": ("completion", "completion"),
+    "doctor": ("doctor", "doctor"),
+    "export-recording": ("support", "export_recording"),
+    "files": ("files", "files"),
+    "join": ("join", "join"),
+    "nodes": ("nodes", "nodes"),
+    "open": ("browsers", "open_browser"),
+    "pair": ("pair", "pair"),
+    "pair-here": ("pair_here", "pair_here"),
+    "paths": ("paths", "paths"),
+    "ping": ("ping", "ping"),
+    "reload": ("status", "reload"),
+    "relay": ("pair_here", "relay"),
+    "replay": ("support", "replay"),
+    "serve": ("serve", "serve"),
+    "service": ("service", "service"),
+    "sessions": ("sessions", "sessions"),
+    "share": ("share", "share"),
+    "status": ("status", "status"),
+    "token": ("tokens", "token"),
+    "up": ("up", "up"),
+    "watch": ("watch", "watch"),
+}
+"""Commands besides `connect`: the module of this package and the name there, imported when the command is run."""
+
+
+SECTIONS: Final = {
+    "On the machine with the agents": (
+        *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
+        *("token", "share", "open", "certs", "audit"),
+    ),
+    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat"),
+    "On both": ("completion", "files", "paths"),
+    "For support, and for authors of agents and clients": (
+        *("check-agent", "check-client", "replay", "export-recording"),
+    ),
+}
+"""Parts of the list of commands, in the order in which a new user needs them."""
+
+POSIX_MODULES: Final = frozenset({"fcntl", "grp", "pwd", "resource", "termios"})
+"""Modules of the standard library that Windows lacks, and the gateway needs."""
+
+
+def _import_command(module: str, name: str) -> click.Command:
+    command = getattr(importlib.import_module(f"acp_gateway.cli.{module}"), name)
+    assert isinstance(command, click.Command)
+    return command
+
+
+def _error_start() -> str:
+    """Return the priority of an error for systemd's journal, or an empty string if stderr goes elsewhere."""
+    if "JOURNAL_STREAM" not in os.environ:
+        return ""
+    from acp_gateway.logs import is_journal
+
+    return "<3>" if is_journal(os.environ, sys.stderr.fileno()) else ""
+
+
 class _Program(click.Group):
     """Group that prints a `GatewayError` as one line on stderr and exits with its code.
 
@@ -46,43 +113,57 @@ class _Program(click.Group):
     """
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in self.commands:
-            self._add_the_others()
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in self.commands and cmd_name in COMMANDS:
+            self.add_command(_import_command(*COMMANDS[cmd_name]))
+        command = super().get_command(ctx, cmd_name)
+        if "_ACP_GATEWAY_COMPLETE" in os.environ and command is not None:
+            # A shell completes a line; click would find no values.
+            from acp_gateway.cli.completion import add_values
+
+            add_values(cmd_name, command)
+        return command
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        self._add_the_others()
+        for name in COMMANDS:
+            self.get_command(ctx, name)
         return super().list_commands(ctx)
 
-    def _add_the_others(self) -> None:
-        from acp_gateway.cli.browsers import open_browser
-        from acp_gateway.cli.certs import certs
-        from acp_gateway.cli.files import files
-        from acp_gateway.cli.pair import pair, pair_here, relay
-        from acp_gateway.cli.serve import check_configuration, serve
-        from acp_gateway.cli.sessions import sessions
-        from acp_gateway.cli.share import share
-        from acp_gateway.cli.support import audit, replay
-        from acp_gateway.cli.tokens import token
-
-        for_clients = (sessions, pair, files)
-        for_gateways = (serve, check_configuration, token, share, open_browser, pair_here, relay, certs, audit, replay)
-        for command in (*for_clients, *for_gateways):
-            self.add_command(command)
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        names = [name for name in self.list_commands(ctx) if not self.commands[name].hidden]
+        others = [name for name in names if not any(name in section for section in SECTIONS.values())]
+        width = max(map(len, names), default=0)
+        for title, section in {**SECTIONS, "Others": others}.items():
+            rows = [
+                (name.ljust(width), self.commands[name].get_short_help_str(formatter.width - 6 - width))
+                for name in section
+                if name in names
+            ]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         # Common in other programs.
         if args[0] in ("help", "version"):
+            if ctx.resilient_parsing:
+                # A shell completes the command behind it.
+                return super().resolve_command(ctx, args[1:]) if args[1:] else (None, None, [])
             args = [*args[1:], "--help"] if args[0] == "help" else ["--version"]
             self.main(args, ctx.info_name, standalone_mode=False)
             ctx.exit()
+        if args[0] not in self.commands and args[0] not in COMMANDS:
+            # click proposes commands among those that are imported.
+            self.list_commands(ctx)
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with _quiet_without_reader():
-            return super().make_context(*args, **options)
+            context = super().make_context(*args, **options)
+        if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+            context.color = False
+        return context
 
     def invoke(self, ctx: click.Context) -> Any:
         with _quiet_without_reader():
@@ -94,8 +175,15 @@ class _Program(click.Group):
         except BrokenPipeError:
             raise
         except GatewayError as error:
-            click.echo(f"acp-gateway: {printable(str(error), ERROR_SIZE)}", err=True)
+            name = click.style("acp-gateway:", fg="red")
+            click.echo(f"{_error_start()}{name} {printable(str(error), ERROR_SIZE)}", err=True)
             ctx.exit(error.exit_code)
+        except ModuleNotFoundError as error:
+            if error.name not in POSIX_MODULES:
+                raise
+            what = "this command needs Linux or macOS: here is only the client, see `acp-gateway files windows.md`"
+            click.echo(f"acp-gateway: {what}", err=True)
+            ctx.exit(ConfigError.exit_code)
         except OSError as error:
             # File errors are GatewayErrors; this is stdout, such as a full disk.
             click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
@@ -107,12 +195,22 @@ class _Program(click.Group):
             raise
 
 
-@click.group(cls=_Program, context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Examples:
+  acp-gateway up                 on the machine with the agents, in the project's folder
+  acp-gateway pair ann@box       on the laptop
+  acp-gateway connect box --print-config zed
+  acp-gateway help token create
+"""
+
+
+@click.group(cls=_Program, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="acp-gateway")
 def main() -> None:
     """Run coding agents on a remote machine and use them from the editor on this one.
 
-    On the machine with the agents: `certs create`, `token create`, then `serve`. In the editor's settings: `connect`.
+    On the machine with the agents, in a project's folder: `up`. On the laptop: `pair`. In the editor's settings:
+    `connect`.
     """
 
 

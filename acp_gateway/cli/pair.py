@@ -1,10 +1,7 @@
-"""The commands for reaching a gateway over ssh: `pair`, and `pair-here` and `relay` on the gateway's machine."""
+"""The command `pair`: fetch a token, a pin and an address of a gateway over ssh, and try them."""
 
-import json
-import os
 import platform
 import re
-import shutil
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -13,17 +10,26 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import config_option, was_given
-from acp_gateway.cli.tokens import check_names, record_token
+from acp_gateway.cli.common import json_option, print_json, was_given
+from acp_gateway.cli.pair_steps import (
+    check_name,
+    choose_machine,
+    install_there,
+    next_step,
+    parse_local_map,
+    show_editors,
+    try_agent,
+)
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from acp_gateway.client.pairing import Candidate, Offer
     from acp_gateway.client.ssh import SshTarget
     from acp_gateway.config.addresses import Address
     from acp_gateway.config.hosts import Host
-    from acp_gateway.config.load import Config
-    from acp_gateway.security.token_store import Token, TokenStore
+    from acp_gateway.config.section_writer import Value
 
 MAX_MESSAGE_SIZE = 16 * 1024 * 1024
 """Maximum bytes of the response to the test request."""
@@ -37,17 +43,32 @@ ANSWER_TIMEOUT = 15.0
 TYPING_TIMEOUT = 120.0
 """Seconds until the offer if ssh may prompt for a password, which the user may have to look up."""
 
-_MAX_LINE_LENGTH = 256
-"""Maximum characters of a command of the paired machine."""
-
 _WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
 """The options of an entry that pairing sets or removes."""
 
-_nonce_option = click.option("--nonce", default="", help="Part of the begin and end lines of the output.")
+
+EPILOG = """
+\b
+Examples:
+  acp-gateway pair ann@box
+  acp-gateway pair box --map ~/proj=/srv/proj      the same folder here and there
+  acp-gateway pair box --install                   install acp-gateway there first, by uv or pipx
+  acp-gateway pair                                 choose a host of ~/.ssh/config
+"""
 
 
-@click.command(short_help="Pair this machine with a gateway over ssh.")
-@click.argument("machine", metavar="[USER@]HOST")
+@click.command(short_help="Pair this machine with a gateway over ssh.", epilog=EPILOG)
+@click.argument("machine", metavar="[USER@]HOST", required=False)
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="LOCAL=REMOTE",
+    help="Map a local folder to a remote one, and save that. May be repeated.",
+)
+@click.option(
+    "--install", is_flag=True, help="Install this version of acp-gateway there first, by uv or pipx, from this one."
+)
 @click.option("--name", help="The name in hosts.toml. Default: HOST.")
 @click.option("--label", help="This machine's label in the gateway's list of tokens. Default: its name.")
 @click.option("--command", metavar="PATH", help="The path of acp-gateway there. Default: search for it.")
@@ -67,19 +88,25 @@ _nonce_option = click.option("--nonce", default="", help="Part of the begin and 
     metavar="SECONDS",
     help="Seconds to wait for the machine's response.",
 )
+@json_option
 def pair(
-    machine: str,
+    machine: str | None,
+    maps: tuple[str, ...],
     name: str | None,
     label: str | None,
     command: str | None,
     agents: tuple[str, ...],
     ssh_options: tuple[str, ...],
     connect_timeout: float,
+    *,
+    install: bool,
+    as_json: bool,
 ) -> None:
-    """Pair this machine with a gateway over ssh and save the connection in hosts.toml.
+    """Pair this machine with a gateway over ssh, save the connection in hosts.toml, and try it up to the agent.
 
-    You need to be able to log in to HOST with ssh as the gateway's own user. Pairing again revokes the previous token,
-    once the new one has been used to connect. A pairing that fails changes nothing.
+    You need to be able to log in to HOST with ssh as the gateway's own user. In a terminal, ssh may ask for the host's
+    key, a password or a second factor. Pairing again revokes the previous token, once the new one has been used to
+    connect. A pairing that fails changes nothing.
     """
     import trio
 
@@ -88,8 +115,10 @@ def pair(
     from acp_gateway.config.host_writer import check_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
 
+    machine = machine or choose_machine()
+    pairs = dict(map(parse_local_map, maps))
     address = _parse_machine(machine)
-    name = _check_name(name or address.host)
+    name = check_name(name or address.host)
     label = label or _own_name()
     label_of(label)
     path = hosts_path()
@@ -103,10 +132,13 @@ def pair(
     if target.asks and not was_given("connect_timeout"):
         connect_timeout = TYPING_TIMEOUT
 
+    entry = _Entry(path, name, before, {**dict(before.maps if before else ()), **pairs} if pairs else None)
     # Fail before a token is created that could not be saved.
-    check_host(path, name, dict.fromkeys(_WRITTEN, "x"))
+    options: dict[str, Value | None] = dict.fromkeys(_WRITTEN, "x")
+    check_host(path, name, options | ({"maps": entry.maps} if entry.maps else {}))
 
-    entry = _Entry(path, name, before)
+    if install:
+        install_there(target)
     candidate, offer, replaced = trio.run(
         partial(_pair, target, entry, label=label, agents=agents, time_limit=connect_timeout)
     )
@@ -118,8 +150,23 @@ def pair(
             err=True,
         )
     click.echo(f'Paired with {address.host} ({candidate.address}), saved as "{name}" in {path}.', err=True)
-    click.echo(f"The token's id is {offer.token_id}. Next:", err=True)
-    click.echo(f"paired: acp-gateway connect {name} --print-config zed")
+    click.echo(f"The token's id is {offer.token_id}.", err=True)
+    try_agent(name, next(iter(pairs), None))
+    show_editors(name)
+    if not as_json:
+        click.echo(f"Next: {next_step(name)}")
+        return
+    print_json(
+        {
+            "name": name,
+            "hosts": str(path),
+            "address": str(candidate.address),
+            "tokenId": offer.token_id,
+            "previousTokenId": before.token_id if before else None,
+            "previousTokenValid": not replaced,
+            "next": next_step(name),
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +177,8 @@ class _Entry:
     name: str
     before: "Host | None"
     """The previous entry; None if there was none."""
+    maps: "Mapping[str, str] | None" = None
+    """The path maps to write; None to leave them as they are."""
 
     @property
     def token_path(self) -> Path:
@@ -144,7 +193,7 @@ class _Entry:
         except (OSError, UnicodeDecodeError):
             old = None  # There is no usable token.
         replace_file(self.token_path, offer.token + "\n")
-        options: dict[str, str | tuple[str, ...] | None] = {
+        options: dict[str, Value | None] = {
             "url": str(candidate.address),
             "token_file": self.token_path.name,
             "token_id": offer.token_id,
@@ -152,6 +201,8 @@ class _Entry:
             "command": offer.command or target.command,
             "ssh_options": target.options or None,
         }
+        if self.maps is not None:
+            options["maps"] = self.maps
         if not candidate.address.tls:
             # Over ssh there is no TLS.
             options |= dict.fromkeys(("ca", "cert", "key"))
@@ -273,12 +324,6 @@ def _parse_machine(text: str) -> "Address":
     return address
 
 
-def _check_name(name: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
-        raise UsageError("a name in hosts.toml is 1 to 64 letters, digits, dots, dashes and underscores; give --name")
-    return name
-
-
 def _own_name() -> str:
     """Return this machine's name, restricted to the characters of a label."""
     return re.sub(r"[^\w .,:@+()-]", "-", platform.node())[:64].strip() or "machine"
@@ -293,116 +338,3 @@ def _check_same_machine(before: "Host | None", target: "SshTarget", host_name: s
             f"there is a [hosts.{before.name}] in hosts.toml already, for {before.address}; choose another --name, or "
             "remove that one"
         )
-
-
-@click.command("pair-here", hidden=True)
-@config_option
-@click.option("--label", required=True, help="The machine's label.")
-@click.option("--agent", "agents", multiple=True, metavar="NAME", help="Allow this agent only. May be repeated.")
-@_nonce_option
-def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: str) -> None:
-    """Make a token for a machine whose `acp-gateway pair` runs this over ssh.
-
-    It reads commands on stdin: `keep`, then `replace ID` to revoke the machine's previous token, if pairing made it for
-    the same machine. Without `keep`, the new token is revoked at the end of stdin.
-    """
-    from acp_gateway.client.pairing import COMMAND_NAME, PENDING_LIFETIME, Offer, find_listeners, is_relayed, label_of
-    from acp_gateway.client.ssh import mark
-    from acp_gateway.config.load import load_config
-    from acp_gateway.security.token_store import TokenStore
-
-    if sys.stdout.isatty():
-        raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
-    settings = load_config(config)
-    check_names("agent", agents, settings.agents)
-    listeners = find_listeners(settings)
-
-    def say(text: str) -> None:
-        # A shell's greeting may lack its final newline.
-        click.echo(f"\n{mark(COMMAND_NAME, 'BEGIN', nonce)}\n{text}\n{mark(COMMAND_NAME, 'END', nonce)}")
-
-    store = TokenStore(settings.gateway.state_dir)
-    made, secret = store.create(label_of(label), None, agents or None, lifetime=PENDING_LIFETIME)
-    record_token(settings, "token_created", made)
-    decisions = _Decisions(settings, store, made)
-    try:
-        say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
-        while not decisions.withdrawn and (line := sys.stdin.readline(_MAX_LINE_LENGTH)):
-            say(json.dumps({"done": decisions.take(line)}))
-    finally:
-        decisions.finish()
-
-
-class _Decisions:
-    """The commands of a paired machine about its new token."""
-
-    def __init__(self, settings: "Config", store: "TokenStore", made: "Token") -> None:
-        self.withdrawn = False
-        self._settings = settings
-        self._store = store
-        self._made = made
-        self._kept = False
-
-    def take(self, line: str) -> bool:
-        """Carry out a command; return whether that was possible. An invalid command withdraws the token."""
-        from acp_gateway.client.pairing import KEEP, REPLACE
-
-        match line.split():
-            case [word] if word == KEEP:
-                self._store.keep(self._made.id)
-                self._kept = True
-                return True
-            case [word, token_id] if word == REPLACE and self._kept:
-                return self._replace(token_id)
-        self.withdrawn = True
-        self._kept = False
-        self.finish()
-        return True
-
-    def finish(self) -> None:
-        """Revoke the token unless it was kept. May be called repeatedly."""
-        if self._kept:
-            return
-        self._kept = True
-        try:
-            self._store.revoke(self._made.id)
-        except UsageError:
-            return  # It was revoked by hand.
-        record_token(self._settings, "token_revoked", self._made)
-
-    def _replace(self, token_id: str) -> bool:
-        """Revoke the previous token. Return False if pairing did not make it for the same machine."""
-        from acp_gateway.client.pairing import may_replace
-
-        old = next((token for token in self._store.tokens() if token.id == token_id), None)
-        if old is None:
-            return True
-        if not may_replace(old, self._made):
-            return False
-        self._store.revoke(old.id)
-        record_token(self._settings, "token_revoked", old)
-        return True
-
-
-def _own_path() -> str | None:
-    """Return the absolute path of this program; None if it was started as a Python module."""
-    program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
-    return None if program.endswith(".py") else program
-
-
-@click.command(hidden=True)
-@config_option
-@click.option("--socket", "path", metavar="PATH", help="The socket. Default: the first of the configuration.")
-@_nonce_option
-def relay(config: Path | None, path: str | None, nonce: str) -> None:
-    """Relay stdin and stdout to the gateway's unix socket; `acp-gateway connect ssh://HOST` runs this over ssh."""
-    import trio
-
-    from acp_gateway.client import relay as far_end
-    from acp_gateway.config.load import load_config
-    from acp_gateway.transports.pipes import open_stdio
-
-    if path is None:
-        path = far_end.find_socket(load_config(config))
-    nonce = nonce or far_end.nonce_of(os.environ.get("SSH_ORIGINAL_COMMAND", ""))
-    trio.run(far_end.relay, open_stdio(), path, nonce)

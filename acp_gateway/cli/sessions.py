@@ -2,6 +2,7 @@
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,17 +10,36 @@ from acp_gateway.cli.common import (
     MAX_MESSAGE_SIZE,
     ca_option,
     cert_option,
+    config_option,
     connect_timeout_option,
+    examples,
     insecure_plaintext_option,
     key_option,
     pin_option,
+    plain_option,
+    print_json,
     print_table,
+    print_warning,
     token_file_option,
+    waiting_for,
+    was_given,
 )
+from acp_gateway.errors import ConfigError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.client.dialing import Destination
 
 
-@click.command(short_help="List the sessions that can be joined or opened again.")
-@click.argument("target")
+@click.command(
+    epilog=examples(
+        "acp-gateway sessions                           on the gateway's machine",
+        "acp-gateway sessions box",
+        "acp-gateway sessions box --json | jq -r '.[0].sessionId'",
+    ),
+    short_help="List the sessions that can be joined or opened again.",
+)
+@click.argument("target", required=False)
+@config_option
 @click.option("--agent", help="Only this agent's sessions.")
 @token_file_option
 @ca_option
@@ -28,9 +48,11 @@ from acp_gateway.cli.common import (
 @key_option
 @connect_timeout_option(help="How long to wait for the answer.")
 @insecure_plaintext_option
+@plain_option
 @click.option("--json", "as_json", is_flag=True, help="Print the gateway's whole response as JSON.")
 def sessions(
-    target: str,
+    target: str | None,
+    config: Path | None,
     agent: str | None,
     token_file: Path | None,
     ca: Path | None,
@@ -44,10 +66,11 @@ def sessions(
 ) -> None:
     """List the sessions at TARGET that your token may join, one per row, with the id first.
 
-    `connect TARGET --attach ID` joins one. If it is not live, it is reopened if its agent supports that. TARGET has the
-    same meaning as for `connect`.
+    Without TARGET, on the gateway's machine, list those of its own user; elsewhere, those of the only host of
+    hosts.toml. `connect TARGET --attach ID` joins one. If it
+    is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
     """
-    import json
+    from dataclasses import replace
     from datetime import UTC, datetime
 
     import trio
@@ -55,28 +78,69 @@ def sessions(
     from acp_gateway.client import control
     from acp_gateway.client.destination import find_destination
 
-    destination = find_destination(
-        target,
-        agent,
-        token_file,
-        ca,
-        pin,
-        MAX_MESSAGE_SIZE,
-        insecure=insecure_plaintext,
-        control=True,
-        cert=cert,
-        key=key,
-    )
-    listing = trio.run(partial(control.list_sessions, destination, time_limit=connect_timeout))
+    if target is not None and config is not None:
+        raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
+    place = _find_here(config) if target is None else target
+    if isinstance(place, str):
+        destination = find_destination(
+            place,
+            agent,
+            token_file,
+            ca,
+            pin,
+            MAX_MESSAGE_SIZE,
+            insecure=insecure_plaintext,
+            control=True,
+            cert=cert,
+            key=key,
+        )
+    else:
+        destination = replace(place, agent=agent)
+    with waiting_for(str(destination.address)):
+        listing = trio.run(partial(control.list_sessions, destination, time_limit=connect_timeout))
     found = listing.sessions
     for problem in listing.problems:
-        click.echo(f"warning: {problem}", err=True)
+        print_warning(f"{problem}")
     if listing.more > 0:
         click.echo(f"Not shown: {listing.more} more that are not live and were used longer ago.", err=True)
     if as_json:
-        # The one control character that JSON does not escape.
-        click.echo(json.dumps(found, indent=2).replace("\x7f", "\\u007f"))
+        print_json(found)
     elif found:
         print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
     else:
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
+
+
+def _find_here(config: Path | None) -> "Destination | str":
+    """Return the gateway on this machine, or the name of the only host of hosts.toml where none runs.
+
+    Raises `UsageError` if there is neither, or for options of a connection.
+    """
+    for option in ("token_file", "ca", "pin", "cert", "key", "insecure_plaintext"):
+        if was_given(option):
+            raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it, as for `connect`")
+    try:
+        # It needs modules that Windows lacks, where no gateway runs.
+        from acp_gateway.client.local import find_local_gateway
+
+        gateway = find_local_gateway(config)
+        gateway.check_running()
+    except (ConfigError, Unreachable, ModuleNotFoundError) as error:
+        if config is None and (names := _known_hosts()):
+            if len(names) == 1:
+                return names[0]
+            raise UsageError(f"which gateway? There are in hosts.toml: {', '.join(names)}") from None
+        if isinstance(error, ModuleNotFoundError):
+            raise
+        raise UsageError(f"name a gateway, as for `connect`: {error}") from None
+    return gateway.destination
+
+
+def _known_hosts() -> list[str]:
+    """Return the names in hosts.toml; none if there is no such file that can be read."""
+    from acp_gateway.config.hosts import hosts_path, load_hosts
+
+    try:
+        return list(load_hosts(hosts_path()))
+    except ConfigError:
+        return []

@@ -1,4 +1,4 @@
-"""The commands `audit` and `replay`: print the audit log, play back a recording."""
+"""The commands `audit`, `replay` and `export-recording`: the audit log, and the use of recordings."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from acp_gateway.cli.common import config_option
+from acp_gateway.cli.common import config_option, examples, print_warning
 from acp_gateway.errors import UsageError
 
 
@@ -40,7 +40,10 @@ def _factor(_context: click.Context, _option: click.Parameter, number: float) ->
     return number
 
 
-@click.command(short_help="Print the audit log.")
+@click.command(
+    epilog=examples("acp-gateway audit --since 1d", "acp-gateway audit --event refused --json | jq -r .reason"),
+    short_help="Print the audit log.",
+)
 @click.option(
     "--since",
     metavar="DURATION|TIME",
@@ -65,7 +68,7 @@ def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, 
         if not events or entry["event"] in events:
             click.echo(entry_line(entry) if as_json else _readable(entry))
     if reading.damaged:
-        click.echo(f"warning: damaged lines in the audit, not shown: {reading.damaged}", err=True)
+        print_warning(f"damaged lines in the audit, not shown: {reading.damaged}")
 
 
 def _check_events(names: Iterable[str], path: Path) -> None:
@@ -96,7 +99,12 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) and re.fullmatch(r"[!#-<>-~]+", value) else entry_line(value)
 
 
-@click.command(short_help="Play a recording back to an editor.")
+@click.command(
+    epilog=examples(
+        "acp-gateway replay recording.jsonl", "acp-gateway replay recording.jsonl --speed 1       in the original time"
+    ),
+    short_help="Play a recording back to an editor.",
+)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option(
     "--speed",
@@ -110,7 +118,8 @@ def _word(value: object) -> str:
 def replay(file: Path, speed: float) -> None:
     """Replay a recording from the gateway's record_dir to an editor, as its agent on stdin and stdout.
 
-    An editor starts this instead of `acp-gateway connect`, and gets the recorded messages without the agent.
+    FILE may also be a fixture, as `export-recording` writes them. An editor starts this instead of `acp-gateway
+    connect`, and gets the recorded messages without the agent.
     """
     from functools import partial
 
@@ -121,5 +130,35 @@ def replay(file: Path, speed: float) -> None:
 
     recording = RecordedConnection.read(file)
     if recording.skipped_lines:
-        click.echo(f"warning: lines without a message, left out: {recording.skipped_lines}", err=True)
+        print_warning(f"lines without a message, left out: {recording.skipped_lines}")
     trio.run(partial(play, open_stdio(), recording, speed=speed))
+
+
+@click.command(
+    "export-recording",
+    epilog=examples("acp-gateway export-recording recording.jsonl > fixture.jsonl"),
+    short_help="Write a recording as a fixture for tests.",
+)
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--message-size",
+    type=click.IntRange(min=1024),
+    default=4 * 1024 * 1024,
+    show_default=True,
+    metavar="BYTES",
+    help="Maximum bytes of one message; redacting one takes memory in proportion.",
+)
+def export_recording(file: Path, message_size: int) -> None:
+    """Write the messages of a recording to stdout: a JSON object per line, with "direction" beside its members.
+
+    It is "outgoing" from the client, "incoming" from the agent. Known kinds of secrets are redacted, once more. Read
+    the result before it is published: a conversation may have others.
+    """
+    from acp_gateway.gateway.events.fixtures import write_lines
+    from acp_gateway.gateway.events.replay import RecordedConnection
+
+    recording = RecordedConnection.read(file)
+    if recording.skipped_lines:
+        print_warning(f"lines without a message, left out: {recording.skipped_lines}")
+    messages = [(recorded.from_client, recorded.message.text) for recorded in recording.messages]
+    click.echo(write_lines(messages, message_size), nl=False)

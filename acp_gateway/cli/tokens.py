@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from acp_gateway.cli.browsers import REVOKED, TOKEN_REVOKED, open_audit, open_browsers, record_ends
-from acp_gateway.cli.common import config_option, print_any_character, print_line, print_secret, print_table
+from acp_gateway.cli.common import (
+    config_option,
+    examples,
+    json_option,
+    plain_option,
+    print_any_character,
+    print_json,
+    print_line,
+    print_secret,
+    print_table,
+    print_warning,
+)
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
@@ -58,21 +69,30 @@ def check_session(settings: "Config", session: str) -> None:
         time.sleep(SESSION_DELAY)
         known = read_session_ids(path)
     if known is None:
-        click.echo(f"warning: {path} cannot be read: is there such a session?", err=True)
+        print_warning(f"{path} cannot be read: is there such a session?")
     elif session not in known:
         hint = printable(suggestion(session[:64], known))
         raise UsageError(
-            f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions TARGET` on the '
-            "client's machine lists them, the id first"
+            f'this gateway has no session "{printable(session, size=64)}"{hint}; `acp-gateway sessions` lists them, '
+            "the id first"
         )
 
 
-@click.group(short_help="Make, show, rotate and revoke tokens.")
+@click.group(
+    epilog=examples("acp-gateway token create --label laptop", "acp-gateway token list"),
+    short_help="Make, show, rotate and revoke tokens.",
+)
 def token() -> None:
     """Make, show, rotate and revoke the tokens that clients authenticate with. Run this on the gateway's machine."""
 
 
-@token.command("create")
+@token.command(
+    "create",
+    epilog=examples(
+        "acp-gateway token create --label laptop",
+        "acp-gateway token create --label phone --role observer --expires 30d",
+    ),
+)
 @config_option
 @click.option("--label", required=True, help="What the token is for, such as a device: laptop, phone.")
 @click.option(
@@ -100,6 +120,7 @@ def token() -> None:
     callback=lifetime_option,
     help="Expire after this time: 90s, 15m, 2h, 7d. Default: never.",
 )
+@json_option
 def create_token(
     config: Path | None,
     label: str,
@@ -109,13 +130,15 @@ def create_token(
     role: "Role",
     session: str | None,
     lifetime: float | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Make a token and print it, this once."""
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
-    check_names("agent", agents, settings.agents)
+    check_names("agent", [name for name in agents if not settings.is_of_node(name)], settings.agents)
     if workspaces and not settings.workspaces:
         raise UsageError(
             "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
@@ -128,10 +151,18 @@ def create_token(
         label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
     )
     record_token(settings, "token_created", record)
+    if as_json:
+        print_json(_with_secret(record, secret), secret=True)
+        return
     click.echo(
         f"Token {record.id} for {record.identity}. It is shown only now; keep it in a file of mode 600:", err=True
     )
     print_secret(secret)
+
+
+def _with_secret(token: "Token", secret: str) -> dict[str, object]:
+    """Return a new token as a JSON object."""
+    return {"id": token.id, "identity": token.identity, "expires": token.expires, "token": secret}
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:
@@ -152,9 +183,16 @@ def record_token(
     audit.close()
 
 
-@token.command("list")
+@token.command(
+    "list",
+    epilog=examples(
+        "acp-gateway token list", "acp-gateway token list --json | jq -r '.tokens[] | select(.role == \"observer\").id'"
+    ),
+)
 @config_option
-def list_tokens(config: Path | None) -> None:
+@plain_option
+@json_option
+def list_tokens(config: Path | None, *, as_json: bool) -> None:
     """List the tokens, one per row, with the id first; then the browsers that are signed in.
 
     LAST USED is the hour, in UTC, of the last connection with it; the gateway records it once an hour.
@@ -166,6 +204,16 @@ def list_tokens(config: Path | None) -> None:
     state_dir = settings.gateway.state_dir
     store = TokenStore(state_dir)
     tokens = store.tokens()
+    if as_json:
+        used = _last_uses(state_dir)
+        signed_in = open_browsers(settings)[0].browsers()
+        print_json(
+            {
+                "tokens": [_as_json(each, store, used) for each in tokens],
+                "browsers": [_browser_as_json(browser, last) for browser, last in signed_in],
+            }
+        )
+        return
     if tokens:
         _print_tokens(store, tokens, state_dir)
     else:
@@ -184,6 +232,39 @@ def _browser_row(browser: "Browser", used: str) -> tuple[str, ...]:
         *(browser.id, browser.identity, browser.role, browser.token_id or "-", browser.session or "-"),
         *(browser.created, browser.expires, f"{used[:13]}Z", browser.label),
     )
+
+
+def _as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> dict[str, object]:
+    """Return what can be shown of a token, with None for what does not restrict it."""
+    return {
+        "id": token.id,
+        "kind": token.kind,
+        "label": token.label,
+        "identity": token.identity,
+        "role": token.role,
+        "agents": None if token.agents is None else list(token.agents),
+        "workspaces": None if token.workspaces is None else list(token.workspaces),
+        "session": token.session,
+        "created": token.created,
+        "rotated": token.rotated,
+        "expires": token.expires,
+        "expired": store.has_expired(token),
+        "last_used": used.get(token.id),
+    }
+
+
+def _browser_as_json(browser: "Browser", used: str) -> dict[str, object]:
+    return {
+        "id": browser.id,
+        "label": browser.label,
+        "identity": browser.identity,
+        "role": browser.role,
+        "token": browser.token_id,
+        "session": browser.session,
+        "created": browser.created,
+        "expires": browser.expires,
+        "last_used": f"{used[:13]}Z",
+    }
 
 
 def _print_tokens(store: "TokenStore", tokens: "list[Token]", state_dir: Path) -> None:
@@ -210,10 +291,11 @@ def _print_tokens(store: "TokenStore", tokens: "list[Token]", state_dir: Path) -
     print_table(heads, rows)
 
 
-@token.command("show")
+@token.command("show", epilog=examples("acp-gateway token show 78bcfd38"))
 @config_option
 @click.argument("token_id", metavar="ID")
-def show_token(config: Path | None, token_id: str) -> None:
+@json_option
+def show_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
     """Show all details of a token, except the secret itself, which the gateway does not store.
 
     `last used` is the hour, in UTC, of the last connection with it; the gateway records it once an hour.
@@ -224,6 +306,9 @@ def show_token(config: Path | None, token_id: str) -> None:
     state_dir = load_config(config).gateway.state_dir
     store = TokenStore(state_dir)
     record = store.find(token_id)
+    if as_json:
+        print_json(_as_json(record, store, _last_uses(state_dir)))
+        return
     expires = record.expires or "never"
     lines = {
         "id": record.id,
@@ -262,7 +347,12 @@ def _last_uses(state_dir: Path) -> dict[str, str]:
     }
 
 
-@token.command("rotate")
+@token.command(
+    "rotate",
+    epilog=examples(
+        "acp-gateway token rotate 78bcfd38", "acp-gateway token rotate 78bcfd38 --grace none   after a leak"
+    ),
+)
 @config_option
 @click.argument("token_id", metavar="ID")
 @click.option(
@@ -281,8 +371,14 @@ def _last_uses(state_dir: Path) -> dict[str, str]:
     callback=_grace,
     help="Keep the old token valid for this long, so that there is time to save the new one; none: revoke it now.",
 )
+@json_option
 def rotate_token(
-    config: Path | None, token_id: str, lifetime: float | Literal["as before"] | None, grace: float
+    config: Path | None,
+    token_id: str,
+    lifetime: float | Literal["as before"] | None,
+    grace: float,
+    *,
+    as_json: bool,
 ) -> None:
     """Replace a token by a new one with the same rights, and print the new one, this once.
 
@@ -295,6 +391,9 @@ def rotate_token(
     settings = load_config(config)
     record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
     record_token(settings, "token_rotated", record)
+    if as_json:
+        print_json(_with_secret(record, secret) | {"formerUntil": record.former_until}, secret=True)
+        return
     click.echo(
         f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
         f"{f'after {record.former_until}' if record.former_until else 'now'}. "
@@ -308,23 +407,43 @@ def describe_end(token: "Token") -> str:
     return f"expires {token.expires}" if token.expires else "never expires"
 
 
-@token.command("revoke")
+@token.command("revoke", epilog=examples("acp-gateway token revoke 78bcfd38"))
 @config_option
 @click.argument("token_id", metavar="ID")
-def revoke_token(config: Path | None, token_id: str) -> None:
+@json_option
+def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
     """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id."""
     from acp_gateway.config.load import load_config
+    from acp_gateway.errors import ConfigError
 
     settings = load_config(config)
     browsers, store = open_browsers(settings)
-    browser = browsers.end(token_id)
+    flaw: ConfigError | None = None
+    try:
+        browser = browsers.end(token_id)
+    except ConfigError as error:
+        # A damaged list of browsers must not keep a token valid.
+        browser, flaw = None, error
     if browser is not None:
         record_ends(settings, [browser], REVOKED)
         print_any_character()
         print_line(f"Signed out {browser.id} ({browser.label}).")
+        if as_json:
+            print_json({"revoked": "browser", "id": browser.id, "label": browser.label})
         return
-    record = store.revoke(token_id)
+    try:
+        record = store.revoke(token_id)
+    except UsageError:
+        if flaw is not None:
+            raise flaw from None
+        raise
     record_token(settings, "token_revoked", record)
-    record_ends(settings, browsers.end_all_of(record.id), TOKEN_REVOKED)
+    try:
+        record_ends(settings, browsers.end_all_of(record.id), TOKEN_REVOKED)
+    except ConfigError as error:
+        # They are refused all the same: their token is not valid.
+        print_warning(f"the browsers of this token are not removed: {error}")
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")
+    if as_json:
+        print_json({"revoked": "token", "id": record.id, "label": record.label})

@@ -1,7 +1,6 @@
 """The command `open`: which link it prints, whom the browser is, and how it is listed and ended."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,16 +11,11 @@ from click.testing import Result
 
 from acp_gateway.cli import browsers as command
 from acp_gateway.cli import tokens as token_commands
-from acp_gateway.cli.browsers import find_page, page_at
 from acp_gateway.client import control
-from acp_gateway.config.addresses import parse_address, parse_target
-from acp_gateway.config.load import ListenSection
-from acp_gateway.errors import UsageError
 from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import BrowserStore, SignIn
-from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore, default_identity
-from tests.doubles import make_config, remember_session
+from tests.doubles import remember_session
 from tests.doubles import run_command as run
 
 
@@ -41,7 +35,7 @@ class Scene:
         """Sign in with the link that the command prints."""
         opened = self.run("open", *arguments)
         assert opened.exit_code == 0, opened.stderr
-        return self.browsers.sign_in(urlsplit(opened.stdout.strip()).fragment)
+        return self.browsers.sign_in(urlsplit(opened.stdout.strip()).fragment.partition("/")[0])
 
     def events(self) -> list[dict[str, Any]]:
         lines = (self.state_dir / "audit.jsonl").read_text().splitlines()
@@ -62,7 +56,8 @@ def scene(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scen
 
 def test_open_prints_a_link_with_a_code_that_signs_in_the_gateways_own_user(scene: Scene) -> None:
     opened = scene.run("open")
-    assert (opened.exit_code, opened.stderr) == (0, "This link signs one browser in, once, within 10 minutes:\n")
+    assert opened.exit_code == 0
+    assert opened.stderr.startswith("This link signs one browser in, once, within 10 minutes:\nOnly a browser on this ")
     link, end = opened.stdout[:-1], opened.stdout[-1:]
     assert (link.partition("#")[0], end) == ("http://127.0.0.1:7444/", "\n")
     browser = scene.browsers.sign_in(link.partition("#")[2]).browser
@@ -94,6 +89,9 @@ def test_open_binds_the_browser_to_a_token(scene: Scene) -> None:
         (["--token", "00000000"], "no token has that id"),
         (["--token-file", "x"], "--token-file is for a gateway elsewhere"),
         (["--pin", "x"], "--pin is for a gateway elsewhere"),
+        (["--agent", "other\n"], "no agent has the name other"),
+        (["s1", "--agent", "demo"], "--agent is for a new session"),
+        (["--observe", "--agent", "demo"], "--agent is for a new session"),
     ],
 )
 def test_open_refuses_what_cannot_be_and_makes_no_code(arguments: list[str], flaw: str, scene: Scene) -> None:
@@ -113,6 +111,25 @@ def test_open_refuses_an_expired_token(scene: Scene) -> None:
     assert "expired at" in scene.run("open", "--token", token.id).stderr
 
 
+def test_open_with_a_session_links_to_it(scene: Scene) -> None:
+    link = scene.run("open", "s1").stdout.strip()
+    assert link.partition("/s/")[2] == "s1"
+
+
+def test_open_with_agent_links_to_a_new_session(scene: Scene) -> None:
+    link = scene.run("open", "--agent", "demo").stdout.strip()
+    code, _, place = link.partition("#")[2].partition("/")
+    assert (place, scene.browsers.sign_in(code).browser.session) == ("new/demo", None)
+
+
+def test_open_with_browser_prints_the_link_and_opens_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("acp_gateway.cli.browser_window.open_in_browser", lambda link, _: opened.append(link))
+    assert scene.run("open", "--browser").stdout.strip() == opened[0]
+    assert scene.run("open").exit_code == 0
+    assert len(opened) == 1
+
+
 # At another gateway
 
 
@@ -128,12 +145,57 @@ def test_open_with_a_target_asks_the_gateway_there(scene: Scene, monkeypatch: py
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", token_format.mint())
     target = ("--target", "wss://box.example:7443", "--connect-timeout", "3")
     opened = run("open", "s1", "--observe", "--label", "phone", *target)
-    assert opened.stdout == f"https://box.example:7443/#{code}\n"
+    assert opened.stdout == f"https://box.example:7443/#{code}/s/s1\n"
     params = {"session": "s1", "observe": True, "label": "phone"}
     assert asked == [("wss://box.example:7443/acp", True, "_acp-gateway/open", params, 3.0)]
 
 
-@pytest.mark.parametrize("answer", [None, {}, {"code": 1}, {"code": "https://evil.example"}, {"code": "acpgwp_x"}])
+@pytest.mark.parametrize(
+    ("target", "options", "page"),
+    [
+        ("wss://10.0.0.1:7443", (), "https://gpu.example/gateway/"),
+        ("ssh://box", (), "https://gpu.example/gateway/"),
+        ("wss://10.0.0.1:7443", ("--host", "box.example"), "https://box.example/gateway/"),
+    ],
+)
+def test_open_with_a_target_takes_the_page_that_the_gateway_names(
+    target: str, options: tuple[str, ...], page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = token_format.mint("code")
+
+    async def request(*_: Any, time_limit: float) -> Any:
+        return {"code": code, "page": "https://gpu.example/gateway/"}
+
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", token_format.mint())
+    assert run("open", "--target", target, *options).stdout == f"{page}#{code}\n"
+
+
+def test_open_with_a_target_over_ssh_needs_a_page_that_the_gateway_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def request(*_: Any, time_limit: float) -> Any:
+        return {"code": token_format.mint("code")}
+
+    monkeypatch.setattr(control, "request", request)
+    refused = run("open", "--target", "ssh://box")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "run `acp-gateway open` there" in refused.stderr
+
+
+CODE = token_format.mint("code")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        {},
+        {"code": 1},
+        {"code": "https://evil.example"},
+        {"code": "acpgwp_x"},
+        {"code": CODE, "page": 1},
+        {"code": CODE, "page": "javascript:x"},
+    ],
+)
 def test_open_with_a_target_prints_nothing_but_a_code(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def request(*_: Any, time_limit: float) -> Any:
         return answer
@@ -150,91 +212,13 @@ def test_open_with_a_target_takes_no_option_of_this_machine(option: str) -> None
     assert "are for the gateway's machine" in opened.stderr
 
 
-# The address
-
-
-@pytest.mark.parametrize(
-    ("sections", "host", "page"),
-    [
-        ([{"url": "wss://box.example:7443"}], None, "https://box.example:7443/"),
-        ([{"url": "wss://0.0.0.0:7443"}], None, "https://cert.example:7443/"),
-        ([{"url": "wss://0.0.0.0:7443", "allowed_hosts": ("box",)}], None, "https://box:7443/"),
-        ([{"url": "wss://0.0.0.0:443"}], "box", "https://box/"),
-        ([{"url": "wss://[::]:7443"}], "2001:db8::1", "https://[2001:db8::1]:7443/"),
-        ([{"url": "ws://127.0.0.1:7443"}, {"url": "wss://box:7444"}], None, "https://box:7444/"),
-        ([{"url": "ws://127.0.0.1:7443", "allowed_hosts": ("box.example",)}], None, "https://box.example/"),
-        ([{"url": "ws://localhost:80"}], None, "http://localhost/"),
-        ([{"url": "ws://[::1]:7443"}, {"url": "unix:///run/s"}], None, "http://[::1]:7443/"),
-    ],
-)
-def test_the_link_names_the_listener_that_a_browser_can_reach(
-    sections: list[dict[str, Any]], host: str | None, page: str, tmp_path: Path
-) -> None:
-    create_certificate(["localhost", "*.example", "cert.example"], tmp_path)
-    config = make_config(tmp_path)
-    tls: dict[str, Any] = {"cert": tmp_path / "cert.pem", "key": tmp_path / "key.pem"}
-    listen = [ListenSection(**each, **(tls if each["url"].startswith("wss") else {})) for each in sections]
-    object.__setattr__(config, "listen", tuple(listen))
-    assert find_page(config, host) == page
-
-
-@pytest.mark.parametrize(
-    "section",
-    [
-        ListenSection(url="unix:///run/s"),
-        ListenSection(url="ws://127.0.0.1:0"),
-        ListenSection(url="ws://127.0.0.1:7443", serves=("acp",)),
-        ListenSection(url="ws://box:7443", insecure_plaintext=True),
-    ],
-)
-def test_without_a_listener_with_a_page_there_is_no_link(section: ListenSection, tmp_path: Path) -> None:
-    config = make_config(tmp_path)
-    object.__setattr__(config, "listen", (section,))
-    with pytest.raises(UsageError, match="no listener serves a page"):
-        find_page(config, None)
-
-
-def test_the_link_of_a_target_is_its_address() -> None:
-    assert page_at(parse_target("box"), None) == "https://box:7443/"
-    assert page_at(parse_address("wss://box:443"), "name") == "https://name/"
-    for url in ("tcp+tls://box:7443", "unix:///run/s", "ssh://box"):
-        with pytest.raises(UsageError, match="run `acp-gateway open` there"):
-            page_at(parse_target(url), None)
-
-
-# The QR code
-
-
-def test_a_terminal_gets_a_qr_code(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("segno")
-    command._print_qr_code("https://box:7443/#acpgwp_x")
-    assert "\u2580" in capsys.readouterr().out
-
-
-def test_without_segno_a_line_says_how_to_get_a_qr_code(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setitem(sys.modules, "segno", None)
-    command._print_qr_code("https://box:7443/#acpgwp_x")
-    shown = capsys.readouterr()
-    assert (shown.out, shown.err) == ("", "For a QR code, install acp-remote-gateway[page].\n")
-
-
-def test_open_in_a_terminal_shows_the_qr_code_of_the_link(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[str] = []
-    monkeypatch.setattr(command, "_print_qr_code", shown.append)
-    monkeypatch.setattr(command, "_is_terminal", lambda: True)
-    opened = scene.run("open")
-    assert shown == [opened.stdout.strip()]
-
-
 # token list, token revoke
 
 
 def test_token_list_shows_browsers_behind_the_tokens(scene: Scene) -> None:
     token, _ = scene.tokens.create("laptop", "bob", None)
     browser = scene.sign_in("--token", token.id, "--label", "phone").browser
-    listed = scene.run("token", "list").stdout.splitlines()
+    listed = scene.run("token", "list", "--plain").stdout.splitlines()
     assert [line.split()[0] for line in listed] == [token.id, browser.id]
     created = browser.created
     fields = [browser.id, "bob", "controller", token.id, "-", created, browser.expires, f"{created[:13]}Z", "phone"]
@@ -243,7 +227,7 @@ def test_token_list_shows_browsers_behind_the_tokens(scene: Scene) -> None:
 
 def test_token_list_shows_browsers_without_any_token(scene: Scene) -> None:
     browser = scene.sign_in().browser
-    listed = scene.run("token", "list")
+    listed = scene.run("token", "list", "--plain")
     assert "There are no tokens" in listed.stderr
     assert listed.stdout.startswith(browser.id)
 
@@ -267,6 +251,50 @@ def test_token_revoke_of_a_token_signs_out_its_browsers(scene: Scene) -> None:
     assert (event["id"], event["token"], event["why"]) == (bound.browser.id, token.id, "token revoked")
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_token_revoke_revokes_a_token_whatever_is_wrong_with_the_browsers(scene: Scene, mode: int) -> None:
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    signed_in = scene.sign_in("--token", token.id)
+    file = scene.state_dir / "browsers.json"
+    good = file.read_bytes()
+    file.write_text("[")
+    file.chmod(mode)
+    revoked = scene.run("token", "revoke", token.id)
+    assert (revoked.exit_code, revoked.stdout) == (0, f"Revoked {token.id} (laptop).\n")
+    assert revoked.stderr.startswith(f"warning: the browsers of this token are not removed: {file}: ")
+    assert scene.tokens.tokens() == []
+    file.write_bytes(good)
+    file.chmod(0o600)
+    assert scene.browsers.identify(signed_in.cookie) is None
+
+
+def test_token_revoke_of_an_unknown_id_names_the_flaw_of_the_list_of_browsers(scene: Scene) -> None:
+    scene.state_dir.mkdir(exist_ok=True)
+    file = scene.state_dir / "browsers.json"
+    file.touch(0o600)
+    file.write_text("[")
+    refused = scene.run("token", "revoke", "00000000")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert f"{file}: is no list of browsers" in refused.stderr
+
+
 def test_open_is_listed_among_the_commands() -> None:
     assert isinstance(command.open_browser, click.Command)
     assert "open " in run("--help").stdout
+
+
+def test_open_with_json_prints_an_object_with_the_link(scene: Scene) -> None:
+    opened = scene.run("open", "--json")
+    assert opened.exit_code == 0
+    (link,) = json.loads(opened.stdout).values()
+    assert scene.browsers.sign_in(urlsplit(link).fragment)
+    assert urlsplit(link).fragment not in opened.stderr
+
+
+def test_token_revoke_with_json_tells_tokens_and_browsers_apart(scene: Scene) -> None:
+    browser = scene.sign_in("--label", "phone").browser
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    for revoked, value in ((browser, "browser"), (token, "token")):
+        done = scene.run("token", "revoke", revoked.id, "--json")
+        assert done.exit_code == 0
+        assert json.loads(done.stdout) == {"revoked": value, "id": revoked.id, "label": revoked.label}

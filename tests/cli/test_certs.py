@@ -1,5 +1,6 @@
 """The commands for certificates: what is printed where."""
 
+import json
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -20,6 +21,13 @@ def test_a_certificate_is_written_and_its_pin_is_alone_on_stdout(tmp_path: Path)
     assert (tmp_path / "certs" / "cert.pem").exists()
 
 
+def test_certs_show_as_json_has_the_names_and_dates(tmp_path: Path) -> None:
+    pin = run("certs", "create", "--host", "box", "--out", tmp_path).stdout.strip()
+    shown = json.loads(run("certs", "show", tmp_path / "cert.pem", "--json").stdout)
+    assert (shown["pin"], shown["names"], shown["expired"]) == (pin, ["box"], False)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", shown["until"])
+
+
 def test_a_renewed_certificate_has_the_pin_of_the_old_one_and_how_it_is_taken_up_is_said(tmp_path: Path) -> None:
     pin = run("certs", "create", "--host", "box", "--host", "::1", "--out", tmp_path).stdout
     renewed = run("certs", "renew", "--out", tmp_path)
@@ -27,8 +35,7 @@ def test_a_renewed_certificate_has_the_pin_of_the_old_one_and_how_it_is_taken_up
     assert renewed.stdout == pin
     (line,) = renewed.stderr.splitlines()
     assert re.search(r"valid until \d{4}-\d\d-\d\d, for box, ::1\. ", line)
-    assert "SIGHUP" in line
-    assert "systemctl reload" in line
+    assert "`acp-gateway reload`" in line
 
 
 def test_a_certificate_is_renewed_for_other_names_where_they_are_given(tmp_path: Path) -> None:
@@ -83,3 +90,13 @@ def test_what_cannot_be_read_is_one_line_and_the_exit_code_of_a_configuration(
     assert refused.stderr == (
         f"acp-gateway: {tmp_path}/cert.pem: there is no such file; `acp-gateway certs create` makes one\n"
     )
+
+
+def test_certs_create_and_renew_with_json_print_the_pin_and_the_files_and_nothing_else(tmp_path: Path) -> None:
+    created = run("certs", "create", "--host", "box", "--out", tmp_path, "--json")
+    renewed = run("certs", "renew", "--out", tmp_path, "--json")
+    assert (created.stderr, renewed.stderr) == ("", "")
+    cert, pin = str(tmp_path / "cert.pem"), read_certificate(tmp_path / "cert.pem").pin
+    assert json.loads(created.stdout) == {"certificate": cert, "key": str(tmp_path / "key.pem"), "pin": pin}
+    shown = json.loads(run("certs", "show", cert, "--json").stdout)
+    assert json.loads(renewed.stdout) | {"expired": False} == shown | {"certificate": cert}

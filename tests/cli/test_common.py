@@ -1,14 +1,29 @@
 """Printing: tokens, and text that stdout has no characters for."""
 
+import json
 import stat
 import sys
-from io import BytesIO, TextIOWrapper
+from collections.abc import Callable
+from functools import partial
+from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
-from acp_gateway.cli.common import print_any_character, print_secret
+from acp_gateway.cli.common import (
+    PATIENCE,
+    json_option,
+    plain_option,
+    print_any_character,
+    print_json,
+    print_secret,
+    print_table,
+    print_text,
+    print_warning,
+    waiting_for,
+)
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o600, 0o400])
@@ -34,6 +49,19 @@ def test_a_file_that_has_something_in_it_already_keeps_its_mode(
     assert stat.S_IMODE((tmp_path / "log").stat().st_mode) == 0o644
 
 
+@pytest.mark.parametrize("mode", ["plain", "json"])
+def test_print_text_goes_to_stderr_where_stdout_has_json(mode: str) -> None:
+    @click.command()
+    @json_option
+    def command(*, as_json: bool) -> None:
+        print_text("text")
+        if as_json:
+            print_json([])
+
+    done = CliRunner().invoke(command, ["--json"] if mode == "json" else [])
+    assert (done.stdout, done.stderr) == (("[]\n", "text\n") if mode == "json" else ("text\n", ""))
+
+
 def test_a_label_that_the_output_has_no_characters_for_is_printed_as_far_as_it_goes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -45,3 +73,70 @@ def test_a_label_that_the_output_has_no_characters_for_is_printed_as_far_as_it_g
 
 
 # Rotated
+
+
+@click.command()
+@plain_option
+def table() -> None:
+    """Print a table."""
+    print_table(("ID", "NAME"), [("1", "x\ny"), ("22", "z")])
+
+
+def test_a_table_has_its_heads_in_pipes_too_unless_plain() -> None:
+    assert CliRunner().invoke(table, []).stdout == "ID  NAME\n1   x y\n22  z\n"
+    assert CliRunner().invoke(table, ["--plain"]).stdout == "1   x y\n22  z\n"
+
+
+def test_the_heads_of_a_table_are_bold_on_a_terminal() -> None:
+    assert CliRunner().invoke(table, [], color=True).stdout.splitlines()[0] == "\x1b[1mID  NAME\x1b[0m"
+
+
+def test_a_table_without_rows_is_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("ID",), [])
+    assert capsys.readouterr().out == ""
+
+
+def test_a_warning_has_a_coloured_beginning_on_a_terminal() -> None:
+    @click.command()
+    def warn() -> None:
+        print_warning("a")
+        print_warning("b", "error")
+
+    assert CliRunner().invoke(warn, []).stderr == "warning: a\nerror: b\n"
+    assert CliRunner().invoke(warn, [], color=True).stderr == "\x1b[33mwarning:\x1b[0m a\n\x1b[31merror:\x1b[0m b\n"
+
+
+def test_json_has_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
+    print_json({"a": "\x1b[2J\x7f\u202e"})
+    printed = capsys.readouterr().out
+    assert json.loads(printed) == {"a": "\x1b[2J\x7f\u202e"}
+    assert printed.replace("\n", "").isprintable()
+
+
+class Timer:
+    """A timer whose time is over at once."""
+
+    daemon = False
+
+    def __init__(self, seconds: float, call: Callable[..., object], arguments: list[str]) -> None:
+        assert seconds == PATIENCE
+        self._end = partial(call, *arguments)
+
+    def start(self) -> None:
+        self._end()
+
+    def cancel(self) -> None:
+        self._end = partial(str)
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, "Waiting for b\\x1bx …\n"), (False, "")])
+def test_a_command_says_what_it_waits_for_in_a_terminal(
+    terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: terminal)
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr("threading.Timer", Timer)
+    with waiting_for("b\x1bx"):
+        pass
+    assert written.getvalue() == shown

@@ -1,5 +1,6 @@
 """The command `files`: what it lists, prints and copies; and that texts name nothing that an installation lacks."""
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -33,6 +34,13 @@ def test_files_lists_units_examples_and_documents() -> None:
 @pytest.mark.parametrize("name", [UNIT, "acp-gateway.service"])
 def test_files_prints_one_by_its_name_or_the_end_of_it_byte_for_byte(name: str) -> None:
     assert run("files", name).stdout_bytes == (ROOT / UNIT).read_bytes()
+
+
+def test_files_lists_names_and_paths_as_json() -> None:
+    listed = json.loads(run("files", "--json").stdout)
+    assert {"name": UNIT, "path": str(ROOT / UNIT)} in listed
+    assert [each["name"] for each in listed] == run("files").stdout.splitlines()
+    assert run("files", UNIT, "--json").exit_code == 2
 
 
 def test_files_copies_one_into_a_folder_that_it_makes(tmp_path: Path) -> None:

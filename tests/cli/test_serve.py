@@ -20,6 +20,26 @@ def test_check_config_says_which_key_in_which_line(config: Path) -> None:
     assert 'did you mean "scope"?' in wrong.stderr
 
 
+def test_check_config_as_json_has_the_place_of_each_problem(config: Path) -> None:
+    config.write_text(config.read_text() + "scop = 1\n")
+    checked = run("check-config", "--config", config, "--json")
+    assert checked.exit_code == 3
+    (problem,) = json.loads(checked.stdout)
+    assert (problem["severity"], problem["file"], problem["line"], problem["key"]) == (
+        "error",
+        str(config),
+        8,
+        "agents.demo.scop",
+    )
+    assert 'did you mean "scope"?' in problem["message"]
+
+
+def test_check_config_as_json_has_only_warnings_for_a_fine_configuration(config: Path) -> None:
+    checked = run("check-config", "--config", config, "--json")
+    assert checked.exit_code == 0
+    assert [problem["severity"] for problem in json.loads(checked.stdout)] == ["warning"]
+
+
 def test_check_config_warns_of_a_command_that_is_not_found_and_is_content(config: Path) -> None:
     config.write_text(config.read_text().replace("python3", "no-such-agent"))
     warned = run("check-config", "--config", config)

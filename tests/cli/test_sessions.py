@@ -72,8 +72,8 @@ def gateway_of(tmp_path: Path) -> Iterator[Callable[..., str]]:
         thread.join()
 
 
-def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Callable[[object], str]) -> None:
-    listed = run("sessions", gateway_of(SESSIONS))
+def test_sessions_are_listed_a_row_each_and_without_heads_if_plain(gateway_of: Callable[[object], str]) -> None:
+    listed = run("sessions", gateway_of(SESSIONS), "--plain")
     assert listed.exit_code == 0
     first, second = listed.stdout.splitlines()
     assert first == r"s1      demo   \x1b[2JÜ\x7f\ud83d  /srv  ann  yes  -  1  0  open  -"
@@ -83,7 +83,7 @@ def test_sessions_are_listed_a_row_each_for_scripts_without_heads(gateway_of: Ca
     )
 
 
-def test_sessions_have_heads_on_a_terminal(
+def test_sessions_have_bold_heads_on_a_terminal(
     gateway_of: Callable[[object], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leader, follower = os.openpty()
@@ -95,7 +95,7 @@ def test_sessions_have_heads_on_a_terminal(
         while shown.count(b"\n") < 2:
             shown += terminal.read(4096)
         heads, row = shown.decode().splitlines()
-    assert heads == "ID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS"
+    assert heads == "\x1b[1mID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS\x1b[0m"
     # What the terminal has no character for is no reason to fail.
     assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
 
@@ -125,7 +125,7 @@ def test_what_is_wrong_with_the_gateway_and_what_is_not_shown_is_said_beside_the
 
 
 def test_only_an_agents_sessions_are_listed_where_it_is_named(gateway_of: Callable[[object], str]) -> None:
-    listed = run("sessions", gateway_of(SESSIONS), "--agent", "other")
+    listed = run("sessions", "--plain", gateway_of(SESSIONS), "--agent", "other")
     assert [line.split()[0] for line in listed.stdout.splitlines()] == ["longer"]
 
 

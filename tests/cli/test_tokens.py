@@ -73,14 +73,14 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     secret = created.stdout.strip()
     assert explain_flaw(secret) is None
     assert secret not in created.stderr
-    (row,) = run("token", "list", "--config", config).stdout.splitlines()
+    (row,) = run("token", "list", "--plain", "--config", config).stdout.splitlines()
     token_id, identity, role, agents, workspaces, session, _, expires, used, label = row.split()
     assert (identity, role, agents, workspaces, session) == ("ann", "controller", "demo", "all", "-")
     assert (expires, used, label) == ("never", "-", "laptop")
     assert secret not in row
     revoked = run("token", "revoke", token_id, "--config", config)
     assert revoked.exit_code == 0
-    assert run("token", "list", "--config", config).stdout == ""
+    assert run("token", "list", "--plain", "--config", config).stdout == ""
 
 
 def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: Path, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: P
     assert created.exit_code == 0
     (token,) = TokenStore(tmp_path / "state").tokens()
     assert (token.role, token.session, minutes_of(token)) == ("observer", "s1", 120)
-    row = run("token", "list", "--config", config).stdout.split()
+    row = run("token", "list", "--plain", "--config", config).stdout.split()
     assert (row[2], row[5], row[7]) == ("observer", "s1", token.expires)
     assert created.stdout.startswith("acpgwg_")
 
@@ -112,7 +112,7 @@ def test_a_token_for_some_workspaces_is_listed_with_them(config: Path, store: To
     assert created.exit_code == 0
     (token,) = store.tokens()
     assert token.workspaces == ("proj", "docs")
-    assert run("token", "list", "--config", config).stdout.split()[4] == "proj,docs"
+    assert run("token", "list", "--plain", "--config", config).stdout.split()[4] == "proj,docs"
 
 
 def test_a_token_that_was_emptied_by_hand_is_listed_as_good_for_nothing(config: Path, store: TokenStore) -> None:
@@ -121,7 +121,7 @@ def test_a_token_that_was_emptied_by_hand_is_listed_as_good_for_nothing(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"agents": [], "workspaces": []}
     file.write_text(json.dumps(content))
-    assert run("token", "list", "--config", config).stdout.split()[3:5] == ["none", "none"]
+    assert run("token", "list", "--plain", "--config", config).stdout.split()[3:5] == ["none", "none"]
     assert shown(config, token.id)["workspaces"] == "none"
 
 
@@ -131,14 +131,17 @@ def test_what_a_terminal_obeys_is_not_shown_of_what_was_written_by_hand(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"label": "\x1b[2Jx\nanother row", "identity": "\u202enna", "agents": ["\x9b2J"]}
     file.write_text(json.dumps(content))
-    for command, lines in (["list"], 1), (["show", token.id], 12), (["revoke", token.id], 1):
+    for command, lines in (["list", "--plain"], 1), (["show", token.id], 12), (["revoke", token.id], 1):
         printed = run("token", *command, "--config", config).stdout
         assert len(printed.splitlines()) == lines
         assert printed.replace("\n", "").isprintable()
 
 
-def test_a_list_for_people_has_heads(config: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_list_has_heads_and_no_colour_where_none_is_wanted(
+    config: Path, store: TokenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.create("laptop", "ann", None)
+    monkeypatch.setenv("NO_COLOR", "1")
     written = BytesIO()
     monkeypatch.setattr(sys, "stdout", Terminal(written, encoding="ascii"))
     main(["token", "list", "--config", str(config)], standalone_mode=False)
@@ -147,6 +150,59 @@ def test_a_list_for_people_has_heads(config: Path, store: TokenStore, monkeypatc
         *("ID", "IDENTITY", "ROLE", "AGENTS", "WORKSPACES", "SESSION"),
         *("CREATED", "EXPIRES", "LAST USED", "LABEL"),
     ]
+
+
+def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenStore) -> None:
+    token, _ = store.create("laptop", "ann", ["demo"], lifetime=3600)
+    listed = json.loads(run("token", "list", "--json", "--config", config).stdout)
+    assert listed == {
+        "tokens": [
+            {
+                "id": token.id,
+                "kind": token.kind,
+                "label": "laptop",
+                "identity": "ann",
+                "role": "controller",
+                "agents": ["demo"],
+                "workspaces": None,
+                "session": None,
+                "created": token.created,
+                "rotated": None,
+                "expires": token.expires,
+                "expired": False,
+                "last_used": None,
+            }
+        ],
+        "browsers": [],
+    }
+    assert json.loads(run("token", "show", token.id, "--json", "--config", config).stdout) == listed["tokens"][0]
+
+
+def test_a_new_token_as_json_is_an_object_with_its_id(config: Path) -> None:
+    created = json.loads(
+        run("token", "create", "--label", "x", "--identity", "ann", "--json", "--config", config).stdout
+    )
+    assert created.keys() == {"id", "identity", "expires", "token"}
+    assert (created["identity"], created["expires"]) == ("ann", None)
+    rotated = json.loads(run("token", "rotate", created["id"], "--json", "--config", config).stdout)
+    assert rotated.keys() == {*created, "formerUntil"}
+    assert rotated["id"] == created["id"]
+    assert rotated["token"] != created["token"]
+    assert explain_flaw(rotated["token"]) is None
+
+
+def test_token_list_as_json_is_json_without_any_token(config: Path) -> None:
+    listed = run("token", "list", "--json", "--config", config)
+    assert json.loads(listed.stdout) == {"tokens": [], "browsers": []}
+
+
+def test_a_token_may_be_for_an_agent_of_a_node_and_for_none_of_another_name(config: Path, store: TokenStore) -> None:
+    with config.open("a") as file:
+        file.write('[nodes.gpu]\nurl = "gpu.example"\ntoken_file = "gpu.token"\n')
+    assert run("token", "create", "--config", config, "--label", "phone", "--agent", "gpu/opencode").exit_code == 0
+    assert store.tokens()[-1].agents == ("gpu/opencode",)
+    result = run("token", "create", "--config", config, "--label", "phone", "--agent", "cpu/opencode")
+    assert "there is no agent 'cpu/opencode'" in assert_refused(result)
 
 
 def test_a_workspace_that_is_not_there_is_refused_with_a_suggestion(config: Path, tmp_path: Path) -> None:
@@ -165,7 +221,7 @@ def test_the_workspace_of_a_configuration_without_any_cannot_be_named(config: Pa
 
 def test_a_token_whose_time_is_over_is_listed_as_expired(config: Path, tmp_path: Path) -> None:
     TokenStore(tmp_path / "state", lambda: 0.0).create("old", "ann", None, lifetime=60)
-    assert run("token", "list", "--config", config).stdout.split()[7] == "expired"
+    assert run("token", "list", "--plain", "--config", config).stdout.split()[7] == "expired"
 
 
 def test_a_token_that_was_used_is_listed_with_the_hour(config: Path, tmp_path: Path) -> None:
@@ -174,7 +230,10 @@ def test_a_token_that_was_used_is_listed_with_the_hour(config: Path, tmp_path: P
     database = Database(tmp_path / "state" / DATABASE, 1)
     with database.transaction():
         database.put_token_use(used.id, TokenUse(datetime(2026, 11, 22, 9, 59, 59, tzinfo=UTC).timestamp()))
-    rows = {row[0]: row[8] for row in map(str.split, run("token", "list", "--config", config).stdout.splitlines())}
+    rows = {
+        row[0]: row[8]
+        for row in map(str.split, run("token", "list", "--plain", "--config", config).stdout.splitlines())
+    }
     assert rows == {used.id: "2026-11-22T09Z", unused.id: "-"}
     assert (shown(config, used.id)["last used"], shown(config, unused.id)["last used"]) == ("2026-11-22T09Z", "-")
     database.close()
@@ -185,12 +244,14 @@ def test_token_list_works_without_times_of_last_use_where_the_database_is_unread
 ) -> None:
     TokenStore(tmp_path / "state").create("laptop", "ann", None)
     (tmp_path / "state" / DATABASE).write_text("junk")
-    listed = run("token", "list", "--config", config)
+    listed = run("token", "list", "--plain", "--config", config)
     assert (listed.exit_code, listed.stderr) == (0, "")
     assert listed.stdout.split()[8:] == ["-", "laptop"]
 
 
-@pytest.mark.parametrize("command", [["token", "create", "--label", "x"], ["share", "s1"]], ids=["create", "share"])
+@pytest.mark.parametrize(
+    "command", [["token", "create", "--label", "x"], ["share", "s1", "--token"]], ids=["create", "share"]
+)
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
 def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
     refused = run(*command, "--config", config, "--expires", text)
@@ -329,12 +390,12 @@ def test_neither_digest_nor_secret_is_in_anything_that_is_printed_later(config: 
     store = TokenStore(tmp_path / "state")
     (token,) = store.tokens()
     rotated = run("token", "rotate", token.id, "--config", config)
-    shared = run("share", "s1", "--config", config)
+    shared = run("share", "s1", "--token", "--config", config)
     known = [created, rotated, shared]
     secrets = [result.stdout.strip() for result in known]
     digests = [token.sha256, *(each.sha256 for each in store.tokens())]
     ids = [each.id for each in store.tokens()]
-    later = [run("token", "list", "--config", config)]
+    later = [run("token", "list", "--plain", "--config", config)]
     later += [run("token", "show", each, "--config", config) for each in ids]
     later += [run("token", "revoke", each, "--config", config) for each in ids]
     assert {result.exit_code for result in known + later} == {0}
@@ -355,7 +416,7 @@ def test_the_audit_says_what_happened_to_a_token(config: Path, tmp_path: Path) -
 
 def test_the_audit_says_that_a_session_was_shared(config: Path, tmp_path: Path) -> None:
     remember_session(tmp_path / "state", "s1")
-    run("share", "s1", "--label", "Bob", "--config", config)
+    run("share", "s1", "--token", "--label", "Bob", "--config", config)
     (token,) = TokenStore(tmp_path / "state").tokens()
     assert audited(tmp_path) == [{"event": "token_created", "id": token.id, "label": "Bob", "identity": token.identity}]
 

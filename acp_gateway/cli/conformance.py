@@ -1,0 +1,210 @@
+"""The commands `check-agent` and `check-client`."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from acp_gateway.cli.common import check_finite, examples, plain_option
+
+if TYPE_CHECKING:
+    from acp_gateway.conformance.dialogue import Check, Dialogues
+
+
+def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of both commands."""
+    options = (
+        click.option(
+            "--timeout",
+            type=click.FloatRange(min=0, min_open=True),
+            default=10.0,
+            callback=check_finite,
+            show_default=True,
+            metavar="SECONDS",
+            help="Maximum time of one dialogue; raise it for a slow program or model.",
+        ),
+        click.option(
+            "--output-limit",
+            type=click.IntRange(min=65536),
+            default=16 * 1024 * 1024,
+            show_default=True,
+            metavar="BYTES",
+            help="Maximum output in one dialogue, 256 more for each message; the largest prompt or update has 2 MiB.",
+        ),
+        plain_option,
+        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
+        click.option(
+            "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the results as JUnit's XML, too."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+@click.command(
+    "check-agent",
+    epilog=examples(
+        "acp-gateway check-agent -- opencode acp",
+        "acp-gateway check-agent --prompt 'create the file a' --junit results.xml -- opencode acp",
+    ),
+    short_help="Check an agent against the ACP specification.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option("--prompt", metavar="TEXT", help="The text of prompts, for instance one that makes the agent ask.")
+@click.option(
+    "--cwd",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The directory of the agent's sessions. Default: a new one, removed at the end.",
+)
+@_common_options
+@click.pass_context
+def check_agent(
+    context: click.Context,
+    command: tuple[str, ...],
+    prompt: str | None,
+    cwd: Path | None,
+    timeout: float,
+    output_limit: int,
+    junit: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run an agent, play its client, and print which rules of the protocol it keeps: check-agent -- COMMAND...
+
+    Each dialogue has a process of its own. The exit code is 1 if a rule of level MUST is broken, and 8 if the agent
+    can't be started. The agent really runs: --prompt is carried out, and permissions are granted.
+    """
+    import tempfile
+    from functools import partial
+
+    import trio
+
+    from acp_gateway.conformance.agent_checks import CHECKS
+    from acp_gateway.conformance.processes import RunLimits
+    from acp_gateway.conformance.runner import run_scenarios
+    from acp_gateway.conformance.scenarios import SCENARIOS
+
+    limits = RunLimits(timeout=timeout, output_size=output_limit)
+    with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
+        where = str(cwd.absolute()) if cwd is not None else directory
+        run = partial(run_scenarios, command, SCENARIOS, where, prompt=prompt, limits=limits, progress=_show_progress)
+        dialogues = trio.run(run)
+    context.exit(_report("check-agent", CHECKS, dialogues, junit, as_json=as_json))
+
+
+@click.command(
+    "check-client",
+    epilog=examples("acp-gateway check-client -- ./my-client --agent {agent}"),
+    short_help="Check a client against the ACP specification.",
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--prompt",
+    metavar="TEXT",
+    default="Look at this project.",
+    show_default=True,
+    help="What the user prompts: in place of {prompt} in COMMAND, or else in lines on the client's stdin.",
+)
+@click.option("--allow", metavar="TEXT", help="The line on the client's stdin that grants a permission.")
+@click.option("--reject", metavar="TEXT", help="The line on the client's stdin that rejects a permission.")
+@click.option("--cancel", metavar="TEXT", help="The line on the client's stdin that cancels a turn. Default: SIGINT.")
+@click.option(
+    "--reaction",
+    type=click.FloatRange(min=0),
+    default=0.2,
+    callback=check_finite,
+    show_default=True,
+    metavar="SECONDS",
+    help="Time before the user does something: a client has to show first what the user reacts to.",
+)
+@click.option(
+    "--agent",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Where to write the agent's command, for clients whose settings name it. Default: a temporary file.",
+)
+@click.option(
+    "--cwd",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="The directory in which the client begins. Default: the present one.",
+)
+@_common_options
+@click.pass_context
+def check_client(
+    context: click.Context,
+    command: tuple[str, ...],
+    prompt: str,
+    allow: str | None,
+    reject: str | None,
+    cancel: str | None,
+    reaction: float,
+    agent: Path | None,
+    cwd: Path | None,
+    timeout: float,
+    output_limit: int,
+    junit: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Run a client, play its agent and its user, and print which rules of the protocol the client keeps.
+
+    The client starts the agent: put {agent} where its command belongs, as in
+
+      check-client -- my-client --agent {agent}
+
+    It is the path of a program without arguments, and also in the variable ACP_AGENT_COMMAND. Each dialogue has a
+    process of its own. The exit code is 1 if a rule of level MUST is broken, and 8 if the client can't be started or
+    starts no agent.
+    """
+    from functools import partial
+
+    import trio
+
+    from acp_gateway.conformance.client_checks import CHECKS
+    from acp_gateway.conformance.client_runner import User, run_client_scenarios
+    from acp_gateway.conformance.processes import RunLimits
+    from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS
+
+    dialogues = trio.run(
+        partial(
+            run_client_scenarios,
+            command,
+            CLIENT_SCENARIOS,
+            cwd=None if cwd is None else str(cwd.absolute()),
+            user=User(prompt, allow, reject, cancel),
+            agent=agent,
+            limits=RunLimits(timeout=timeout, output_size=output_limit, reaction=reaction),
+            progress=_show_progress,
+        )
+    )
+    context.exit(_report("check-client", CHECKS, dialogues, junit, as_json=as_json))
+
+
+def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit: Path | None, *, as_json: bool) -> int:
+    """Judge dialogues, write and print the results, and return the exit code."""
+    import json
+
+    from acp_gateway.cli.common import print_table
+    from acp_gateway.conformance import report
+    from acp_gateway.errors import ConfigError
+
+    results = report.judge(checks, dialogues)
+    if junit is not None:
+        try:
+            junit.write_text(report.as_junit(results, suite), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=str(junit)) from None
+    if as_json:
+        click.echo(json.dumps(report.as_json(results), indent=2))
+    else:
+        print_table(report.HEADS, report.rows(results))
+        click.echo(report.summary(results), err=True)
+    return 1 if report.has_failed(results) else 0
+
+
+def _show_progress(scenario: str) -> None:
+    """Name the running dialogue on a terminal, where a user waits."""
+    if sys.stderr.isatty():
+        click.echo(f"… {scenario}", err=True)

@@ -1,0 +1,75 @@
+"""The command `doctor`: look for what is wrong on this machine, the gateway's or the editor's."""
+
+import json
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from acp_gateway.cli.common import print_any_character
+from acp_gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from acp_gateway.client.diagnosis import Line
+
+EPILOG = """
+\b
+Examples:
+  acp-gateway doctor                     on the gateway's machine, and on the laptop
+  ssh box acp-gateway doctor             the same from the laptop
+  acp-gateway doctor --json | jq '.checks[] | select(.status != "ok")'
+
+Exit codes: 0 no fault (there may be warnings); else that of the first fault: 3 configuration, state folder or disk,
+5 certificate, 6 the gateway does not run, 8 an agent's program, 9 a listener; for hosts as `ping`.
+"""
+
+
+@click.command(epilog=EPILOG, short_help="Look for what is wrong on this machine.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The gateway's configuration. Default: as for serve; where there is none, only hosts.toml is checked.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(config: Path | None, *, as_json: bool) -> None:
+    """Look for what is wrong on this machine, and say what to do; nothing is changed.
+
+    With a gateway's configuration: that, the running gateway, its listeners, certificates, tokens, agents, keys, state
+    folder, disk, and its unit. With a hosts.toml: each gateway in it, up to its token. Run it as the gateway's user.
+    """
+    import trio
+
+    from acp_gateway.client.diagnosis import exit_code_of, report_of
+    from acp_gateway.client.host_checks import check_hosts, read_hosts
+    from acp_gateway.config.hosts import hosts_path
+    from acp_gateway.config.load import default_config_path
+
+    lines: list[Line] = []
+
+    def report(line: "Line") -> None:
+        lines.append(line)
+        if not as_json:
+            click.echo(str(line))
+
+    print_any_character()
+    try:
+        gateways = config or default_config_path()
+    except ConfigError:
+        gateways = None
+    if gateways is not None:
+        # Imported here, because a client's system may lack what a gateway needs.
+        from acp_gateway.server.doctor_checks import check_machine
+        from acp_gateway.server.doctor_facts import gather
+
+        for line in check_machine(gather(gateways, os.environ)):
+            report(line)
+    path = hosts_path()
+    if config is None and (gateways is None or os.path.lexists(path)):
+        hosts, line = read_hosts(path)
+        report(line)
+        trio.run(partial(check_hosts, hosts, report))
+    if as_json:
+        click.echo(json.dumps(report_of(lines)))
+    click.get_current_context().exit(exit_code_of(lines))

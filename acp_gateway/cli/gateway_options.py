@@ -1,0 +1,178 @@
+"""The options of commands that stay connected to a gateway as clients of its sessions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from acp_gateway.cli.common import (
+    MAX_MESSAGE_SIZE,
+    ca_option,
+    cert_option,
+    check_finite,
+    connect_timeout_option,
+    insecure_plaintext_option,
+    key_option,
+    pin_option,
+    token_file_option,
+)
+from acp_gateway.errors import ConfigError
+
+if TYPE_CHECKING:
+    from acp_gateway.client.control import Listing
+    from acp_gateway.client.dialing import Destination
+    from acp_gateway.client.shim import LinkState, Settings
+
+_OPTIONS = (
+    token_file_option,
+    ca_option,
+    pin_option,
+    cert_option,
+    key_option,
+    connect_timeout_option(help="How long to try until the first connection."),
+    click.option(
+        "--max-message-size",
+        type=click.IntRange(min=1),
+        default=MAX_MESSAGE_SIZE,
+        show_default=True,
+        metavar="BYTES",
+        help="The largest message from the gateway.",
+    ),
+    click.option(
+        "--keepalive",
+        type=click.FloatRange(min=20),
+        default=30.0,
+        callback=check_finite,
+        show_default=True,
+        metavar="SECONDS",
+        help="Reconnect after this much silence. Both ends send something every 10 s.",
+    ),
+    click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there."),
+    insecure_plaintext_option,
+)
+
+
+lines_option = click.option(
+    "--lines",
+    type=click.IntRange(min=0),
+    default=40,
+    show_default=True,
+    metavar="N",
+    help="Lines of a diff, or of a tool's output, that are shown.",
+)
+
+
+def history_size_option(*, help: str) -> Callable[[Callable[..., None]], Callable[..., None]]:  # noqa: A002 - click's name.
+    """Return the option `--history-size`, whose unit is the character."""
+    return click.option(
+        "--history-size",
+        type=click.IntRange(min=0),
+        default=16 * 1024 * 1024,
+        show_default=True,
+        metavar="CHARACTERS",
+        help=help,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """A gateway as the command line names it."""
+
+    target: str
+    token_file: Path | None
+    ca: Path | None
+    pin: str | None
+    cert: Path | None
+    key: Path | None
+    connect_timeout: float
+    max_message_size: int
+    keepalive: float
+    log_file: Path | None
+    insecure_plaintext: bool
+
+    def destination(
+        self, *, agent: str | None = None, session: str | None = None, observe: bool = False, control: bool = False
+    ) -> "Destination":
+        """Return the destination as `connect` finds it, and raise as `find_destination`."""
+        from acp_gateway.client.destination import find_destination
+
+        return find_destination(
+            self.target,
+            agent,
+            self.token_file,
+            self.ca,
+            self.pin,
+            self.max_message_size,
+            insecure=self.insecure_plaintext,
+            session=session,
+            observe=observe,
+            control=control,
+            cert=self.cert,
+            key=self.key,
+        )
+
+    def settings(self, link_changed: "Callable[[LinkState], None]") -> "Settings":
+        """Return the settings of a link."""
+        from acp_gateway.client.reached_hosts import own_reached_hosts
+        from acp_gateway.client.reconnect_policy import ReconnectSettings
+        from acp_gateway.client.shim import Settings
+        from acp_gateway.protocol.path_maps import PathMaps
+
+        reconnect = ReconnectSettings(
+            self.connect_timeout, reached=own_reached_hosts().record, keepalive=self.keepalive
+        )
+        return Settings(PathMaps([]), self.max_message_size, reconnect, link_changed=link_changed)
+
+    def list_sessions(self) -> "Listing":
+        """Ask the gateway for its sessions. Raises `GatewayError`."""
+        from functools import partial
+
+        import trio
+
+        from acp_gateway.client import control
+
+        destination = self.destination(control=True)
+        return trio.run(partial(control.list_sessions, destination, time_limit=self.connect_timeout))
+
+    def start_log(self) -> None:
+        """Write a log if one is wanted; without, nothing is logged, because it would stand amid the session."""
+        import logging
+
+        from acp_gateway.logs import log_to_file
+
+        log_to_file(self.log_file, logging.INFO)
+
+
+def only_host() -> str:
+    """Return the name of the only host of hosts.toml. Raises `ConfigError` if there are none or several."""
+    from acp_gateway.config.hosts import hosts_path, load_hosts
+
+    path = hosts_path()
+    names = list(load_hosts(path))
+    if not names:
+        raise ConfigError("there is no gateway in it yet: `acp-gateway pair [USER@]HOST` adds one", file=str(path))
+    if len(names) > 1:
+        raise ConfigError(f"there are several gateways: name one of {', '.join(names)}", file=str(path))
+    return names[0]
+
+
+def gateway_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the argument HOST and the options of a `Gateway`, which the command gets as its first argument.
+
+    Without HOST it is the only one of hosts.toml.
+    """
+
+    @wraps(function)
+    def command(**given: Any) -> None:
+        if given["target"] is None:
+            given["target"] = only_host()
+        gateway = Gateway(**{name: given.pop(name) for name in Gateway.__slots__})
+        function(gateway, **given)
+
+    decorated: Callable[..., None] = command
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return click.argument("target", metavar="[HOST]", required=False)(decorated)
