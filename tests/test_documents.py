@@ -71,3 +71,18 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
     picture = ARCHITECTURE.partition("```mermaid\nflowchart")[2].partition("```")[0]
     shown = set(re.findall(r"[a-z]+", picture))
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
+
+
+ROWS = [
+    (path, cells)
+    for path in (ROOT / "docs" / "configuration.md", ROOT / "docs" / "deploy.md")
+    for line in path.read_text(encoding="utf-8").splitlines()
+    if line.startswith("| `") and len(cells := line.strip("| ").split(" | ")) > 1
+]
+"""Rows of tables of options and of log lines."""
+
+
+def test_each_row_of_a_table_of_options_or_log_lines_can_be_read_alone() -> None:
+    assert len(ROWS) > 200
+    dangling = re.compile(r"(the same\.|the same[,;] |likewise|as above|ditto|see above|of it\b)", re.IGNORECASE)
+    assert [cells for _, cells in ROWS if dangling.match(cells[-1]) or "likewise" in cells[-1]] == []

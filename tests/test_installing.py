@@ -20,9 +20,19 @@ TEXTS = [
     ),
     *(
         path
-        for folder in ("docs", "systemd", "certs", "examples", "tools", "acp_gateway", "benchmarks")
+        for folder in (
+            "docs",
+            "systemd",
+            "launchd",
+            "completions",
+            "certs",
+            "examples",
+            "tools",
+            "acp_gateway",
+            "benchmarks",
+        )
         for path in sorted((ROOT / folder).rglob("*"))
-        if path.is_file() and path.suffix not in (".svg", ".pyc")
+        if path.is_file() and path.suffix not in (".svg", ".png", ".pyc")
     ),
 ]
 """Every file that tells a person or a machine how to install something."""
@@ -37,13 +47,16 @@ def installed_names(text: str) -> Iterator[str]:
     for command in INSTALLING.finditer(text):
         for word in command["words"].split():
             if not word.startswith("-"):
-                yield word.strip("'\",;:()").rstrip(".") or "."
+                # A name may have extras behind it.
+                yield word.strip("'\",;:()").partition("[")[0].rstrip(".") or "."
 
 
 @pytest.mark.parametrize("command", ["pipx install", "uv tool install", "pip install", "uvx", "pip install --upgrade"])
 def test_the_search_finds_an_installation_from_the_public_index(command: str) -> None:
     assert list(installed_names(f"Run `{command} acp-gateway`, then")) == ["acp-gateway"]
+    assert list(installed_names(f"Run `{command} 'acp-gateway[tui]'`")) == ["acp-gateway"]
     assert list(installed_names(f"    {command} .   # in a checkout")) == ["."]
+    assert list(installed_names(f"    {command} '.[tui]'")) == ["."]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))

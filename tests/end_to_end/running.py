@@ -26,8 +26,8 @@ AGENTS = Path(__file__).parent
 # What an editor's environment has in it at the least.
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
 
-TOKENS = (("token", "create"), ("token", "rotate"), ("share",))
-"""The commands that print tokens."""
+TOKENS = (("token", "create"), ("token", "rotate"), ("share",), ("open",))
+"""The commands that print tokens, or a code."""
 
 
 @dataclass
@@ -160,7 +160,7 @@ def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:
     )
     gateway = RunningGateway(directory, process, pin)
     for _ in range(5):
-        line = gateway.read_log_until("listening on ")
+        line = gateway.read_log_until(" INFO    listening on ")
         found = re.search(r"listening on (\S+?)(://.+)", line)
         assert found is not None
         gateway.urls[found[1]] = found[1] + found[2]

@@ -2,7 +2,8 @@
 
     python -m tests.end_to_end.sdk_http_server PORT
 
-It prints a line once it listens. It sets a cookie with `initialize` and wants it back, and refuses WebSockets.
+It prints a line once it listens. It sets a cookie with `initialize` and wants it back, and refuses WebSockets. A line
+is printed for each `initialize` that shows the cookie.
 """
 
 import asyncio
@@ -73,6 +74,8 @@ async def answer(request: h11.Request, next_event: Any, write: Any) -> None:
     while isinstance(event := await next_event(), h11.Data):
         body += bytes(event.data)
     known = any(name == b"acp-connection-id" for name, _ in headers)
+    if not known and (b"cookie", COOKIE) in headers:
+        say("a client with a cookie")
     if known and (b"cookie", COOKIE) not in headers:
         await write(h11.Response(status_code=421, headers=[("Content-Length", "0")]))
         await write(h11.EndOfMessage())

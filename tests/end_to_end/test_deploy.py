@@ -1,159 +1,38 @@
 """The promises of docs/deploy.md: its blocks for proxies, played by one that obeys them; the lines of the log."""
 
 import ast
-import contextlib
 import json
-import os
 import re
-import select
-import shutil
-import signal
 import socket
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.config.options import GatewaySection
-from acp_gateway.server.streamable_http import COMMENT_INTERVAL
+from acp_gateway.server.event_reader import COMMENT_INTERVAL
+from tests.end_to_end.proxies import (
+    DEPLOY,
+    FORGED,
+    LAPTOP,
+    ROOT,
+    Proxy,
+    Proxying,
+    as_caddy,
+    as_haproxy,
+    as_nginx,
+    checked_block,
+    client_context,
+)
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, run_program
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
-
-LAPTOP = "127.0.0.2"
-"""Source address of the client of these tests, which is not the proxy's."""
-
-FORGED = "192.0.2.66"
-"""The address that a client claims to have."""
-
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
-
-
-def checked_block(name: str) -> str:
-    """The block of the page that is marked as checked by this name."""
-    found = re.search(rf"<!-- checked: {name} -->\n```\w+\n(.*?)```", DEPLOY, re.DOTALL)
-    assert found is not None
-    return found[1]
-
-
-Headers = dict[str, str]
-"""By lower-case name."""
-
-HOP_BY_HOP = ("connection", "upgrade", "keep-alive", "te", "transfer-encoding", "proxy-connection")
-
-
-def as_nginx(headers: Headers, client: str) -> tuple[str, Headers]:
-    """Return a request's headers as nginx passes them on with the page's block, and the HTTP version it uses."""
-    block = checked_block("nginx")
-    forwarded = headers.get("x-forwarded-for")
-    values = {
-        "$http_upgrade": headers.get("upgrade", ""),
-        "$host": headers["host"].partition(":")[0],
-        "$proxy_add_x_forwarded_for": f"{forwarded}, {client}" if forwarded else client,
-    }
-    (target,) = re.findall(r"proxy_pass http://(\S+);", block)
-    passed = {name: value for name, value in headers.items() if name not in HOP_BY_HOP}
-    passed |= {"host": target, "connection": "close"}
-    for name, value in re.findall(r"proxy_set_header (\S+) (\S+);", block):
-        passed[name.lower()] = values[value] if value.startswith("$") else value.strip('"')
-    # A header without a value is not passed on.
-    passed = {name: value for name, value in passed.items() if value}
-    (version,) = re.findall(r"proxy_http_version (\S+);", block) or ["1.0"]
-    return version, passed
-
-
-def as_caddy(headers: Headers, client: str) -> tuple[str, Headers]:
-    """Return them as Caddy does: it passes all on, and replaces `X-Forwarded-For` by its own."""
-    assert "reverse_proxy /acp 127.0.0.1:7080" in checked_block("caddy")
-    return "1.1", headers | {"x-forwarded-for": client}
-
-
-Proxying = Callable[[Headers, str], tuple[str, Headers]]
-
-
-class Proxy:
-    """Ends TLS, changes the headers of each connection's first request, and passes on what comes after it."""
-
-    def __init__(self, gateway: tuple[str, int], certificate: Path, proxying: Proxying) -> None:
-        self._gateway = gateway
-        self._proxying = proxying
-        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        self._context.load_cert_chain(certificate / "cert.pem", certificate / "key.pem")
-        self._context.set_alpn_protocols(["http/1.1"])
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._sockets: list[socket.socket] = [self._listener]
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def cut(self) -> None:
-        """Lose all connections, as when it reads its configuration anew."""
-        for sock in self._sockets[1:]:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self.cut()
-        for thread in self._threads:
-            thread.join(60)
-        for sock in self._sockets:
-            sock.close()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                accepted, (client, _) = self._listener.accept()
-            except OSError:
-                return
-            self._sockets.append(accepted)
-            self._start(self._serve, accepted, client)
-
-    def _start(self, function: Callable[..., None], *arguments: Any) -> None:
-        self._threads.append(threading.Thread(target=function, args=arguments))
-        self._threads[-1].start()
-
-    def _serve(self, accepted: socket.socket, client: str) -> None:
-        with contextlib.suppress(OSError):
-            tls = self._context.wrap_socket(accepted, server_side=True)
-            self._sockets.append(tls)
-            head = b""
-            while b"\r\n\r\n" not in head:
-                more = tls.recv(65536)
-                if not more:
-                    return  # It has gone, and would be read from for ever.
-                head += more
-            head, _, rest = head.partition(b"\r\n\r\n")
-            request, *lines = head.decode("latin-1").split("\r\n")
-            headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
-            version, passed = self._proxying(headers, client)
-            method, path, _ = request.split(" ")
-            fields = [f"{method} {path} HTTP/{version}", *(f"{name}: {value}" for name, value in passed.items())]
-            far = socket.create_connection(self._gateway, timeout=60)
-            self._sockets.append(far)
-            far.sendall("\r\n".join([*fields, "", ""]).encode("latin-1") + rest)
-            self._start(_pass_on, far, tls)
-            _pass_on(tls, far)
-
-
-def _pass_on(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    for sock in (source, target):
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +67,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         assert running.stop() == 0, "".join(running.log)
 
 
-@pytest.fixture(params=[as_nginx, as_caddy], ids=["nginx", "caddy"])
+@pytest.fixture(params=[as_nginx, as_caddy, as_haproxy], ids=["nginx", "caddy", "haproxy"])
 def proxying(request: pytest.FixtureRequest) -> Proxying:
     found: Proxying = request.param
     return found
@@ -200,14 +79,20 @@ def proxy_of(gateway: RunningGateway, proxying: Proxying, host: str = "127.0.0.1
     try:
         yield proxy
     finally:
-        proxy.close()
+        proxy.stop()
+
+
+class ReverseProxy(Protocol):
+    """Proxy of a client, a real one or not."""
+
+    port: int
 
 
 def ask(
-    gateway: RunningGateway, proxy: "Proxy | RealProxy", token: str, name: str = "gpu.example", **headers: str
+    gateway: RunningGateway, proxy: ReverseProxy, token: str, name: str = "gpu.example", **headers: str
 ) -> ClientConnection:
     """A client at `LAPTOP` that asks for the gateway by that name, by way of the proxy."""
-    context = ssl.create_default_context(cafile=gateway.directory / "cert.pem")
+    context = client_context(gateway.directory / "cert.pem")
     sock = socket.create_connection(("127.0.0.1", proxy.port), timeout=60, source_address=(LAPTOP, 0))
     given = {"Authorization": f"Bearer {token}", "X-Forwarded-For": FORGED} | headers
     return connect(
@@ -224,9 +109,9 @@ def ask(
 class HttpClient:
     """A client at `LAPTOP` that speaks Streamable HTTP with the gateway, by way of the proxy."""
 
-    def __init__(self, gateway: RunningGateway, proxy: "Proxy | RealProxy") -> None:
+    def __init__(self, gateway: RunningGateway, proxy: ReverseProxy) -> None:
         self._proxy = proxy
-        self._context = ssl.create_default_context(cafile=gateway.directory / "cert.pem")
+        self._context = client_context(gateway.directory / "cert.pem")
         self._headers = {"Authorization": f"Bearer {gateway.token}"}
         self._opened: list[HTTPConnection] = []
 
@@ -273,7 +158,7 @@ def events_of(response: HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 @contextmanager
-def http_client(gateway: RunningGateway, proxy: "Proxy | RealProxy") -> Iterator[HttpClient]:
+def http_client(gateway: RunningGateway, proxy: ReverseProxy) -> Iterator[HttpClient]:
     client = HttpClient(gateway, proxy)
     try:
         yield client
@@ -336,7 +221,7 @@ def test_a_link_that_the_proxy_cuts_resumes_through_it(gateway: RunningGateway, 
             assert client.response.headers["Acp-Connection-Id"] == link
 
 
-def hold_conversation(gateway: RunningGateway, proxy: "Proxy | RealProxy", cut: Callable[[], None]) -> None:
+def hold_conversation(gateway: RunningGateway, proxy: ReverseProxy, cut: Callable[[], None]) -> None:
     """A turn over Streamable HTTP with a prompt that is larger than proxies take by default, `cut` in its middle."""
     with http_client(gateway, proxy) as client:
         assert client.post(id=0, method="initialize", params={"protocolVersion": 1}) == 200
@@ -384,140 +269,29 @@ def test_the_proxy_takes_bodies_as_large_as_max_message_size() -> None:
     assert int(mebibytes) * 1024 * 1024 == GatewaySection().max_message_size
 
 
-# The real programs, where they are installed
-
 WORDS = {
     "nginx": {"server", "listen", "server_name", "ssl_certificate", "ssl_certificate_key", "location", "proxy_pass"}
     | {"proxy_http_version", "proxy_set_header", "proxy_read_timeout", "proxy_send_timeout"}
     | {"proxy_buffering", "client_max_body_size"},
-    "caddy": {"gpu.example", "reverse_proxy"},
+    "caddy": {"gpu.example", "reverse_proxy", "redir", "handle_path"},
+    "haproxy": {"defaults", "frontend", "backend", "mode", "bind", "timeout", "option", "server"}
+    | {"default_backend", "use_backend", "http-request"},
 }
-"""First words of lines that nginx 1.22 and Caddy 2.6 know: Debian 12 has these, and later versions know them too."""
+"""First words of lines that nginx 1.22, Caddy 2.6 and HAProxy 2.6 know, as later versions do: Debian 12 has these."""
 
 
-@pytest.mark.parametrize("program", ["nginx", "caddy"])
-def test_the_block_of_a_proxy_has_no_option_that_a_stable_distribution_s_version_lacks(program: str) -> None:
-    block = checked_block(program)
-    assert {line.split()[0] for line in block.splitlines() if line.strip(" }")} <= WORDS[program]
+@pytest.mark.parametrize("name", ["nginx", "caddy", "haproxy", "nginx-path", "caddy-path", "haproxy-path"])
+def test_the_block_of_a_proxy_has_no_option_that_a_stable_distribution_s_version_lacks(name: str) -> None:
+    block = checked_block(name)
+    assert {line.split()[0] for line in block.splitlines() if line.strip(" }")} <= WORDS[name.partition("-")[0]]
     assert block.count("{") == block.count("}")
 
 
-class RealProxy:
-    """nginx or Caddy with the page's block, changed in nothing but the ports and the certificate."""
-
-    def __init__(self, name: str, program: str, gateway: RunningGateway, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
-        self._directory = directory
-        certificate, key = gateway.directory / "cert.pem", gateway.directory / "key.pem"
-        block = checked_block(name).replace("127.0.0.1:7080", f"127.0.0.1:{gateway.urls['127.0.0.1']}")
-        if name == "nginx":
-            block = block.replace("listen 443 ssl", f"listen 127.0.0.1:{self.port} ssl")
-            block = block.replace("/etc/nginx/gpu.example.pem", str(certificate))
-            block = block.replace("/etc/nginx/gpu.example.key", str(key))
-            folders = "".join(
-                f"{kind}_temp_path {directory}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
-            )
-            # Else root's processes become another user's, who may not enter the folders.
-            user = "user root; " if os.geteuid() == 0 else ""
-            text = f"{user}pid {directory}/pid; error_log {directory}/log; events {{}}\n"
-            text += f"http {{ access_log off; {folders}\n{block}}}"
-            self.command = [program, "-p", str(directory), "-e", f"{directory}/log", "-c", str(directory / "config")]
-            self.check, self._start = [*self.command, "-t"], self.command
-            self._stop = signal.SIGTERM
-        else:
-            block = block.replace(
-                "gpu.example {", f"gpu.example:{self.port} {{\nbind 127.0.0.1\ntls {certificate} {key}"
-            )
-            text = f"{{\nadmin off\nauto_https disable_redirects\n}}\n{block}"
-            options = ["--config", str(directory / "config"), "--adapter", "caddyfile"]
-            self.check = [program, "validate", *options]
-            self._start = [program, "start", *options, "--pidfile", str(directory / "pid")]
-            self._stop = signal.SIGQUIT
-        (directory / "config").write_text(text)
-
-    def run(self, command: list[str]) -> None:
-        """Run it to its end, and show what it said where it failed."""
-        environment = {"PATH": ENVIRONMENT["PATH"], "HOME": str(self._directory)}
-        with (self._directory / "said").open("w+b") as said:
-            code = subprocess.run(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=said, stderr=said, timeout=60, check=False
-            ).returncode
-        assert code == 0, (self._directory / "said").read_text()
-
-    def start(self) -> None:
-        """Start it; both programs say that they listen by leaving the foreground."""
-        self.run(self._start)
-
-    def stop(self) -> None:
-        """End it without waiting for its clients, and wait until it has gone."""
-        process = int((self._directory / "pid").read_text())
-        end = os.pidfd_open(process)
-        try:
-            os.kill(process, self._stop)
-            assert select.select([end], [], [], 60)[0]
-        finally:
-            os.close(end)
-
-
-@pytest.fixture(params=["nginx", "caddy"])
-def real_proxy(request: pytest.FixtureRequest, gateway: RunningGateway, tmp_path: Path) -> RealProxy:
-    program = shutil.which(request.param, path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
-    if program is None:
-        pytest.skip(f"{request.param} is not installed")
-    return RealProxy(request.param, program, gateway, tmp_path)
-
-
-@contextmanager
-def running(proxy: RealProxy) -> Iterator[RealProxy]:
-    proxy.start()
-    try:
-        yield proxy
-    finally:
-        proxy.stop()
-
-
-def test_the_real_program_reads_the_block_of_the_page(real_proxy: RealProxy) -> None:
-    real_proxy.run(real_proxy.check)
-
-
-def test_a_client_comes_in_through_the_real_program_and_is_known_by_its_own_address(
-    gateway: RunningGateway, real_proxy: RealProxy
-) -> None:
-    with running(real_proxy) as proxy:
-        with ask(gateway, proxy, gateway.token) as client:
-            client.ping().wait(60)
-            assert client.response is not None
-            assert "Acp-Connection-Id" in client.response.headers
-        assert audited(gateway, "authenticated")["address"] == LAPTOP
-        with pytest.raises(InvalidStatus) as refused:
-            ask(gateway, proxy, "wrong")
-        assert refused.value.response.status_code == 401
-        assert audited(gateway, "refused")["address"] == LAPTOP
-
-
-def test_a_link_resumes_when_the_real_program_was_started_again(gateway: RunningGateway, real_proxy: RealProxy) -> None:
-    with running(real_proxy) as proxy, ask(gateway, proxy, gateway.token, **{"Acp-Gateway-Resume": "0"}) as client:
-        assert client.response is not None
-        link = client.response.headers["Acp-Connection-Id"]
-        proxy.stop()
-        proxy.start()
-        again = {"Acp-Gateway-Resume": "0", "Acp-Connection-Id": link}
-        with ask(gateway, proxy, gateway.token, **again) as resumed:
-            assert resumed.response is not None
-            assert resumed.response.headers["Acp-Connection-Id"] == link
-
-
-def test_events_pass_the_real_program_one_by_one_and_a_stream_that_it_cuts_continues(
-    gateway: RunningGateway, real_proxy: RealProxy
-) -> None:
-    with running(real_proxy) as proxy:
-
-        def cut() -> None:
-            proxy.stop()
-            proxy.start()
-
-        hold_conversation(gateway, proxy, cut)
+def test_the_location_below_a_path_has_the_settings_of_the_other_one() -> None:
+    whole = checked_block("nginx")
+    location = whole[whole.index("    location / {") : whole.rindex("}")]
+    below = location.replace("location /", "location /gateway/").replace(":7080;", ":7080/;")
+    assert checked_block("nginx-path") == below
 
 
 # The log

@@ -2,13 +2,10 @@
 
 import json
 import subprocess
-import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 
 from acp_gateway.client.http_pool import Endpoint
@@ -16,86 +13,8 @@ from acp_gateway.client.http_stream import HttpClientStream
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
+from tests.end_to_end.foreign_http import connected, refusing_server, sdk_server
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway
-
-ROOT = Path(__file__).parent.parent.parent
-
-
-@contextmanager
-def sdk_server(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """Run the SDK's server; yield its process and its port."""
-    command = [sys.executable, "-m", "tests.end_to_end.sdk_http_server", str(port)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process, int(process.stdout.readline())
-        finally:
-            process.kill()
-
-
-class Editor:
-    """An editor's side of a running `connect`."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        self.updates: list[str] = []
-        self._asked = 0
-
-    def send(self, **message: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> dict[str, Any]:
-        """The next message that is no update; permissions are given."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            message: dict[str, Any] = json.loads(line)
-            if message.get("method") == "session/update":
-                self.updates.append(message["params"]["update"]["content"]["text"])
-            elif message.get("method") == "session/request_permission":
-                outcome = {"outcome": {"outcome": "selected", "optionId": "yes"}}
-                self.send(id=message["id"], result=outcome)
-            else:
-                return message
-        raise AssertionError("the shim has ended")
-
-    def ask(self, method: str, **params: Any) -> dict[str, Any]:
-        """Make a request, and return its response."""
-        self._asked += 1
-        self.send(id=self._asked, method=method, params=params)
-        response = self.receive()
-        assert response["id"] == self._asked
-        return response
-
-    def new_session(self) -> str:
-        session: str = self.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
-        return session
-
-    def prompt(self, session: str, text: str) -> dict[str, Any]:
-        return self.ask("session/prompt", sessionId=session, prompt=[{"type": "text", "text": text}])
-
-
-@contextmanager
-def connected(*arguments: str | Path) -> Iterator[Editor]:
-    """An editor whose agent is `connect` with these arguments, after `initialize`."""
-    command = [*PROGRAM, "connect", *map(str, arguments)]
-    with subprocess.Popen(
-        command, env=ENVIRONMENT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        # A read has no time limit of its own: its program is ended instead.
-        limit = threading.Timer(120, process.kill)
-        limit.start()
-        try:
-            editor = Editor(process)
-            assert "result" in editor.ask("initialize", protocolVersion=1)
-            yield editor
-            assert process.stdin is not None
-            process.stdin.close()
-            assert process.wait(60) == 0
-        finally:
-            limit.cancel()
-            process.kill()
 
 
 def test_the_sdks_http_server_is_used_with_its_cookie_its_streams_and_permissions(tmp_path: Path) -> None:
@@ -112,11 +31,7 @@ def test_the_sdks_http_server_is_used_with_its_cookie_its_streams_and_permission
 def test_a_cancel_reaches_the_sdks_http_server_during_a_turn() -> None:
     with sdk_server() as (_, port), connected(f"http://127.0.0.1:{port}/acp") as editor:
         session = editor.new_session()
-        editor.send(
-            id="turn",
-            method="session/prompt",
-            params={"sessionId": session, "prompt": [{"type": "text", "text": "wait"}]},
-        )
+        editor.begin_prompt(session, "wait")
         editor.send(method="session/cancel", params={"sessionId": session})
         assert editor.receive()["result"]["stopReason"] == "cancelled"
 
@@ -129,11 +44,42 @@ def test_after_a_kill_of_the_sdks_http_server_sessions_are_loaded_again() -> Non
         first.wait()
         with sdk_server(port) as (second, _):
             assert second.stdout is not None
-            assert second.stdout.readline() == f"loaded {session}\n"
+            lines = [second.stdout.readline() for _ in range(2)]
+            assert lines == ["a client with a cookie\n", f"loaded {session}\n"]
             another = editor.new_session()
             assert editor.prompt(another, "stream 2")["result"]["stopReason"] == "end_turn"
             # What was missed between them is unknown to any server that is no gateway.
             assert editor.updates == ["0", MAY_BE_MISSING, "0", "1"]
+
+
+def test_a_turn_of_the_sdks_http_server_is_answered_after_a_kill_and_refused_in_the_loaded_session() -> None:
+    with sdk_server() as (first, port), connected(f"http://127.0.0.1:{port}/acp") as editor:
+        session = editor.new_session()
+        editor.begin_prompt(session, "wait")
+        editor.receive_updates(1)
+        first.kill()
+        first.wait()
+        with sdk_server(port):
+            assert editor.receive()["result"]["stopReason"] == "cancelled"
+            # The server itself accepts no prompt in a session that was loaded.
+            error = editor.prompt(session, "stream 1")["error"]["message"]
+            assert error.startswith(f"the server does not know the session {session}: HTTP 404")
+            assert editor.prompt(editor.new_session(), "stream 1")["result"]["stopReason"] == "end_turn"
+
+
+@pytest.mark.parametrize(("status", "code"), [(401, 7), (403, 7), (404, 7), (502, 6)])
+def test_connect_exits_by_the_status_with_which_a_foreign_server_refuses_initialize(status: int, code: int) -> None:
+    with refusing_server(status) as port:
+        done = subprocess.run(
+            [*PROGRAM, "connect", f"http://127.0.0.1:{port}/acp"],
+            env=ENVIRONMENT,
+            input=b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}\n',
+            capture_output=True,
+            timeout=60,
+        )
+    assert done.returncode == code
+    assert f"HTTP {status} (not here)" in json.loads(done.stdout)["error"]["message"]
+    assert f"HTTP {status} (not here)" in done.stderr.decode()
 
 
 def test_a_gateway_is_used_over_a_websocket_by_an_https_target(gateway: RunningGateway, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def observer(gateway: RunningGateway, kind: str, session: str) -> Iterator[Calle
         case "token":
             token = gateway.save_token("token", "create", "--label", "viewer", "--role", "observer")
         case "guest":
-            token = gateway.save_token("share", session, "--observe")
+            token = gateway.save_token("share", session, "--token", "--observe")
         case _:
             token, hello = gateway.token_file, {"observe": True}
     with Caller(gateway, token, **hello) as caller:

@@ -522,7 +522,7 @@ def test_a_link_is_resumed_with_the_token_that_began_it_and_with_no_other(place:
 
 
 def token_id(gateway: RunningGateway, label: str) -> str:
-    rows = run_program("token", "list", "--config", gateway.config).splitlines()
+    rows = run_program("token", "list", "--plain", "--config", gateway.config).splitlines()
     (row,) = [row for row in rows if label in row]
     return row.split()[0]
 

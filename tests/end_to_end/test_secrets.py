@@ -165,14 +165,36 @@ def test_the_search_leaves_out_token_files_and_what_a_client_was_given(tmp_path:
     assert traces.search(tmp_path) == []
 
 
+def test_the_search_leaves_out_a_fork_that_has_not_started_its_program(tmp_path: Path) -> None:
+    traces = Traces()
+    secret = traces.note_tokens_in(mint())
+    program = "import os; child = os.fork(); child and print(child, flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=ENVIRONMENT | {"ACP_GATEWAY_TOKEN": secret},
+    ) as process:
+        assert process.stdout is not None
+        fork = int(process.stdout.readline())
+        assert secret.encode() in Path(f"/proc/{fork}/environ").read_bytes()
+        traces.look_at_processes()
+        process.communicate(b"\n\n")
+    assert traces.search(tmp_path) == []
+
+
 def test_all_tokens_that_the_program_makes_are_searched_for(gateway: RunningGateway) -> None:
     remember_session(gateway.directory / "state", "some-session")
     made = [
         gateway.token_file,
         gateway.save_token("token", "create", "--label", "noted"),
-        gateway.save_token("share", "some-session"),
+        gateway.save_token("share", "some-session", "--token"),
     ]
-    (row,) = [row for row in run_program("token", "list", "--config", gateway.config).splitlines() if "noted" in row]
+    (row,) = [
+        row
+        for row in run_program("token", "list", "--plain", "--config", gateway.config).splitlines()
+        if "noted" in row
+    ]
     made.append(gateway.save_token("token", "rotate", row.split()[0]))
     assert len({path.read_text().strip() for path in made} & TRACES.secrets) == 4
 
@@ -243,7 +265,7 @@ def test_a_token_in_the_address_is_refused_and_not_logged(gateway: RunningGatewa
 
 def test_no_command_shows_a_token(gateway: RunningGateway) -> None:
     config = ("--config", str(gateway.config))
-    (token_id, *_), *_ = (row.split() for row in run_program("token", "list", *config).splitlines())
+    (token_id, *_), *_ = (row.split() for row in run_program("token", "list", "--plain", *config).splitlines())
     for command in (("token", "show", token_id), ("check-config",), ("audit",), ("audit", "--json")):
         run_program(*command, *config)
     for options in ((), ("--json",)):

@@ -73,7 +73,7 @@ async def shared_session(gateway: RunningGateway) -> AsyncIterator[SharedSession
         first, second = await asyncio.gather(comes("wss"), comes("tcp"))
         session = await opened(first)
         await second.agent.load_session(cwd="/", session_id=session)
-        token = await asyncio.to_thread(gateway.save_token, "share", session, "--observe")
+        token = await asyncio.to_thread(gateway.save_token, "share", session, "--token", "--observe")
         viewer, guest = await asyncio.gather(
             comes("unix", "--attach", session, "--observe"), comes("tcp+tls", "--token-file", str(token))
         )
@@ -351,7 +351,7 @@ def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None
     async def scenario() -> None:
         async with party(gateway, "wss") as owner:
             session, other = await opened(owner), await opened(owner)
-            token = await asyncio.to_thread(gateway.save_token, "share", session)
+            token = await asyncio.to_thread(gateway.save_token, "share", session, "--token")
             async with (
                 party(gateway, "tcp", "--attach", session) as joiner,
                 party(gateway, "wss", "--token-file", str(token)) as guest,
@@ -605,7 +605,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
             await reader.call("_acp-gateway/hello", token=gateway.token, agent="fast")
             await reader.call("initialize", protocolVersion=1)
             session = (await reader.call("session/new", cwd="/", mcpServers=[]))["sessionId"]
-            token = await trio.to_thread.run_sync(gateway.save_token, "share", session, "--observe")
+            token = await trio.to_thread.run_sync(gateway.save_token, "share", session, "--token", "--observe")
             async with connected(
                 gateway.urls["ws"],
                 extra_headers=bearer(token.read_text().strip()),

@@ -80,7 +80,7 @@ def test_a_gateway_that_is_not_there_is_an_error_also_for_who_says_nothing(gatew
         assert len(done.stderr.splitlines()) == (code != 0)
 
 
-def test_in_a_terminal_it_says_what_it_is_for(gateway: RunningGateway, tmp_path: Path) -> None:
+def test_in_a_terminal_it_says_what_it_is_for_and_that_it_works(gateway: RunningGateway, tmp_path: Path) -> None:
     environment = ENVIRONMENT | {"XDG_STATE_HOME": str(tmp_path / "state")}
     path = tmp_path / "socket"
     os.link(gateway.urls["unix"].removeprefix("unix://"), path)
@@ -97,7 +97,8 @@ def test_in_a_terminal_it_says_what_it_is_for(gateway: RunningGateway, tmp_path:
         os.close(follower)
     first, second = done.stderr.splitlines()
     assert first.startswith("Editors run this: it speaks JSON-RPC on stdin and stdout")
-    assert second.startswith(f"For an editor's settings: acp-gateway connect unix://{path} --print-config zed|")
+    assert f"for an editor's settings: acp-gateway connect unix://{path} --print-config zed|" in first
+    assert re.match(rf"Connected to unix://{path} in 0\.\d s: .* acp-gateway ping unix://{path}$", second)
     assert (done.returncode, done.stdout) == (0, "")
 
 

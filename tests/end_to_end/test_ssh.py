@@ -19,6 +19,7 @@ from tests.end_to_end.test_losses import TIMEOUT, Shim, Talk, reading_log, shim
 from tests.end_to_end.traces import TRACES
 
 AGENT_NAMES = ("plain", "cut")
+"""Agents that hear one conversation each, and the same; the default agent is another one."""
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +27,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     """A gateway with counting agents."""
     directory = tmp_path_factory.mktemp("gateway")
     agents = ""
-    for name in AGENT_NAMES:
+    for name in (*AGENT_NAMES, "tried"):
         command = [running.PROGRAM[0], "-I", "-S", str(AGENTS / "counting_agent.py"), str(directory / f"{name}.log")]
         agents += f"[agents.{name}]\ncommand = {json.dumps(command)}\n"
-    gateway = start_gateway(directory, prepare(directory, agents, more='default_agent = "plain"'))
+    gateway = start_gateway(directory, prepare(directory, agents, more='default_agent = "tried"'))
     gateway.urls["ssh"] = "ssh://ann@box" + gateway.urls["unix"].removeprefix("unix://")
     with reading_log(gateway):
         yield gateway
@@ -70,7 +71,8 @@ def pair(fake: FakeSsh, tmp_path: Path, *options: str) -> dict[str, str]:
     """Pair with the box; what is written of it."""
     done = run("pair", "ann@box", "--label", "laptop", *options)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "paired: acp-gateway connect box --print-config zed\n"
+    # The editor is one of this machine.
+    assert re.fullmatch(r"Next: acp-gateway connect box --\S+ \w+\n", done.stdout)
     folder = tmp_path / "laptop/acp-gateway"
     TRACES.note_tokens_in((folder / "box.token").read_text())
     text = (folder / "hosts.toml").read_text()
@@ -79,7 +81,7 @@ def pair(fake: FakeSsh, tmp_path: Path, *options: str) -> dict[str, str]:
 
 def paired_tokens(gateway: RunningGateway) -> list[str]:
     """The ids of the tokens that pairing has made and that are there still."""
-    rows = running.run_program("token", "list", "--config", gateway.config).splitlines()
+    rows = running.run_program("token", "list", "--plain", "--config", gateway.config).splitlines()
     return [row.split()[0] for row in rows if row.endswith("laptop (paired)")]
 
 
@@ -98,6 +100,56 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     assert paired_tokens(gateway) == [second["token_id"]]
     assert run("sessions", "box", "--json").returncode == 0
     assert run("sessions", "box", "--token-file", str(old)).returncode == 4
+
+
+def test_in_a_terminal_ssh_asks_for_a_password_and_the_agent_is_tried(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway)
+    # An ssh that may ask opens the terminal itself, whatever its stdin is.
+    real = fake.directory / "ssh"
+    real.rename(fake.directory / "quiet")
+    real.write_text(
+        "#!/bin/sh\n"
+        f'case "$*" in *BatchMode=yes*) exec {fake.directory}/quiet "$@";; esac\n'
+        'if [ "$1" != -G ]; then echo "Banner of box" >&2; printf "Password: " >/dev/tty; read -r word </dev/tty; '
+        '[ "$word" = open ] || exit 255; fi\n'
+        f'FAKE_SSH_ASKED=1 exec {fake.directory}/quiet "$@"\n'
+    )
+    real.chmod(0o755)
+    pid, terminal = os.forkpty()
+    if pid == 0:
+        words = ["pair", "ann@box", "--label", "laptop", "--connect-timeout", "30"]
+        os.execvpe(PROGRAM[0], [*PROGRAM, *words], ENVIRONMENT)  # noqa: S606
+    shown, answered = b"", False
+    try:
+        while piece := os.read(terminal, 4096):
+            shown += piece
+            if b"Password: " in shown and not answered:
+                os.write(terminal, b"open\n")
+                answered = True
+    except OSError:
+        pass  # The program has closed the terminal.
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown
+    text = shown.decode()
+    TRACES.note("what pair printed in a terminal", text)
+    assert text.count("Password: ") == 1
+    assert "Banner of box" in text
+    assert re.search(r"ok +agent +tried.* starts and answers initialize", text)
+    assert "Next: acp-gateway connect box --" in text.rstrip().splitlines()[-1]
+    TRACES.note_tokens_in((tmp_path / "laptop/acp-gateway/box.token").read_text())
+
+
+def test_a_ping_goes_through_ssh_too(gateway: RunningGateway, fake: FakeSsh) -> None:
+    put_config(fake, gateway)
+    done = run("ping", gateway.urls["ssh"], "--agent", "tried", "--cwd", "/")
+    assert done.returncode == 0, done.stdout
+    assert [line.split()[1] for line in done.stdout.splitlines()] == ["settings", "ssh", "token", "agent", "session"]
+    fake.fail(255, "ann@box: Permission denied (publickey).")
+    refused = run("ping", gateway.urls["ssh"])
+    assert refused.returncode == 4
+    assert "-> acp-gateway pair ann@box asks for a password; editors need a key: ssh-copy-id ann@box" in refused.stdout
 
 
 def files_of(tmp_path: Path) -> dict[str, bytes]:

@@ -27,7 +27,7 @@ def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway
             url = gateway.urls["wss"].replace("127.0.0.1", "localhost" if trust[0] == "--pin" else "127.0.0.1")
             session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
             await owner.prompt(session, "echo", "said before")
-            token = await asyncio.to_thread(gateway.save_token, "share", session, "--observe")
+            token = await asyncio.to_thread(gateway.save_token, "share", session, "--token", "--observe")
             viewer = await asyncio.create_subprocess_exec(
                 *(sys.executable, str(VIEWER), url, str(token), *trust),
                 env=ENVIRONMENT,
@@ -69,7 +69,7 @@ def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGatewa
         with (tmp_path / "guest.token").open("w") as file:
             # As a shell makes it by default.
             os.fchmod(file.fileno(), 0o644)
-            command = [*PROGRAM, "share", session, "--observe", "--config", str(config)]
+            command = [*PROGRAM, "share", session, "--token", "--observe", "--config", str(config)]
             done = subprocess.run(command, env=ENVIRONMENT, stdout=file, stderr=subprocess.PIPE, text=True, check=True)
         return shlex.split(done.stderr.splitlines()[-1])
 
@@ -99,3 +99,35 @@ def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGatewa
     run(talk())
     TRACES.note_tokens_in((tmp_path / "guest.token").read_text())
     (tmp_path / "guest.token").unlink()
+
+
+def test_a_guest_joins_by_an_invitation(gateway: RunningGateway, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text(gateway.config.read_text().replace("wss://127.0.0.1:0", gateway.urls["wss"]))
+    laptop = ENVIRONMENT | {"XDG_CONFIG_HOME": str(tmp_path / "guest")}
+
+    def execute(*words: str, environment: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess[str]:
+        command = [*PROGRAM, *words]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        TRACES.note_tokens_in(done.stdout)
+        return done
+
+    async def talk() -> None:
+        async with party(gateway, "wss") as owner:
+            session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
+            shared = await asyncio.to_thread(execute, "share", session, "--observe", "--config", str(config))
+            program, command, line = shared.stdout.split()
+            assert (program, command) == ("acp-gateway", "join"), shared.stderr
+            joined = await asyncio.to_thread(execute, command, line, environment=laptop)
+            assert joined.returncode == 0, joined.stderr
+            token = tmp_path / "guest/acp-gateway/127.0.0.1.token"
+            TRACES.note_tokens_in(token.read_text())
+            pinged = await asyncio.to_thread(execute, "ping", "127.0.0.1", environment=laptop)
+            assert pinged.returncode == 0, pinged.stdout
+            assert f": observer, session {session} only" in pinged.stdout
+            again = await asyncio.to_thread(execute, command, line, "--name", "again", environment=laptop)
+            assert again.returncode == 4
+            assert "it can be used once, within 10 minutes" in again.stderr
+            token.unlink()
+
+    run(talk())

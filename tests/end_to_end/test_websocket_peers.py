@@ -126,7 +126,7 @@ async def test_a_token_for_one_agent_does_not_open_another(gateway: RunningGatew
 
 async def test_a_revoked_token_closes_the_connection_that_uses_it(gateway: RunningGateway) -> None:
     token = run_program("token", "create", "--config", gateway.config, "--label", "to be revoked").strip()
-    rows = run_program("token", "list", "--config", gateway.config).splitlines()
+    rows = run_program("token", "list", "--plain", "--config", gateway.config).splitlines()
     (token_id,) = [row.split()[0] for row in rows if "to be revoked" in row]
     with trio.fail_after(60):
         async with connected(endpoint(gateway), extra_headers=bearer(token)) as websocket:

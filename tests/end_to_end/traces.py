@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TOKEN = re.compile(r"\bacpgw[ogmpb]?_([0-9A-Za-z]{39})\b")
+TOKEN = re.compile(r"\bacpgw[ogmpbi]?_([0-9A-Za-z]{39})\b")
 
 PIECE = 12
 """Characters that two texts don't share by chance, and few enough that a token which was cut has some in one go."""
@@ -41,13 +41,18 @@ class Traces:
     def look_at_processes(self) -> None:
         """Note what every user can see of the processes that descend from this one, while they run.
 
-        Those that it started itself may have been given a token in their environment, and must not hand it on.
+        Those that it started itself may have been given a token in their environment, and must not hand it on. A
+        process with its parent's command line is a fork that has yet to start its program: it shows its parent's
+        memory.
         """
         own = os.getpid()
         for process, parent in descendants(own).items():
             folder = Path(f"/proc/{process}")
             try:
-                self.note(f"the command line of process {process}", (folder / "cmdline").read_bytes())
+                command = (folder / "cmdline").read_bytes()
+                if parent != own and command == Path(f"/proc/{parent}/cmdline").read_bytes():
+                    continue
+                self.note(f"the command line of process {process}", command)
                 variables = (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # It has ended, or only root may look.

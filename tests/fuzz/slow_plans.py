@@ -4,6 +4,7 @@ import random
 from typing import Final, NamedTuple
 
 from acp_gateway.server.handshakes import HELLO_SIZE
+from acp_gateway.server.sign_in import BODY_SIZE
 
 PATTERNS: Final = (
     *(
@@ -146,6 +147,8 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
             (b"usage_update", b'"x"'),
             (b"subagent_update", b'"sessionId"'),
             (b"user_message_chunk", b'"content"'),
+            # What chat widgets are told by events of their own.
+            (b"tool_call_update", b'"toolCallId":"t","content"'),
         )
     ),
     ("agent", b'{"method":"session/update","params":{"sessionId":"s","x":@,"update":{}}}'),
@@ -156,6 +159,20 @@ FRAMES: Final[tuple[tuple[str, bytes], ...]] = (
         % b",".join([b'{"content":{"uri":"file:///srv/a"},"x":@}'] * 900),
     ),
     ("agent", b'{"id":9,"method":"session/request_permission","params":{"sessionId":"s","options":@}}'),
+    # What the file tap looks into.
+    *(
+        (
+            "agent",
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":"tool_call","kind":"%b",%b}}}'
+            % pair,
+        )
+        for pair in (
+            (b"read", b'"locations":@,"rawInput":{"paths":@}'),
+            (b"execute", b'"rawInput":{"command":@},"rawOutput":@'),
+            (b"search", b'"content":[{"content":{"text":@}}],"rawOutput":{"stdout":@}'),
+            (b"search", b'"content":[%b]' % b",".join([b'{"content":{"text":@}}'] * 90)),
+        )
+    ),
     (
         "agent",
         b'{"id":9,"method":"session/request_permission","params":{"sessionId":"s","toolCall":{"title":"a","content":@},"options":[]}}',
@@ -202,6 +219,42 @@ HELLOS: Final[tuple[bytes, ...]] = (
 )
 """First lines of strangers."""
 
+LOGINS: Final[tuple[bytes, ...]] = (
+    b'{"code":@}',
+    b'{"code":"acpgwp_x","x":@}',
+    b'{"x":@,"code":"acpgwp_x"}',
+    b"@",
+)
+"""Bodies of strangers who sign in."""
+
+CALLS: Final[tuple[bytes, ...]] = (
+    *(
+        b'{"id":1,"method":"session/%b","params":{"sessionId":"s",%b:@}}' % pair
+        for pair in (
+            (b"prompt", b'"prompt"'),
+            (b"respond", b'"requestId":1,"response"'),
+            (b"respond", b'"response":{},"requestId"'),
+            (b"list", b'"status"'),
+            (b"get", b'"since"'),
+            (b"set_config_option", b'"configId":"c","value"'),
+            (b"cancel", b'"x"'),
+        )
+    ),
+    b'{"id":1,"method":"session/get","params":@}',
+    b'{"id":@,"method":"session/list"}',
+    b'{"id":1,"result":@}',
+    b'{"id":1,"method":"session/list","x":@}',
+    b'{"type":"send_message","sessionId":"s","content":@}',
+    b'{"type":"permission_response","requestId":"r","outcome":@}',
+    b'{"type":"load_session","sessionId":@}',
+    b'{"type":"cancel_turn","sessionId":"s","x":@}',
+    b'{"type":@,"params":{"a":@}}',
+    # Of an editor.
+    b'{"provider":{"id":"a"},"composerId":"c","message":"\\ud83d","x":@}',
+    b'{"provider":{"id":"a","args":@},"composerId":"c","message":@}',
+)
+"""Calls of browsers, events of chat widgets, and bodies of editors."""
+
 HEADS: Final[tuple[bytes, ...]] = (
     b"GET /acp?@ HTTP/1.1\r\nHost: a\r\n%b\r\n",
     b"GET /acp?a=@&@ HTTP/1.1\r\nHost: a\r\n%b\r\n",
@@ -235,11 +288,25 @@ WORDS: Final = (
 )
 """Pieces that the fields of a request are filled with."""
 
-SIDES: Final = ("core", "shim", "history", "link", "recording", "hello", "http", "events")
+SIDES: Final = (
+    "core",
+    "shim",
+    "history",
+    "link",
+    "recording",
+    "hello",
+    "http",
+    "events",
+    "browser",
+    "post",
+    "login",
+    "tap",
+)
 """Readers of messages: the core, the client beside the editor, who joins a session later, a link that resumes, the
-recording and the log of bodies, a listener before the token, and the event streams of a client over HTTP."""
+recording and the log of bodies, a listener before the token, the event streams of a client over HTTP, the bridge of
+browsers, the endpoint that a client over HTTP posts to, the sign-in of browsers, and the file tap."""
 
-OF_STRANGERS: Final = ("hello", "http")
+OF_STRANGERS: Final = ("hello", "http", "login")
 """Readers before the token; what they read has a few kilobytes."""
 
 HEAD: Final = 7000
@@ -282,6 +349,10 @@ class Plan(NamedTuple):
                 return HELLOS[self.frame % len(HELLOS)]
             case "http":
                 return HEADS[self.frame % len(HEADS)]
+            case "browser":
+                return CALLS[self.frame % len(CALLS)]
+            case "login":
+                return LOGINS[self.frame % len(LOGINS)]
         return FRAMES[self.frame][1]
 
     def text(self) -> bytes:
@@ -294,6 +365,8 @@ class Plan(NamedTuple):
             return frame.replace(b"@", filling).replace(b"%b", UPGRADE, 1)
         if self.reader == "hello":
             return self._replace(size=HELLO_SIZE - 200)._filled(frame)
+        if self.reader == "login":
+            return self._replace(size=BODY_SIZE)._filled(frame)[:BODY_SIZE]
         return self._filled(frame)
 
     def _filled(self, frame: bytes) -> bytes:

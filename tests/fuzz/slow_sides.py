@@ -4,28 +4,28 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
-from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
-from websockets.exceptions import InvalidHandshake
-from websockets.http11 import Request
-from websockets.server import ServerProtocol
-
+from acp_gateway.adapters import browser, browser_output, chat, editor
+from acp_gateway.adapters.chat_output import ChatOutput
+from acp_gateway.adapters.editor_output import Completion, TurnLines
+from acp_gateway.adapters.files import FileFinder
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.config.options import GatewaySection
+from acp_gateway.config.tap_options import TapSection
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
 from acp_gateway.core.sessions import Role
-from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams
 from acp_gateway.protocol.link_messages import read_control
-from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.methods import REQUEST_PERMISSION, Capability
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.server import hello
 from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
+from tests.fuzz import slow_http
 from tests.fuzz.slow_plans import Plan
 
 Step = Callable[[], object]
@@ -50,10 +50,23 @@ def steps(plan: Plan) -> Iterator[Step]:
             yield from _recording(text.replace(b'"id":#', b'"id":1'))
         case "events":
             yield from _events(text.replace(b'"id":#', b'"id":1'))
+        case "browser":
+            yield partial(_try, partial(_browser, text), browser.Refused)
+            yield partial(_try, partial(_widget, text), chat.Invalid)
+            yield partial(_try, partial(editor.read, text, editor.SendMessage), editor.BadBody)
+            yield partial(_try, partial(editor.read_respond, text), editor.BadBody)
         case "hello":
             yield partial(_try, partial(hello.read_hello, text), hello.BadHello)
+        case "tap":
+            yield from _tap(text.replace(b'"id":#', b'"id":1'))
         case "http":
-            yield partial(_try, partial(_http, text), (hello.BadRequest, Forbidden, InvalidHandshake))
+            yield partial(slow_http.take_request, text)
+        case "post":
+            yield from (
+                partial(slow_http.take_post, post) for post in slow_http.posts(text.replace(b'"id":#', b'"id":1'))
+            )
+        case "login":
+            yield partial(slow_http.take_login, text)
 
 
 def _try(step: Step, refusal: type[Exception] | tuple[type[Exception], ...]) -> None:
@@ -109,6 +122,13 @@ def _history(text: bytes) -> Iterator[Step]:
     session = scene.session()
     meta = {"acp-gateway": {"epoch": session.journal.epoch, "position": 0, "connection": "first", "prompts": [1]}}
     yield from _asked(scene, scene.join("cat", link="third"), "session/resume", _meta=meta)
+    replay = session.journal.replay()
+    yield partial(browser_output.entries, "s", replay, 1, [None] * len(replay))
+    yield partial(ChatOutput(lambda: 0).updates, "s", replay, 1, [None] * len(replay))
+    lines, completion = TurnLines("s"), Completion("s")
+    for message in replay:
+        yield partial(lines.update, message)
+        yield partial(completion.update, message)
     yield from _asked(scene, ann, "session/fork")
     asked = jsonrpc.parse(scene.agent.heard_text()[-1])
     yield partial(scene.multiplexer.receive_from_agent, [b'{"id":%b,"result":{"sessionId":"f"}}' % asked.id])
@@ -132,6 +152,37 @@ def _take(scene: Scene) -> list[DirectoryCheck]:
     return checks_of(output)
 
 
+def _widget(text: bytes) -> None:
+    """Read an event of a widget, and compose what is sent for it."""
+    call = chat.read(text)
+    if call.type == chat.RESPOND:
+        call.response(1)
+    elif call.type in (chat.SEND, chat.SET_MODE, chat.CANCEL):
+        chat.acp_request(call)
+
+
+def _browser(text: bytes) -> None:
+    """Read a call, and compose what is sent for it."""
+    call = browser.read(text)
+    if isinstance(call, browser.Answer):
+        call.response(1)
+    elif call.method in (browser.PROMPT, browser.SET_CONFIG_OPTION):
+        browser.acp_request(call)
+
+
+def _tap(text: bytes) -> Iterator[Step]:
+    """Find files in what an agent sends, and in prompts."""
+    finder = FileFinder("/srv", TapSection().ignore)
+    yield partial(finder.read, text)
+    try:
+        message = jsonrpc.parse(text)
+    except jsonrpc.InvalidMessage:
+        return
+    yield partial(finder.in_request, message)
+    if message.method == REQUEST_PERMISSION:
+        yield partial(finder.refusable, message)
+
+
 def _recording(text: bytes) -> Iterator[Step]:
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         section = GatewaySection(record_dir=Path(directory))
@@ -140,26 +191,6 @@ def _recording(text: bytes) -> Iterator[Step]:
         tape = recording.open("c", {})
         stack.callback(tape.close)
         yield lambda: tape.write("from_client", [text])
-
-
-def _http(text: bytes) -> None:
-    """Read a request as a listener does, each of its checks included."""
-    protocol = ServerProtocol()
-    protocol.receive_data(text)
-    for request in protocol.events_received():
-        assert isinstance(request, Request)
-        _, _, query = request.path.partition("?")
-        headers = request.headers
-        for check in (
-            partial(hello.check_host, headers, ("a",), loopback=True),
-            partial(hello.check_origin, headers, ("https://a",)),
-            partial(hello.read_bearer, headers),
-            partial(hello.read_query, query),
-            partial(hello.read_resume_request, query, headers),
-            partial(hello.client_address, "127.0.0.1", headers, (ip_network("127.0.0.1"),)),
-        ):
-            _try(check, (hello.BadRequest, Forbidden))
-        protocol.send_response(protocol.accept(request))
 
 
 def _scene(who: str) -> tuple[Scene, Peer]:

@@ -1,5 +1,6 @@
 """Any text: what the fast reading of messages says, and all that looks into one, is what a slow parser says."""
 
+import json
 from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
@@ -7,6 +8,8 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from acp_gateway.adapters import browser, browser_output, chat
+from acp_gateway.adapters.chat_output import EVENTS, ChatOutput
 from acp_gateway.core import updates
 from acp_gateway.protocol import json_text, jsonrpc, lookup, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
@@ -232,3 +235,49 @@ def test_of_a_broken_text_nothing_is_said_but_that_it_is_broken(text: bytes) -> 
             look(text)
         except MalformedJson:
             pass
+
+
+@given(texts.nearly_messages)
+def test_a_text_of_a_browser_is_a_call_an_answer_or_refused(text: bytes) -> None:
+    try:
+        found: browser.Call | browser.Answer | None = browser.read(text)
+        code = None
+    except browser.Refused as refused:
+        found, code = None, refused.reply and json.loads(refused.reply)["error"]["code"]
+    assert found is not None or code in (None, -32700, -32600, -32601, -32602)
+
+
+@given(said_in_sessions)
+def test_an_update_is_told_to_a_browser_as_it_is(text: bytes) -> None:
+    try:
+        jsonrpc.parse(text)
+    except InvalidMessage:
+        return
+    (entry,) = browser_output.entries("s", [text], 1, [None])
+    assert lookup.raw_at(entry, "payload") == (lookup.raw_at(text, "params", "update") or b"{}")
+    jsonrpc.parse(browser_output.updated("s", [entry]))
+
+
+@given(texts.nearly_messages)
+@example(b'{"type":"send_message","sessionId":"s","content":"\\ud83d","params":{"a":1,"a":2}}')
+def test_a_text_of_a_widget_is_an_event_or_invalid(text: bytes) -> None:
+    try:
+        found: chat.ChatCall | chat.Invalid = chat.read(text)
+    except chat.Invalid as invalid:
+        found = invalid
+    if isinstance(found, chat.Invalid):
+        assert found.code in (-32700, -32600, -32601, -32602)
+        assert len(str(found)) < 300
+
+
+@given(said_in_sessions)
+def test_an_update_is_told_to_a_widget_by_events_of_its_session(text: bytes) -> None:
+    try:
+        jsonrpc.parse(text)
+    except InvalidMessage:
+        return
+    events = ChatOutput(lambda: 0).updates("s", [text], 1, [None])
+    assert events
+    for event in events:
+        assert lookup.text_at(event, "type") in EVENTS
+        assert lookup.text_at(event, "sessionId") == "s"

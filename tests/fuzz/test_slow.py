@@ -6,8 +6,9 @@ from itertools import islice
 import pytest
 
 from acp_gateway.protocol import spans
-from tests.fuzz import slow
-from tests.fuzz.slow_plans import FRAMES, HEADS, HELLOS, SIDES, Plan, mutated, random_plan
+from acp_gateway.server.sign_in import BODY_SIZE
+from tests.fuzz import slow, slow_http
+from tests.fuzz.slow_plans import CALLS, FRAMES, HEADS, HELLOS, LOGINS, SIDES, Plan, mutated, random_plan
 from tests.fuzz.slow_sides import steps
 
 
@@ -17,8 +18,9 @@ def plan(frame: int, side: int = 0, spice: int = 0) -> Plan:
 
 READ = [
     *((side, frame) for side in ("core", "shim") for frame in range(len(FRAMES))),
-    *((side, frame) for side in ("history", "link", "recording") for frame in range(0, len(FRAMES), 7)),
+    *((side, frame) for side in ("history", "link", "recording", "post", "tap") for frame in range(0, len(FRAMES), 7)),
     *(("hello", frame) for frame in range(len(HELLOS))),
+    *(("browser", frame) for frame in range(len(CALLS))),
 ]
 
 
@@ -30,6 +32,21 @@ def test_what_fills_a_message_is_taken_wherever_it_stands(side: str, frame: int,
     assert spans.value_end(spans.structure(text), 0) == len(text)
     for step in steps(message):
         step()
+
+
+@pytest.mark.parametrize("frame", range(len(LOGINS)))
+def test_the_body_of_a_sign_in_is_as_long_as_is_read_and_no_longer(frame: int) -> None:
+    message = plan(frame, side=SIDES.index("login"))
+    assert 900 < len(message.text()) <= BODY_SIZE
+    for step in steps(message):
+        step()
+
+
+def test_a_message_is_posted_as_a_whole_and_in_chunks_and_accepted_in_both_ways() -> None:
+    message = plan(next(index for index, (who, _) in enumerate(FRAMES) if who == "client"), side=SIDES.index("post"))
+    whole, chunked = slow_http.posts(message.text())
+    for request in (whole, chunked):
+        assert slow_http.take_post(request).startswith(b"HTTP/1.1 202 ")
 
 
 @pytest.mark.parametrize("frame", range(len(HEADS)))

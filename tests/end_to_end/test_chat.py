@@ -1,0 +1,225 @@
+"""Chat widgets over `/chat` with the real program: beside an editor, after a cut, and against what is no event."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin, Subprotocol
+
+from tests.end_to_end.chatting import start_chat_gateway
+from tests.end_to_end.parties import party, run, texts
+from tests.end_to_end.running import AGENTS, RunningGateway
+
+T = TypeVar("T")
+
+PAGE = "https://wiki.example"
+
+YES = {"outcome": "selected", "optionId": "yes"}
+NO = {"outcome": "selected", "optionId": "no"}
+
+
+class Widget:
+    """A widget that is connected, with all that it was told."""
+
+    def __init__(self, websocket: ClientConnection) -> None:
+        self.websocket = websocket
+        self.told: list[dict[str, Any]] = []
+        self.closed: tuple[int, str] | None = None
+        """Code and reason of the end."""
+        self._news = asyncio.Event()
+
+    async def read(self) -> None:
+        try:
+            async for text in self.websocket:
+                self.told.append(json.loads(text))
+                self._news.set()
+        except ConnectionClosed:
+            pass
+        self.closed = self.websocket.close_code or 0, self.websocket.close_reason or ""
+        self._news.set()
+
+    async def until(self, look: Callable[[], T | None]) -> T:
+        while not (found := look()):
+            self._news.clear()
+            await self._news.wait()
+        return found
+
+    async def send(self, kind: str, **members: Any) -> None:
+        await self.websocket.send(json.dumps({"type": kind, **members}))
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self.told if event["type"] == kind]
+
+    async def last(self, kind: str, count: int = 1) -> dict[str, Any]:
+        """Wait for so many events of a type, and return the last one."""
+        return (await self.until(lambda: self.of(kind) if len(self.of(kind)) >= count else None))[-1]
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(event["role"], event["content"]) for event in self.of("message_chunk")]
+
+    async def until_said(self, *said: tuple[str, str]) -> None:
+        await self.until(lambda: self.said() == [*said])
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    directory = tmp_path_factory.mktemp("chat")
+    (directory / "memory").mkdir()
+    command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "memory")]
+    agents = f"[agents.memory]\ncommand = {json.dumps(command)}\n"
+    running = start_chat_gateway(directory, agents, PAGE, more="max_message_size = 1_000_000")
+    try:
+        yield running
+    finally:
+        assert running.stop() == 0, "".join(running.log)
+        assert "Traceback" not in "".join(running.log)
+
+
+@asynccontextmanager
+async def widget(gateway: RunningGateway, token: str = "", query: str = "", **options: Any) -> AsyncIterator[Widget]:
+    options = options or {"additional_headers": {"Authorization": f"Bearer {token or gateway.token}"}}
+    async with connect(gateway.urls["chat"] + query, max_size=None, proxy=None, **options) as websocket:
+        there = Widget(websocket)
+        reading = asyncio.create_task(there.read())
+        try:
+            yield there
+        finally:
+            reading.cancel()
+
+
+def test_an_editor_over_wss_and_a_widget_share_a_session(gateway: RunningGateway) -> None:
+    async def scenario() -> None:
+        async with widget(gateway) as chat, party(gateway, "wss") as editor:
+            await chat.send("new_session", cwd="/")
+            session = (await chat.last("session_created"))["sessionId"]
+            await editor.agent.load_session(cwd="/", session_id=session)
+            # The widget's message, the editor's decision.
+            await chat.send("send_message", sessionId=session, content="ask")
+            first = await chat.last("permission_request")
+            assert first["toolCall"]["title"] == "do it"
+            await editor.decide("yes")
+            resolved = await chat.last("permission_resolved")
+            assert (resolved["requestId"], resolved["outcome"]) == (first["requestId"], YES)
+            assert resolved["by"] is not None
+            await chat.until_said(("user", "ask"), ("assistant", "yes"))
+            assert (await chat.last("turn_complete"))["stopReason"] == "end_turn"
+            await editor.until_told(session, "yes")
+            assert texts(editor.updates(session), "user_message_chunk") == ["ask"]
+            # The editor's message, the widget's decision.
+            turn = await editor.begin(session, "ask")
+            second = await chat.last("permission_request", 2)
+            await chat.send("permission_response", requestId=second["requestId"], outcome=NO)
+            assert await turn == "end_turn"
+            assert len(editor.withdrawn()) == 1
+            assert (await chat.last("permission_resolved", 2))["outcome"] == NO
+            await chat.until_said(("user", "ask"), ("assistant", "yes"), ("user", "ask"), ("assistant", "no"))
+            await chat.last("turn_complete", 2)
+            history = chat.said()
+        # The connection is lost; another one loads the session.
+        async with widget(gateway) as chat:
+            await chat.send("load_session", sessionId=session)
+            assert (await chat.last("session_loaded"))["truncated"] is False
+            await chat.until_said(*history)
+            await chat.send("send_message", sessionId=session, content="wait")
+            await chat.until_said(*history, ("user", "wait"))
+            await chat.send("cancel_turn", sessionId=session)
+            assert (await chat.last("turn_complete"))["stopReason"] == "cancelled"
+
+    run(scenario())
+
+
+def test_an_observers_token_can_do_nothing(gateway: RunningGateway) -> None:
+    async def scenario() -> None:
+        observing = ("token", "create", "--label", "looker", "--role", "observer")
+        token = (await asyncio.to_thread(gateway.save_token, *observing)).read_text().strip()
+        async with widget(gateway) as chat, widget(gateway, token) as observer:
+            await chat.send("new_session", cwd="/")
+            session = (await chat.last("session_created"))["sessionId"]
+            await chat.send("send_message", sessionId=session, content="ask")
+            asked = await chat.last("permission_request")
+            await observer.send("load_session", sessionId=session)
+            await observer.until_said(("user", "ask"))
+            acts: dict[str, dict[str, Any]] = {
+                "send_message": {"sessionId": session, "content": "no"},
+                "cancel_turn": {"sessionId": session},
+                "change_mode": {"sessionId": session, "modeId": "no"},
+                "permission_response": {"requestId": asked["requestId"], "outcome": YES},
+                "new_session": {"cwd": "/"},
+            }
+            for kind, members in acts.items():
+                await observer.send(kind, **members)
+            await observer.until(lambda: len(observer.of("error")) == len(acts))
+            assert {error["code"] for error in observer.of("error")} == {-32601}
+            assert observer.of("permission_request") == []
+            await chat.send("permission_response", requestId=asked["requestId"], outcome=NO)
+            await chat.until_said(("user", "ask"), ("assistant", "no"))
+            await observer.until_said(("user", "ask"), ("assistant", "no"))
+
+    run(scenario())
+
+
+def test_a_widget_connects_with_its_token_in_a_subprotocol_and_from_listed_pages_alone(
+    gateway: RunningGateway,
+) -> None:
+    async def status(**options: Any) -> int:
+        with pytest.raises(InvalidStatus) as raised:
+            async with widget(gateway, **options):
+                pass
+        return raised.value.response.status_code
+
+    async def scenario() -> None:
+        offered = [Subprotocol("acp.v1"), Subprotocol(f"acp.bearer.{gateway.token}")]
+        async with widget(gateway, subprotocols=offered, origin=Origin(PAGE)) as chat:
+            assert chat.websocket.subprotocol == "acp.v1"
+            await chat.send("new_session", cwd="/")
+            await chat.last("session_created")
+        assert await status(subprotocols=offered, origin=Origin("https://evil.example")) == 403
+        assert await status(origin=Origin(PAGE)) == 401
+        wrong = [Subprotocol("acp.v1"), Subprotocol("acp.bearer.acpgw_wrong")]
+        assert await status(subprotocols=wrong, origin=Origin(PAGE)) == 401
+
+    run(scenario())
+
+
+def test_what_is_no_event_is_answered_and_many_connections_leave_the_others_alone(gateway: RunningGateway) -> None:
+    async def scenario() -> None:
+        async with AsyncExitStack() as stack:
+            chat = await stack.enter_async_context(widget(gateway))
+            await chat.send("new_session", cwd="/")
+            session = (await chat.last("session_created"))["sessionId"]
+            wrong = await stack.enter_async_context(widget(gateway))
+            garbage = ["", "garbage", "[]", "7", "{}", '{"type":"dance"}', '{"type":7}', "[" * 50_000]
+            for text in garbage:
+                await wrong.websocket.send(text)
+            # Binary messages are ignored, as at /acp.
+            await wrong.websocket.send(b'{"type":"new_session"}')
+            await wrong.send("load_session", sessionId="none")
+            error = await wrong.last("error", len(garbage) + 1)
+            assert (error["code"], error["data"]) == (-32001, {"sessionId": "none"})
+            assert {event["type"] for event in wrong.told} == {"error"}
+            await wrong.websocket.send("x" * 1_100_000)
+            await wrong.until(lambda: wrong.closed)
+            assert wrong.closed is not None
+            assert (wrong.closed[0], "max_message_size" in wrong.closed[1]) == (1009, True)
+            for _ in range(60):
+                other = await stack.enter_async_context(widget(gateway))
+                await other.send("load_session", sessionId=session)
+            await other.last("session_loaded")
+            await chat.send("send_message", sessionId=session, content="still here")
+            await other.until_said(("user", "still here"), ("assistant", "still here"))
+
+    run(scenario())
+
+
+def test_the_widget_among_the_examples_has_less_than_150_lines_and_makes_no_html_of_text() -> None:
+    text = (Path(__file__).parents[2] / "examples" / "chat.html").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 150
+    assert not re.search("innerHTML|outerHTML|insertAdjacentHTML|document.write|eval", text)

@@ -1,0 +1,149 @@
+"""Two nodes, a gateway in front of them, and editors, as programs: cuts on both hops, and a node that is killed.
+
+`tests/server/test_node_watcher.py` has the same in one process, and what need not be cut.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.end_to_end import running
+from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.switch import Switch
+from tests.end_to_end.test_outages import Editor, Gate
+
+pytestmark = pytest.mark.slow
+
+
+@contextmanager
+def node(directory: Path) -> Iterator[RunningGateway]:
+    """A gateway with an agent, which listens at the same port when it is started again."""
+    directory.mkdir()
+    (directory / "sessions").mkdir()
+    command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "sessions")]
+    pin = prepare(directory, f"[agents.memory]\ncommand = {json.dumps(command)}\neof_grace = 0.1\n")
+    gateway = start_gateway(directory, pin)
+    text = gateway.config.read_text()
+    gateway.config.write_text(text.replace("wss://127.0.0.1:0", gateway.urls["wss"].removesuffix("/acp")))
+    try:
+        yield gateway
+    finally:
+        gateway.stop()
+
+
+@contextmanager
+def front(directory: Path, nodes: dict[str, tuple[RunningGateway, Switch]]) -> Iterator[RunningGateway]:
+    """The gateway in front, which is in a hurry to reconnect."""
+    directory.mkdir()
+    sections = "".join(
+        f'[nodes.{name}]\nurl = "wss://127.0.0.1:{way.port}"\npin = "{far.pin}"\ntoken_file = "{far.token_file}"\n'
+        for name, (far, way) in nodes.items()
+    )
+    pin = prepare(directory, sections, more='default_agent = "gpu1/memory"\n')
+    os.mkfifo(directory / "tasks")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(running, "PROGRAM", [sys.executable, str(AGENTS / "hurried.py"), str(directory / "tasks")])
+        gateway = start_gateway(directory, pin)
+    try:
+        for _ in nodes:
+            gateway.read_log_until(" is there; its agents: memory")
+        yield gateway
+    finally:
+        assert gateway.stop() == 0, "".join(gateway.log)
+        assert "Traceback" not in "".join(gateway.log)
+
+
+@contextmanager
+def many_machines(tmp_path: Path) -> Iterator[tuple[RunningGateway, Switch, dict[str, tuple[RunningGateway, Switch]]]]:
+    """The gateway in front, the way to it, and the nodes with the ways to them."""
+    with ExitStack() as stack:
+        nodes = {}
+        for name in ("gpu1", "gpu2"):
+            far = stack.enter_context(node(tmp_path / name))
+            nodes[name] = far, stack.enter_context(way_to(far))
+        near = stack.enter_context(front(tmp_path / "front", nodes))
+        yield near, stack.enter_context(way_to(near)), nodes
+
+
+def way_to(gateway: RunningGateway) -> Any:
+    """A way that can be cut, as a context manager."""
+    port = urlsplit(gateway.urls["wss"]).port
+    assert port is not None
+    return Switch(port).running()
+
+
+def listed(gateway: RunningGateway) -> dict[str, Any]:
+    """By id: the sessions that the front's user is told."""
+    return {session["sessionId"]: session for session in gateway.sessions()}
+
+
+def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_joined_by_name(tmp_path: Path) -> None:
+    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    with many_machines(tmp_path) as (near, way, nodes), Editor(near, via=way) as editor:
+        editor.open_session()
+        prompt = editor.prompt("before the cuts", gates[0].command, "during the cuts", gates[1].command, "later")
+        editor.until_told("before the cuts")
+        far_way = nodes["gpu1"][1]
+        far_way.cut()
+        near.read_log_until("agent gpu1/memory: lost the connection")
+        way.cut()
+        gates[0].open()
+        with Editor(near, "unix", "--agent", "gpu2/memory") as other:
+            other.open_session()
+            assert other.talk("meanwhile") == "end_turn"
+            assert f"gpu2/{other.session}" in listed(near)
+        far_way.mend()
+        near.read_log_until("agent gpu1/memory: resumed after")
+        way.mend()
+        editor.until_told("during the cuts")
+        gates[1].open()
+        assert editor.stop_reason(prompt) == "end_turn"
+        assert editor.told == ["before the cuts", "during the cuts", "later"]
+        assert len(editor.answers_to(prompt)) == 1
+        # A session that was opened at the node itself.
+        with Editor(nodes["gpu2"][0], "unix") as direct:
+            direct.open_session()
+            assert direct.talk("said at the node") == "end_turn"
+            assert listed(near)[f"gpu2/{direct.session}"]["live"]
+            with Editor(near, "unix", "--attach", f"gpu2/{direct.session}") as late:
+                assert late.open_session() == direct.session
+                late.until_told("said at the node")
+                assert late.talk("said through the front") == "end_turn"
+            direct.until_told("said through the front")
+
+
+def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_until_it_is_back(tmp_path: Path) -> None:
+    gate = Gate(tmp_path / "gate")
+    with many_machines(tmp_path) as (near, _, nodes):
+        killed = nodes["gpu1"][0]
+        with Editor(near, "unix") as editor, Editor(near, "unix", "--agent", "gpu2/memory") as other:
+            editor.open_session()
+            other.open_session()
+            prompt = editor.prompt("before the kill", gate.command)
+            editor.until_told("before the kill")
+            killed.process.send_signal(signal.SIGKILL)
+            killed.process.wait(60)
+            near.read_log_until("node gpu1 is away: ")
+            assert other.talk("goes on") == "end_turn"
+            found = listed(near)
+            assert "unreachableSince" in found[f"gpu1/{editor.session}"]
+            assert "unreachableSince" not in found[f"gpu2/{other.session}"]
+            table = run_program("sessions", near.urls["tcp"], "--token-file", near.token_file, "--plain")
+            assert [" away " in line for line in table.splitlines() if editor.session in line] == [True]
+            again = start_gateway(killed.directory, killed.pin)
+            try:
+                assert editor.answer(prompt)["error"]["data"]["reason"] == "agent_ended"
+                near.read_log_until("node gpu1 is there; its agents: memory")
+                assert editor.talk("after the kill") == "end_turn"
+                assert len(editor.answers_to(prompt)) == 1
+                assert editor.told.count("after the kill") == 1
+            finally:
+                again.stop()

@@ -1,0 +1,45 @@
+"""The checks of agents, on the example agents of the Python SDK, and on the demo agent behind a gateway."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.conformance.agent_checks import CHECKS
+from acp_gateway.conformance.processes import RunLimits
+from acp_gateway.conformance.report import judge
+from acp_gateway.conformance.runner import run_scenarios
+from acp_gateway.conformance.scenarios import SCENARIOS
+from tests.end_to_end.running import prepare, start_gateway
+from tests.interop.sdk_clients import INSTALLED, ROOT
+
+pytestmark = pytest.mark.interop
+
+
+@pytest.mark.parametrize(("example", "faults"), [("agent", set()), ("echo_agent", {"version-unsupported"})])
+async def test_the_examples_of_the_python_sdk_have_the_documented_faults(
+    example: str, faults: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (examples,) = INSTALLED.glob("agent_client_protocol-*/examples")
+    monkeypatch.setenv("PYTHONPATH", str(INSTALLED / "python") + os.pathsep + os.environ.get("PYTHONPATH", ""))
+    command = [sys.executable, str(examples / f"{example}.py")]
+    found = judge(
+        CHECKS, await run_scenarios(command, SCENARIOS, str(tmp_path), limits=RunLimits(20.0, exit_timeout=20.0))
+    )
+    failed = {(check.level, check.name) for check, verdict in found if verdict.outcome == "failed"}
+    assert failed == {("MUST", fault) for fault in faults} | {("SHOULD", "session-unknown")}
+
+
+async def test_the_demo_agent_behind_a_gateway_has_the_documented_fault(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "demo_agent.py"), "--delay", "0"]
+    pin = prepare(tmp_path, f"[agents.demo]\ncommand = {json.dumps(command)}\n")
+    gateway = start_gateway(tmp_path, pin)
+    try:
+        limits = RunLimits(20.0, exit_timeout=20.0)
+        connect = gateway.connect_command("wss")
+        found = judge(CHECKS, await run_scenarios(connect, SCENARIOS, str(tmp_path), limits=limits))
+        assert {check.name for check, verdict in found if verdict.outcome == "failed"} == {"version-lower"}
+    finally:
+        gateway.stop()

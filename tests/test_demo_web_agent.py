@@ -1,0 +1,92 @@
+"""The agent of `make demo-web` keeps to the protocol, and changes nothing that was not permitted."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import acp.schema
+import pytest
+
+from examples.demo_web_agent import AFTER, BEFORE, FILE, LivelyAgent
+
+Message = dict[str, Any]
+
+
+async def turn(cwd: Path, option: str) -> list[Message]:
+    """Return what the agent sends in a session with one prompt, whose question is answered by an option."""
+    received: asyncio.Queue[Message] = asyncio.Queue()
+    agent = LivelyAgent(received.put_nowait, delay=0)
+
+    def send(**message: object) -> None:
+        agent.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
+
+    (cwd / FILE).write_text(BEFORE)
+    send(id=0, method="initialize", params={"protocolVersion": 1})
+    send(id=1, method="session/new", params={"cwd": str(cwd), "mcpServers": []})
+    messages: list[Message] = []
+    async with asyncio.timeout(30):
+        while not messages or messages[-1].get("id") != 3 or "result" not in messages[-1]:
+            messages.append(await received.get())
+            match messages[-1]:
+                case {"id": 1, "result": {"sessionId": session}}:
+                    send(id=2, method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+                    prompt = [{"type": "text", "text": "Correct it"}]
+                    send(id=3, method="session/prompt", params={"sessionId": session, "prompt": prompt})
+                case {"id": request, "method": "session/request_permission"}:
+                    outcome = {"outcome": "selected", "optionId": option}
+                    send(id=request, result={"outcome": outcome})
+    return messages
+
+
+def updates(messages: list[Message]) -> list[Message]:
+    return [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+
+
+@pytest.mark.parametrize("option", ["allow", "reject"])
+def test_what_the_agent_sends_is_valid_by_the_official_schema(tmp_path: Path, option: str) -> None:
+    messages = asyncio.run(turn(tmp_path, option))
+    for message in messages:
+        match message:
+            case {"method": "session/update", "params": params}:
+                acp.schema.SessionNotification.model_validate(params)
+            case {"method": "session/request_permission", "params": params}:
+                acp.schema.RequestPermissionRequest.model_validate(params)
+            case {"id": 0, "result": result}:
+                acp.schema.InitializeResponse.model_validate(result)
+            case {"id": 1, "result": result}:
+                acp.schema.NewSessionResponse.model_validate(result)
+            case {"id": 3, "result": result}:
+                assert result == {"stopReason": "end_turn"}
+
+
+def test_a_turn_has_a_title_thoughts_a_plan_a_diff_terminal_output_and_usage(tmp_path: Path) -> None:
+    sent = updates(asyncio.run(turn(tmp_path, "allow")))
+    kinds = {update["sessionUpdate"] for update in sent}
+    assert kinds >= {"agent_thought_chunk", "plan", "tool_call", "usage_update", "current_mode_update"}
+    assert [update["title"] for update in sent if update["sessionUpdate"] == "session_info_update"] == ["Correct it"]
+    plans = [update["entries"] for update in sent if update["sessionUpdate"] == "plan"]
+    assert {entry["status"] for entry in plans[-1]} == {"completed"}
+    assert any("terminal_output" in update.get("_meta", {}) for update in sent)
+    calls = {update["toolCallId"]: update["status"] for update in sent if "status" in update}
+    assert set(calls.values()) == {"completed"}
+    assert (tmp_path / FILE).read_text() == AFTER
+
+
+def test_a_change_that_is_rejected_is_not_made(tmp_path: Path) -> None:
+    sent = updates(asyncio.run(turn(tmp_path, "reject")))
+    assert (tmp_path / FILE).read_text() == BEFORE
+    assert [update["status"] for update in sent if update.get("status") == "failed"] == ["failed"]
+
+
+def test_the_code_of_the_scene_does_what_its_summary_says() -> None:
+    class Item:
+        price, count = 100, 1
+
+    before: dict[str, Any] = {}
+    after: dict[str, Any] = {}
+    exec(BEFORE, before)  # noqa: S102
+    exec(AFTER, after)  # noqa: S102
+    assert (before["total"]([Item], 20), before["total"]([Item], 120), after["total"]([Item], 20)) == (80, -20, 80)
+    with pytest.raises(ValueError, match="120 %"):
+        after["total"]([Item], 120)
