@@ -15,8 +15,9 @@ import ssl
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -282,11 +283,15 @@ class Held:
     schemes: tuple[str, ...]
     trickle: bytes = b""
     """Bytes that each connection sends, one a second."""
+    heads: Callable[[], Sequence[bytes]] = tuple
+    """Returns what connections say at once, before the first of these bytes."""
+    _heads: Iterator[bytes] = field(default_factory=lambda: iter(()))
     _sockets: dict[socket.socket, int] = field(default_factory=dict)
     _selector: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector)
 
     def __call__(self, count: Count) -> NoReturn:
         addresses = cycle(self.place.address(scheme) for scheme in self.schemes)
+        self._heads = cycle(self.heads() or [b""])
         for _number in range(SOCKETS):
             self._open(next(addresses), count)
         ready()
@@ -318,7 +323,7 @@ class Held:
         for sock in list(self._sockets)[ticks % ticks_in_a_second :: ticks_in_a_second]:
             said = self._sockets[sock]
             try:
-                sock.send(self.trickle[said % len(self.trickle) :][:1])
+                sock.send((b"" if said else next(self._heads)) + self.trickle[said % len(self.trickle) :][:1])
             except OSError:
                 self._close(sock)
             else:
@@ -625,6 +630,12 @@ def attacks(place: Place) -> dict[str, Attack]:
         CONTROL: spin,
         f"{many} sockets that say nothing, tcp and wss": Held(place, ("tcp", "wss")),
         f"{many} sockets, a byte of a head each second, ws": Held(place, ("ws",), place.upgrade("ws", mint())),
+        f"{many} HTTP bodies, a byte each second": Held(
+            place, ("ws",), b"x", partial(http_attackers.begun_posts, place, SOCKETS)
+        ),
+        f"{many} HTTP bodies, a byte each second, without a token": Held(
+            place, ("ws",), b"x", lambda: [http_attackers.begun_sign_in(place)]
+        ),
         f"{guesses}, ws": Guesses(place, "ws"),
         f"{guesses}, wss": Guesses(place, "wss"),
         f"{guesses}, lines": Guesses(place, "tcp"),

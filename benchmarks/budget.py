@@ -11,6 +11,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final
 
@@ -91,6 +92,8 @@ def steps_of_update(directory: Path) -> list[Step]:
         there.recv(ROOM)
 
     journal, multiplexer = Journal(JOURNAL), in_session()[0]
+    # Each batch comes at another time, in milliseconds since 1970.
+    times = count(1_700_000_000_000)
 
     def through_outbox() -> None:
         outbox = Outbox()
@@ -98,6 +101,7 @@ def steps_of_update(directory: Path) -> list[Step]:
         outbox.take(ROOM)
 
     def through_core() -> Output:
+        multiplexer.set_time(0.0, next(times))
         multiplexer.receive_from_agent(lines)
         return multiplexer.take_output()
 
@@ -109,13 +113,15 @@ def steps_of_update(directory: Path) -> list[Step]:
     def through_database() -> None:
         with database.transaction():
             for _ in range(TOGETHER):
-                database.histories.append(1, [StoredRun(list(lines))])
+                run = StoredRun()
+                run.extend(lines, time=next(times))
+                database.histories.append(1, [run])
 
     return [
         ("written to a pipe and read from it", through_pipe),
         ("split into lines", lambda: data.split(b"\n")),
         ("parsed: one pass of msgspec", lambda: list(map(updates.session_of_passthrough, lines))),
-        ("appended to the journal", lambda: journal.extend(lines)),
+        ("appended to the journal", lambda: journal.extend(lines, next(times))),
         ("the whole core, with the two steps above", through_core),
         ("through the outbox", through_outbox),
         ("framed", lambda: encode_text(lines)),

@@ -1,4 +1,5 @@
-"""Attacks over HTTP: floods of requests with and without a token, bodies in tiny chunks, streams opened and closed."""
+"""Attacks over HTTP: floods of requests with and without a token, bodies in tiny chunks, large bodies and bodies that
+take long to read, streams opened and closed; and the beginnings of bodies that come slowly."""
 
 import re
 import socket
@@ -7,6 +8,10 @@ from functools import partial
 from typing import NoReturn, Protocol
 
 PIECE = 1 << 16
+MEGABYTE = 1 << 20
+
+POSTS = 16
+"""POST requests that a connection may have at once."""
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}'
 
@@ -19,6 +24,9 @@ class Place(Protocol):
 
     def connect(self, scheme: str) -> socket.socket:
         """Connect to the listener of a scheme."""
+
+    def address(self, scheme: str) -> tuple[str, int]:
+        """Return the address of the listener of a scheme."""
 
 
 class Count(Protocol):
@@ -93,6 +101,42 @@ def open_streams(place: Place, ready: Callable[[], None]) -> Attack:
     return attack
 
 
+def repeat(place: Place, body: bytes, ready: Callable[[], None]) -> Attack:
+    """Post a body again and again, each time after the response to the one before."""
+
+    def attack(count: Count) -> NoReturn:
+        fields = "Content-Type: application/json", f"Content-Length: {len(body)}"
+        head = request(place, "POST", begin(place), *fields)
+        ready()
+        while True:
+            with place.connect("ws") as sock:
+                try:
+                    while True:
+                        sock.sendall(head)
+                        sock.sendall(body)
+                        if not sock.recv(65536):
+                            break
+                        count.done += 1
+                except OSError:
+                    pass
+
+    return attack
+
+
+def begun_posts(place: Place, number: int) -> list[bytes]:
+    """Return the heads of so many requests with a token, of as many connections of Streamable HTTP as they need."""
+    fields = "Content-Type: application/json", "Content-Length: 60000"
+    links = [begin(place) for _ in range(-(-number // POSTS))]
+    return [request(place, "POST", links[index // POSTS], *fields) for index in range(number)]
+
+
+def begun_sign_in(place: Place) -> bytes:
+    """Return the head of a request that signs a browser in, whose body is read without a token."""
+    host, port = place.address("ws")
+    fields = f"Host: {host}:{port}", f"Origin: http://{host}:{port}", "Content-Type: application/json"
+    return "\r\n".join(["POST /login HTTP/1.1", *fields, "Content-Length: 1000", "", ""]).encode()
+
+
 def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     """Return all of them, by what the table calls them."""
     health = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
@@ -113,5 +157,19 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
         "HTTP bodies in chunks of a byte": sent(
             lambda: request(place, "POST", link(), *chunked), lambda: b"1\r\n \r\n"
         ),
+        **{
+            f"HTTP bodies of 64 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 64 * MEGABYTE), ready)
+            for what, unit in (("long strings", b'"%b",' % (b"x" * PIECE)), ("very many parts", b"[],"))
+        },
+        "HTTP bodies of 1 MiB in very many parts, refused": repeat(
+            place, _filled(b"_acp-gateway/x", b"[],", MEGABYTE), ready
+        ),
         "event streams that are opened and closed": open_streams(place, ready),
     }
+
+
+def _filled(method: bytes, unit: bytes, size: int) -> bytes:
+    """Return a notification of at most so many bytes, filled with a unit beside half an emoji."""
+    head = b'{"jsonrpc":"2.0","method":"%b","params":{"x":["\\ud83d",' % method
+    tail = b"[]]}}"
+    return head + unit * ((size - len(head) - len(tail)) // len(unit)) + tail

@@ -1,16 +1,18 @@
 """Builds and installs the programs that the benchmark runs beside this project.
 
-The load generator, the agent and the relays in C are compiled, and the npm peers are installed from their lock file,
-into a directory of the benchmark. Missing Debian packages are installed if the process runs as root. An unavailable
-program is skipped and its reason reported; only a missing C compiler ends the benchmark.
+The load generator, the agent and the relays in C are compiled, and the peers are installed from npm by their lock file
+and from PyPI, into a directory of the benchmark. Missing Debian packages are installed if the process runs as root. An
+unavailable program is skipped and its reason reported; only a missing C compiler ends the benchmark.
 """
 
 import hashlib
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -25,12 +27,19 @@ PROGRAMS: Final = OUT / "programs"
 TLS: Final = "tls"
 """Key in `Programs.skipped` if the load generator has no TLS."""
 
-NODE_PEERS: Final = ("stdio-to-ws", "sdk", "node-ws", "node-shim")
+PAGE: Final = "page"
+"""Key in `Programs.skipped` if there is no browser, or no Playwright to drive it."""
+
+BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+"""Browsers that can be driven; any of them will do."""
+
+NODE_PEERS: Final = ("stdio-to-ws", "sdk", "sdk-http", "node-ws", "node-shim")
+PYTHON_PEERS: Final = ("python-sdk-http",)
 OLDEST_NODE: Final = 20
 """First major version of which every release has `--import`; newer than the packages require."""
 
 COMPILING, FETCHING, INSTALLING = 60, 180, 300
-"""Timeouts of a compiler run, of `npm ci` and of `apt-get`, in seconds."""
+"""Timeouts of a compiler run, of `npm ci` or `pip install`, and of `apt-get`, in seconds."""
 
 
 class NotInstallable(Exception):
@@ -48,8 +57,10 @@ class Programs:
     relay: Path
     peers: Path
     """Directory of the JavaScript peers and their `node_modules`."""
+    python_peers: Path
+    """Directory of the peers in Python and the packages that they import."""
     skipped: Mapping[str, str]
-    """Reason for each missing program, by the name of its relay (or "tls", "node-shim")."""
+    """Reason for each missing program, by the name of its relay (or "tls", "node-shim", "page")."""
 
 
 def install(directory: Path, *, log: Callable[[str], None]) -> Programs:
@@ -69,9 +80,15 @@ def install(directory: Path, *, log: Callable[[str], None]) -> Programs:
     for name in ("socat", "websocketd"):
         if shutil.which(name) is None and (why := debian.install(name)):
             skipped[name] = f"there is no {name}, and {why}"
+    if find_browser() is None and (why := debian.install(BROWSERS[0])):
+        skipped[PAGE] = f"there is no browser, and {why}"
+    if find_spec("playwright") is None:
+        skipped[PAGE] = "there is no Playwright: pip install --requirement benchmarks/requirements.txt"
     if why := install_node_peers(directory / "peers", log):
         skipped.update(dict.fromkeys(NODE_PEERS, why))
-    return Programs(directory, agent, load, relay, directory / "peers", skipped)
+    if why := install_python_peers(directory / "python-peers", log):
+        skipped.update(dict.fromkeys(PYTHON_PEERS, why))
+    return Programs(directory, agent, load, relay, directory / "peers", directory / "python-peers", skipped)
 
 
 # C
@@ -135,7 +152,33 @@ def install_node_peers(directory: Path, log: Callable[[str], None]) -> str | Non
     return None
 
 
+# PyPI
+
+
+def install_python_peers(directory: Path, log: Callable[[str], None]) -> str | None:
+    """Install packages beside the scripts that use them; return the reason if that fails."""
+    requirements, installed = PEERS / "requirements.txt", directory / "installed.txt"
+    directory.mkdir(exist_ok=True)
+    shutil.copyfile(PEERS / "python_sdk_server.py", directory / "python_sdk_server.py")
+    wanted = f"{sys.version}\n{requirements.read_text()}"
+    if installed.exists() and installed.read_text() == wanted:
+        return None
+    log("installing the Python peers")
+    # Not into the environment of the gateway, whose packages would change with them.
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
+    command += ["--target", str(directory), "--requirement", str(requirements)]
+    if why := failure(command, FETCHING):
+        return f"`pip install` failed: {why}"
+    installed.write_text(wanted)
+    return None
+
+
 # Debian
+
+
+def find_browser() -> str | None:
+    """Return the path of a browser that can be driven; None without one."""
+    return next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class Debian:

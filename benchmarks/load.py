@@ -1,13 +1,14 @@
-"""Runs the load generator, `native/load.c`, and parses its measurements.
+"""Runs the load generators, `native/load.c` and for Streamable HTTP `http_load.py`, and parses their measurements.
 
-It is compiled from all of `native/load*.c`, with `-DWITH_TLS` and `-lssl -lcrypto` if OpenSSL's headers are installed;
-otherwise it has no `--tls`. Run without arguments, it prints its modes and options. `run` and `start` take the options
-as keywords: `load.run("stream", endpoint, count=20_000, batch=50, size=200)`.
+The first is compiled from all of `native/load*.c`, with `-DWITH_TLS` and `-lssl -lcrypto` if OpenSSL's headers are
+installed; otherwise it has no `--tls`. Run without arguments, it prints its modes and options. `run` and `start` take
+the options as keywords: `load.run("stream", endpoint, count=20_000, batch=50, size=200)`.
 """
 
 import json
 import os
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ TIMEOUT: Final = 60.0
 GRACE: Final = 5.0
 """Seconds beyond its own timeout after which the load generator is killed."""
 
+HTTP_LOAD: Final = (sys.executable, "-m", "benchmarks.http_load")
+
 FLAGS: Final = {"resume"}
 """Options that take no value."""
 
@@ -36,10 +39,10 @@ class LoadFailed(Exception):
 class Endpoint:
     """Address of a relay, and how to connect to it."""
 
-    kind: Literal["ws", "lines", "exec"]
-    """WebSocket, newline-delimited JSON over TCP, or the same over the pipes of a child process."""
+    kind: Literal["ws", "http", "lines", "exec"]
+    """WebSocket, Streamable HTTP, newline-delimited JSON over TCP, or the same over the pipes of a child process."""
     address: str = ""
-    """`host:port`, followed by a path for a WebSocket."""
+    """`host:port`, followed by a path for a WebSocket and for HTTP."""
     tls: bool = False
     token: str | None = field(default=None, repr=False)
     subprotocol: str | None = None
@@ -93,7 +96,8 @@ class Load:
 
         `timeout` limits the seconds until the result. Raises `LoadFailed`, also at the end of the block.
         """
-        command = [str(self._program), mode, "--timeout", str(timeout), *_arguments(options), *endpoint.arguments()]
+        program = HTTP_LOAD if endpoint.kind == "http" else (str(self._program),)
+        command = [*program, mode, "--timeout", str(timeout), *_arguments(options), *endpoint.arguments()]
         with (
             tempfile.TemporaryFile() as stderr,
             subprocess.Popen(

@@ -163,12 +163,20 @@ def open_files(pid: int) -> set[str]:
     """Return the open files of a process; empty if it has ended."""
     found = set()
     try:
-        for path in Path(f"/proc/{pid}/fd").iterdir():
+        for path in descriptors(pid):
             found.add(str(path.readlink()))
     except OSError:
         # The process has ended or closed a file meanwhile; `server` polls again.
         return set()
     return found
+
+
+def descriptors(pid: int) -> list[Path]:
+    """Return the paths of the file descriptors of a process; none if it has ended."""
+    try:
+        return list(Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:
+        return []
 
 
 def children(pid: int) -> list[int]:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -22,6 +22,7 @@ from benchmarks.load import Endpoint
 from benchmarks.processes import (
     RelayFailed,
     children,
+    descriptors,
     free_port,
     output_of,
     processor_seconds,
@@ -66,6 +67,10 @@ class Running:
         """Return its CPU time so far in seconds, without agents and without forks that have ended."""
         return sum(processor_seconds(pid) for pid in self._pids())
 
+    def descriptors(self) -> int:
+        """Return the number of its open file descriptors."""
+        return sum(len(descriptors(pid)) for pid in self._pids())
+
     def _pids(self) -> list[int]:
         if not self.pid or not self.copies_itself:
             return [self.pid] if self.pid else []
@@ -89,6 +94,7 @@ class Relay:
 
 def relays(programs: Programs) -> Mapping[str, Relay]:
     """Return all relays by name, including those that can't run on this machine."""
+    sdk, python_sdk = partial(run_node, programs, "sdk_server.mjs"), partial(run_python_sdk, programs)
     peers = [
         Relay("direct", "the agent itself, by pipes", partial(run_direct, programs)),
         Relay("c-relay", "C, TCP", partial(run_c_relay, programs, websocket=False)),
@@ -96,11 +102,14 @@ def relays(programs: Programs) -> Mapping[str, Relay]:
         Relay("socat", "socat, TCP", partial(run_socat, programs)),
         Relay("websocketd", "websocketd", partial(run_websocketd, programs)),
         Relay("node-ws", "node, `ws` and readline", partial(run_node, programs, "ws_relay.mjs")),
-        Relay("sdk", "the TypeScript SDK's server", partial(run_node, programs, "sdk_server.mjs")),
+        Relay("sdk", "the TypeScript SDK's server", sdk),
+        Relay("sdk-http", "the TypeScript SDK's server, HTTP", partial(run_over_http, sdk)),
+        Relay("python-sdk-http", "the Python SDK's server, HTTP", partial(run_over_http, python_sdk)),
         Relay("stdio-to-ws", "stdio-to-ws", partial(run_stdio_to_ws, programs)),
         Relay("naive", "naive, Trio", partial(run_naive, programs)),
     ]
     ours = [our_gateway(programs, listen=scheme) for scheme in ("ws", "wss", "tcp", "tcp+tls")]
+    ours.append(Relay("ours-http", "acp-gateway, HTTP", partial(run_over_http, ours[0].run)))
     every = [*ours, *(Relay(each.name, each.title, each.run, programs.skipped.get(each.name)) for each in peers)]
     return {each.name: each for each in every}
 
@@ -295,6 +304,22 @@ def run_naive(programs: Programs, agent: Agent) -> Iterator[Running]:
     command = [sys.executable, str(PEERS / "naive_relay.py"), *agent]
     with folder(programs) as directory, server(command, directory) as started:
         yield Running(Endpoint("ws", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
+
+
+@contextmanager
+def run_python_sdk(programs: Programs, agent: Agent) -> Iterator[Running]:
+    """Run the Python SDK's server. It is used over HTTP only."""
+    # Python looks for packages beside the script.
+    command = [sys.executable, str(programs.python_peers / "python_sdk_server.py"), *agent]
+    with folder(programs) as directory, server(command, directory) as started:
+        yield Running(Endpoint("http", f"127.0.0.1:{started.port}/"), started.pid, directory, started.seconds)
+
+
+@contextmanager
+def run_over_http(run: Callable[[Agent], AbstractContextManager[Running]], agent: Agent) -> Iterator[Running]:
+    """Run a relay of WebSockets that speaks Streamable HTTP at the same address."""
+    with run(agent) as running:
+        yield replace(running, endpoint=replace(running.endpoint, kind="http"))
 
 
 def unquoted(command: Sequence[str], directory: Path) -> str:
