@@ -488,6 +488,8 @@ async def main() -> int:
         return 1
     screen.fact("Replace demobox, which is removed now, with the name of your own box. README.md shows how to set up")
     screen.fact("a remote box for your editor in five minutes; docs/editors.md covers the other editors.")
+    screen.fact("The page for browsers: `acp-gateway open` on your box prints a link, for a phone with a QR code;")
+    screen.fact("`make demo-web` runs a gateway here to look at it.")
     print(dim(f"\n({time.monotonic() - began:.1f} seconds)"))
     return 0
 

@@ -192,7 +192,7 @@ class DemoAgent:
 
     async def _turn(self, session: Session, prompt: list[object]) -> None:
         await self._say(session, f"This is the demo agent, process {os.getpid()} on {platform.node()}. ")
-        await self._say(session, f"You wrote: {_text_of(prompt)!r}. ")
+        await self._say(session, f"You wrote: {text_of(prompt)!r}. ")
         await self._say(session, "Let me see what is in this session's directory.\n")
         try:
             names = await self._list_directory(session)
@@ -282,7 +282,7 @@ def _block(text: str) -> Message:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
 
-def _text_of(prompt: list[object]) -> str:
+def text_of(prompt: list[object]) -> str:
     texts = [block["text"] for block in prompt if isinstance(block, dict) and isinstance(block.get("text"), str)]
     return " ".join(texts)
 
