@@ -1,0 +1,134 @@
+"""The operations on the directory of a cluster. `RedisStore` carries them out, each in one step of Redis.
+
+Each raises `ClusterLost` if the directory can't be reached or refuses, and may then have happened or not. Cancelling
+one leaves it done or undone.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from acp_gateway.cluster.records import NodeRecord, SessionRecord
+from acp_gateway.errors import Unreachable
+
+
+class ClusterLost(Unreachable):
+    """The directory of the cluster can't be used now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The answer to a claim or a write: whether this node holds the session, and in which epoch."""
+
+    granted: bool
+    epoch: int
+    """The highest epoch of the session, this node's own if it was granted."""
+    node: str
+    """The node that holds the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that another node has changed."""
+
+    kind: str
+    """`node`, `session`, `tokens` or `adopt`."""
+    name: str
+    """The node, the key of the session, or empty."""
+    node: str
+    """The node that has published it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirroredJournal:
+    """A part of the history of a session, as its node has mirrored it."""
+
+    epoch: str
+    """The journal's own word for its positions, see `docs/resume.md`."""
+    first: int
+    """Position of the first of these messages."""
+    messages: Sequence[tuple[int | None, bytes]]
+    """Each with its time, in milliseconds since 1970."""
+    as_of: int
+    """Time of the last write, in milliseconds since 1970."""
+    complete: bool
+    """False if the beginning is missing."""
+
+
+class ClusterStore(Protocol):
+    """The directory of a cluster."""
+
+    # Nodes
+
+    async def announce(self, record: NodeRecord, ttl: float) -> bool:
+        """Write a node's record, for `ttl` seconds; return False if another process holds the name."""
+
+    async def withdraw(self, name: str, boot: str) -> None:
+        """Remove a node's record if it is of this process; its sessions stay."""
+
+    async def nodes(self) -> list[NodeRecord]:
+        """Return the records that have not expired."""
+
+    # Sessions
+
+    async def claim(self, record: SessionRecord, *, adopt: bool = False) -> Claim:
+        """Begin another epoch of a session for `record.node`, and write the record with it.
+
+        It is higher than every earlier one, also after the directory was emptied: at least the time of the directory in
+        microseconds. Refused if another node holds the session, unless `adopt`; or in a newer epoch than `record.epoch`
+        if that is not 0.
+        """
+
+    async def write(self, record: SessionRecord) -> Claim:
+        """Write a session's record if no other node holds it in this epoch or a later one.
+
+        A session that the directory does not have is written as it is.
+        """
+
+    async def remove(self, key: str, node: str, epoch: int) -> None:
+        """Remove a session, and its mirrored journal, if this node holds it in this epoch."""
+
+    async def sessions(self, node: str) -> list[SessionRecord]:
+        """Return the sessions that a node holds."""
+
+    async def session(self, key: str) -> SessionRecord | None:
+        """Return a session by its key."""
+
+    # Journals
+
+    async def append(
+        self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
+    ) -> Claim:
+        """Append messages to a mirrored journal, if this node holds the session in this epoch.
+
+        Args:
+            key: the session's.
+            node: this node.
+            epoch: the session's, of this opening.
+            journal: the journal's own word for its positions. Another one than before begins the mirror anew.
+            first: position of the first message. Messages that are mirrored already are left out; after a gap, the
+                mirror begins anew at `first`.
+            messages: each with its time, in milliseconds since 1970.
+        """
+
+    async def journal(self, key: str) -> MirroredJournal | None:
+        """Return what is mirrored of a session's history."""
+
+    # Tokens
+
+    async def tokens(self) -> tuple[int, list[bytes]]:
+        """Return the number of the last change, and the entries of all tokens that count on every node."""
+
+    async def put_token(self, token_id: str, entry: bytes) -> None:
+        """Write the entry of a token, and publish the change."""
+
+    async def revoke_token(self, token_id: str) -> bool:
+        """Remove the entry of a token, remember that it is revoked, and publish; return False if there was none."""
+
+    # Changes
+
+    async def publish(self, change: Change) -> None:
+        """Tell the other nodes of a change."""
+
+    def changes(self) -> AsyncIterator[Change]:
+        """Yield changes of other nodes from now on; some may be lost when the connection is."""
