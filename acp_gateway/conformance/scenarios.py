@@ -74,12 +74,6 @@ CLIENT_SCENARIOS: Final = (
 )
 
 
-def fixture_names() -> list[str]:
-    """Return the names of the bundled fixtures, without their suffix."""
-    folder = files("acp_gateway.conformance") / "fixtures"
-    return sorted(path.name.removesuffix(".jsonl") for path in folder.iterdir() if path.name.endswith(".jsonl"))
-
-
 def load_fixture(name: str) -> list[Line]:
     """Return the lines of a bundled fixture."""
     return parse_fixture((files("acp_gateway.conformance") / "fixtures" / f"{name}.jsonl").read_bytes())

@@ -68,10 +68,3 @@ class Pen:
         text = "".join(self._parts)
         self._parts.clear()
         return text
-
-
-def plain_text(lines: Iterable[Line]) -> str:
-    """Return lines without styles, for tests and pipes."""
-    pen = Pen(colour=False)
-    pen.lines(lines)
-    return pen.take()

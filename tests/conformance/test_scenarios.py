@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, fixture_names, load_fixture
+from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, load_fixture
 from acp_gateway.gateway.events.replay import Player, RecordedConnection
+from tests.conformance.dialogues import fixture_names
 
 
 def test_every_fixture_is_played_and_every_scenario_has_one() -> None:

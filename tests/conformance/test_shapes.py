@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.conformance.dialogue import Line
-from acp_gateway.conformance.scenarios import fixture_names, load_fixture
+from acp_gateway.conformance.scenarios import load_fixture
 from acp_gateway.conformance.shapes import (
     block_fault,
     is_absolute,
@@ -15,6 +15,7 @@ from acp_gateway.conformance.shapes import (
     permission_fault,
     update_fault,
 )
+from tests.conformance.dialogues import fixture_names
 
 
 @pytest.mark.parametrize("name", fixture_names())

@@ -8,6 +8,7 @@ import json
 import re
 import socket
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from http.client import HTTPConnection, HTTPResponse
@@ -56,7 +57,7 @@ def free_port() -> int:
         return port
 
 
-class Client:
+class Client(ABC):
     """A client of one dialect, and the messages that it has received."""
 
     def __init__(self) -> None:
@@ -81,9 +82,9 @@ class Client:
         except TimeoutError:
             raise AssertionError(f"not among {self.heard}") from None
 
+    @abstractmethod
     async def send(self, message: Message) -> None:
         """Send a message."""
-        raise NotImplementedError
 
     async def ask(self, number: int, method: str, params: Message) -> Message:
         """Return the response to a JSON-RPC request."""

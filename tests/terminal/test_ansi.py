@@ -1,7 +1,8 @@
 """Styled lines as text with and without escape sequences."""
 
-from acp_gateway.terminal.ansi import Pen, plain_text
+from acp_gateway.terminal.ansi import Pen
 from acp_gateway.terminal.rendering import Span, Style
+from tests.terminal.updates import plain_text
 
 
 def test_a_style_begins_and_ends_around_its_text() -> None:

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.ansi import plain_text
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.conversation import Conversation
 from acp_gateway.terminal.dialogue import (
@@ -20,7 +19,7 @@ from acp_gateway.terminal.dialogue import (
     Withdrawn,
 )
 from acp_gateway.terminal.rendering import render
-from tests.terminal.updates import said, tool
+from tests.terminal.updates import plain_text, said, tool
 
 OPENED = Opened("s", (("code", "Code"), ("plan", "Plan first")), "code")
 

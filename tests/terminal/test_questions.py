@@ -2,11 +2,10 @@
 
 import pytest
 
-from acp_gateway.terminal.ansi import plain_text
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import Question
 from acp_gateway.terminal.questions import NAMES, PAUSE, Questions, keys, question_lines
-from tests.terminal.updates import HOSTILE
+from tests.terminal.updates import HOSTILE, plain_text
 
 ALLOW, ALWAYS, REJECT = (
     Option("a", "Allow", "allow_once"),

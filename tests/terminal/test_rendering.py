@@ -6,11 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.ansi import plain_text
 from acp_gateway.terminal.rendering import LINE_SIZE, Style, render
 from acp_gateway.terminal.transcript import Block, Level, Transcript
 from tests.fuzz.effort import effort
-from tests.terminal.updates import HOSTILE, any_updates, plan, said, tool
+from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, tool
 
 
 def fold(*updates: object) -> Block:

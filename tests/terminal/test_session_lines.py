@@ -4,10 +4,9 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.terminal.ansi import plain_text
 from acp_gateway.terminal.rendering import Style
 from acp_gateway.terminal.session_lines import joinable, ordered, session_line
-from tests.terminal.updates import HOSTILE
+from tests.terminal.updates import HOSTILE, plain_text
 
 
 def session(name: str, **members: object) -> dict[str, Any]:

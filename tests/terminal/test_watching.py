@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.ansi import plain_text
 from acp_gateway.terminal.content import Option
 from acp_gateway.terminal.dialogue import (
     Asked,
@@ -28,7 +27,7 @@ from acp_gateway.terminal.rendering import render
 from acp_gateway.terminal.transcript import Transcript
 from acp_gateway.terminal.watching import SHOWN_TOOLS, Watcher, json_line, link_json_line
 from tests.fuzz.effort import effort
-from tests.terminal.updates import HOSTILE, any_updates, plan, said, texts, tool
+from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, texts, tool
 
 OPENED = Opened("s", (), "")
 ALLOW = Option("a", "Allow", "allow_once")

@@ -1,8 +1,11 @@
 """Updates of sessions for tests: made by hand, and by Hypothesis with texts that a terminal would obey."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from hypothesis import strategies as st
+
+from acp_gateway.terminal.ansi import Line, Pen
 
 Update = dict[str, Any]
 
@@ -107,3 +110,10 @@ def tool(tool_id: str = "1", **members: object) -> Update:
 def plan(*entries: tuple[str, str]) -> Update:
     """Return a plan of texts with their states."""
     return {"sessionUpdate": "plan", "entries": [{"content": text, "status": status} for text, status in entries]}
+
+
+def plain_text(lines: Iterable[Line]) -> str:
+    """Return lines without styles."""
+    pen = Pen(colour=False)
+    pen.lines(lines)
+    return pen.take()
