@@ -57,7 +57,7 @@ def free_port() -> int:
         return port
 
 
-class Client(ABC):
+class Client:
     """A client of one dialect, and the messages that it has received."""
 
     def __init__(self) -> None:
@@ -82,6 +82,10 @@ class Client(ABC):
         except TimeoutError:
             raise AssertionError(f"not among {self.heard}") from None
 
+
+class SendingClient(Client, ABC):
+    """A client that sends JSON-RPC messages."""
+
     @abstractmethod
     async def send(self, message: Message) -> None:
         """Send a message."""
@@ -94,7 +98,7 @@ class Client(ABC):
         )
 
 
-class SocketClient(Client):
+class SocketClient(SendingClient):
     """A client on a WebSocket: the page's protocol, or the chat's."""
 
     socket: ClientConnection
@@ -122,7 +126,7 @@ async def on_socket(gateway: RunningGateway, path: str, token: str) -> AsyncIter
             reading.cancel()
 
 
-class LineClient(Client):
+class LineClient(SendingClient):
     """A client of lines: the editor's end of `connect`, or a reader of the tap."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

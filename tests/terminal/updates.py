@@ -5,7 +5,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.ansi import Line, Pen
+from acp_gateway.terminal.ansi import Pen
+from acp_gateway.terminal.rendering import Line
 
 Update = dict[str, Any]
 
