@@ -61,8 +61,11 @@ class SessionLink:
     def flush(self) -> None:
         """Send what the dialogue has to say. After the end of the link it is dropped."""
         messages, self.dialogue.output = self.dialogue.output, []
-        if messages and self._error is None:
-            self._here.send_nowait(messages)
+        if messages:
+            try:
+                self._here.send_nowait(messages)
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                pass  # `run` is about to return, or has.
 
     async def _relay(self) -> None:
         try:

@@ -111,12 +111,20 @@ def read_options(options: object) -> list[Option]:
 
 
 def describe_input(value: object) -> str:
-    """Return a tool's input in one line: its command if it has one, else JSON; "" if it has none."""
+    """Return a tool's input in one line: its command if it has one, else JSON; "" if it has none.
+
+    A line break stays visible as `\\n`: behind it begins another command.
+    """
     if value is None or value in ({}, [], ""):
         return ""
     command = members_of(value).get("command")
     if isinstance(command, list) and all(isinstance(word, str) for word in command):
         command = " ".join(command)
     if isinstance(command, str) and command:
-        return printable(command, INPUT_SIZE)
-    return printable(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")), INPUT_SIZE)
+        return shortened(command.strip().replace("\n", r"\n"), INPUT_SIZE)
+    return shortened(json.dumps(value, ensure_ascii=False, separators=(", ", ": ")), INPUT_SIZE)
+
+
+def shortened(text: str, size: int) -> str:
+    """Return a text in one printable line, with "…" if it is cut: what a user decides must not seem to be whole."""
+    return printable(text, size) + ("…" if len(text) > size else "")

@@ -8,8 +8,8 @@ import re
 from enum import Enum
 from typing import Final, NamedTuple
 
-from acp_gateway.printable import printable, printable_lines
-from acp_gateway.terminal.content import Diff
+from acp_gateway.printable import MAX_LENGTH, printable_lines
+from acp_gateway.terminal.content import Diff, shortened
 from acp_gateway.terminal.diffs import DiffLine, LineDiff, Mark
 from acp_gateway.terminal.transcript import Block, Kind, Level, Message, Note, Plan, Tool
 
@@ -172,8 +172,8 @@ def escape(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Escape a text for one line, and cut it."""
-    return printable(text)
+    """Escape a text for one line, and cut it, which "…" shows."""
+    return shortened(text, MAX_LENGTH)
 
 
 def _diff_line(line: DiffLine) -> Line:

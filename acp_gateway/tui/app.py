@@ -186,6 +186,10 @@ class Chat:
         if key in ("begin paste", "end paste"):
             self._pasting = key == "begin paste"
         if self._pasting:
+            if self.root.original_widget is self._frame and self._focus != "prompt":
+                # Letters of a text must neither answer a question nor choose a session.
+                self._focus = "prompt"
+                self._arrange()
             return False
         if key == "f10":
             self._leave.set()
@@ -285,9 +289,10 @@ class Chat:
         session = self._described(self._shown)
         agent = str(session.get("agent") or rights.default_agent)
         known = [one["cwd"] for one in (session, *ordered(self._listed())) if one.get("cwd")] + list(rights.folders)
-        # A path that is not printable can't be shown and edited as it is.
+        # What is not printable can't be shown and edited as it is.
         folders = [folder for folder in dict.fromkeys(known) if folder.isprintable()][:FOLDERS]
-        self._show_dialog(new_session_dialog(rights.agents, agent, folders or ["/"], self.create, self._close_dialog))
+        agents = [name for name in rights.agents if name.isprintable()]
+        self._show_dialog(new_session_dialog(agents, agent, folders or ["/"], self.create, self._close_dialog))
 
     def _ask_for_mode(self) -> None:
         shown = self._shown
@@ -317,7 +322,7 @@ class Chat:
         """Show the present state of the session, which changes with each message: this has to be fast."""
         self._title.set_text(self._title_text())
         asked = "question" in self._places()
-        if asked and self._focus == "prompt" and not self._composer.edit_text:
+        if asked and self._focus == "prompt" and not (self._composer.edit_text or self._pasting):
             self._focus = "question"
         elif not asked and self._focus == "question":
             self._focus = "prompt"

@@ -125,6 +125,15 @@ async def test_a_refusal_by_the_gateway_ends_it(autojump_clock: MockClock) -> No
     assert gateway.received == []
 
 
+async def test_after_the_end_of_the_link_an_action_is_dropped(autojump_clock: MockClock) -> None:
+    gateway = listing_gateway()
+    async with client_of(gateway) as client:
+        await client.until_events(1)
+    client.link.dialogue.cancel()
+    client.link.flush()
+    assert [message["method"] for message in gateway.received] == ["initialize", "session/new", "session/list"]
+
+
 async def test_a_session_that_can_not_be_opened_ends_it_with_the_reason(autojump_clock: MockClock) -> None:
     gateway = listing_gateway()
     gateway.answers["session/new"] = lambda _: {"error": {"code": -32603, "message": "no such\x1b session"}}

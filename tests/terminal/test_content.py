@@ -38,9 +38,12 @@ def test_the_content_of_a_tool_call_is_diffs_and_text() -> None:
 
 
 def test_the_input_of_a_tool_is_its_command_or_json_in_one_line() -> None:
-    assert describe_input({"command": "make\ntest"}) == "make test"
+    assert describe_input({"command": " make\ttest\n"}) == "make test"
+    assert describe_input({"command": "ls\nrm x"}) == r"ls\nrm x"
     assert describe_input({"command": ["ls", "-l"]}) == "ls -l"
     assert describe_input({"path": "/ä\x1b"}) == '{"path": "/ä\\u001b"}'
+    assert describe_input({"command": "x" * INPUT_SIZE}) == "x" * INPUT_SIZE
+    assert describe_input({"command": "x" * INPUT_SIZE + "; rm -r /"}) == "x" * INPUT_SIZE + "…"
     assert (describe_input(None), describe_input({}), describe_input([]), describe_input("")) == ("", "", "", "")
 
 

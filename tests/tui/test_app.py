@@ -297,6 +297,33 @@ async def test_a_paste_is_text_whatever_keys_it_looks_like(autojump_clock: MockC
         assert sent["params"]["prompt"][0]["text"] == "a\n    "
 
 
+async def test_a_paste_answers_no_question_and_chooses_no_session(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        one.list(session("s"), session("other"))
+        await wait_all_tasks_blocked()
+        await one.ask()
+        await trio.sleep(PAUSE)
+        await one.type("begin paste", "y", "end paste", "enter")
+        sent = await one.gateway.receive("session/prompt")
+        assert sent["params"]["prompt"][0]["text"] == "y"
+        assert one.shows("[y] Allow")
+        await one.type("f2", "begin paste", "down", "enter", "end paste")
+        assert one.opened == ["join s"]
+
+
+async def test_a_question_that_comes_during_a_paste_waits_for_its_end(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.type("begin paste")
+        await one.ask()
+        await trio.sleep(PAUSE)
+        await one.type("y", "end paste")
+        assert one.shows("> y")
+        assert one.shows("[y] Allow")
+
+
 async def test_an_unreachable_gateway_is_told_in_the_title(autojump_clock: MockClock) -> None:
     async with scene() as one:
         one.list(session("s"))
