@@ -23,8 +23,9 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL: Final = 10.0
 """Seconds between two looks at whether a client has been away for too long, or a quarter of `away_grace_idle`."""
 
-_Key: TypeAlias = tuple[Session, str, Role]
-"""A session, the credential with which the client was admitted, and its role."""
+_Key: TypeAlias = tuple[Session, str, Role, str]
+"""A session, the credential with which the client was admitted, its role, and its kind: what one kind shows to its
+user, another one refuses."""
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +46,7 @@ class AwayClients:
     def keep(self, session: Session, client: LocalClient) -> bool:
         """Keep a client in a session; return False if its agent goes on without it, or it may not keep the agent."""
         grant = client.grant
-        key = session, grant.access.credential, grant.role
+        key = session, grant.access.credential, grant.role, grant.connect_request.via
         hub = next((hub for hub in self._gateway.hubs if hub.multiplexer.agent_handle is session.agent_handle), None)
         if hub is None or hub.ended or key in self._kept or not self._gateway.config.is_private(hub.name):
             return False
@@ -75,9 +76,9 @@ class AwayClients:
             del self._kept[key]
             await kept.client.leave()
 
-    def take(self, session: Session, access: Access, role: Role) -> LocalClient | None:
-        """Return the client that was kept for this principal in a session, which is connected again."""
-        kept = self._kept.pop((session, access.credential, role), None)
+    def take(self, session: Session, access: Access, role: Role, via: str) -> LocalClient | None:
+        """Return the client of this kind that was kept for this principal in a session, which is connected again."""
+        kept = self._kept.pop((session, access.credential, role, via), None)
         if kept is None:
             return None
         kept.waiting.cancel()

@@ -251,7 +251,9 @@ class BrowserSessions:
             await superfluous.leave()
 
     async def _joined(self, session: Session) -> LocalClient:
-        kept = away_clients(self._gateway).take(session, self._access, self._role)
+        # Nothing would leave again a client that is taken over for a browser that has left.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        kept = away_clients(self._gateway).take(session, self._access, self._role, self._via)
         if kept is not None:
             self._add(kept)
             return kept

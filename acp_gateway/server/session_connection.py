@@ -76,6 +76,8 @@ class SessionConnection(Generic[CallT]):
         self._wanted = _as_control(wanted)
         grant = gateway.admit(access, self._wanted)
         self.role = grant.role
+        # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
+        self._covers = Viewer(grant.scope, grant.role, access.agents).covers
         self.bound = grant.scope.only
         """The only session that exists for the browser; None for all of its identity."""
         self.composing = trio.StrictFIFOLock()
@@ -94,7 +96,7 @@ class SessionConnection(Generic[CallT]):
         """The browser, as sessions are shown to it."""
         # A guest's token is bound to a session's owner when it first leads to one.
         scope = self.gateway.admissions.authorize(self.access, self._wanted).scope
-        return Viewer(scope, self.role, self.access.agents)
+        return self.gateway.views.viewer(scope, self.role, self.access.agents)
 
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
@@ -111,7 +113,7 @@ class SessionConnection(Generic[CallT]):
             with (
                 connection.scope,
                 gateway.connections.watched(connection),
-                gateway.changes.subscribe(self.viewer.covers) as self.changes,
+                gateway.changes.subscribe(self._covers) as self.changes,
             ):
                 connection.disconnect = await self._serve(stream)
         except Exception:
@@ -141,8 +143,8 @@ class SessionConnection(Generic[CallT]):
             nursery.start_soon(self._write)
             try:
                 disconnect = await self._read()
-                nursery.cancel_scope.cancel()
             finally:
+                nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
                     await self.sessions.close()
         return disconnect

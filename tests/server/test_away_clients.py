@@ -7,6 +7,7 @@ import pytest
 import trio
 
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.server.browser_sessions import BrowserSessions
 from tests.doubles import ServingAgents
 from tests.server.bridging import Bench, Page, asks, ends_turn, prompted, running, section, texts
 
@@ -83,6 +84,42 @@ async def test_another_principal_does_not_get_the_client_and_joins_with_its_own(
             ("connected", True),
         ]
         assert len(loading_agents) == 1
+
+
+async def test_a_client_of_another_kind_is_not_taken_over(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+        access = bench.access()
+        widget = await bench.widget(access)
+        session = await widget.new_session()
+        await widget.stream.aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        page = await bench.page(access)
+        got = await page.result("session/get", sessionId=session)
+        assert sorted((it["via"], it["presence"]) for it in got["session"]["clients"]) == [
+            ("browser", "connected"),
+            ("chat", "away"),
+        ]
+
+
+async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, fake=section("connection")) as bench:
+        access = bench.access()
+        page = await bench.page(access)
+        await page.new_session()
+        await left(bench, page)
+        (found,) = bench.gateway.hubs[0].multiplexer.sessions
+        async with trio.open_nursery() as nursery:
+            sessions = BrowserSessions(
+                bench.gateway, access, "again", observe=False, start=nursery.start_soon, via="browser"
+            )
+            sessions.join_again(sessions.use(found))
+            nursery.cancel_scope.cancel()
+            await sessions.close()
+        assert [client.presence.name for client in found.attached] == ["AWAY"]
 
 
 async def test_neither_a_guest_nor_an_observer_nor_one_of_two_keeps_an_agent(
