@@ -16,7 +16,7 @@ from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions
+from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
@@ -183,6 +183,7 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
 
     Sessions that are not live come first: in a terminal the live ones are visible without scrolling back.
     """
+    scope = shown_scope(context.registry, scope)
     past = past_sessions(context.registry, Viewer(scope, agents=context.agents))
     listed = [_describe(session) for session in past[-PAST:]]
     answer: dict[str, Any] = {"sessions": listed + _live_sessions(scope, context)}

@@ -1,8 +1,8 @@
 """Describes sessions for those who watch them: status, clients, open agent requests."""
 
 from collections.abc import Callable, Container, Iterator
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.archive import JournalLoss
@@ -62,6 +62,22 @@ class Viewer:
         return self.covers(session) and (session.live or not self.scope.guest)
 
 
+_NO_OWNER: Final = ""
+"""Owner of no session."""
+
+
+def shown_scope(registry: Registry, scope: SessionScope) -> SessionScope:
+    """Return the scope in which sessions are shown: that of one owner, also for a guest who has joined none yet.
+
+    A guest's token names an id, and agents of several owners may use the same one. Then no session is shown, as none
+    can be joined.
+    """
+    if not scope.guest or scope.granted_by is not None:
+        return scope
+    owners = {session.owner for session in registry.live(scope)}
+    return replace(scope, granted_by=owners.pop() if len(owners) == 1 else _NO_OWNER)
+
+
 class SessionViews:
     """Describes the sessions of a gateway.
 
@@ -73,6 +89,10 @@ class SessionViews:
     def __init__(self, registry: Registry, multiplexer_of: Callable[[AgentHandle], Multiplexer | None]) -> None:
         self._registry = registry
         self._multiplexer_of = multiplexer_of
+
+    def viewer(self, scope: SessionScope, role: Role, agents: Container[str] | None) -> Viewer:
+        """Return the viewer with a scope, as `shown_scope` returns it."""
+        return Viewer(shown_scope(self._registry, scope), role, agents)
 
     def find(self, viewer: Viewer, session_id: str) -> Session | None:
         """Return the session of that id, of any agent; None if none exists for the viewer."""

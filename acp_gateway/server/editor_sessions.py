@@ -199,7 +199,7 @@ def commands_of(session: Session) -> bytes | None:
 def viewer_of(gateway: Gateway, access: Access) -> Viewer:
     """Return a principal as sessions are shown to it. Raises `AccessError`."""
     grant = gateway.admissions.authorize(access, ConnectRequest(control=True))
-    return Viewer(grant.scope, grant.role, access.agents)
+    return gateway.views.viewer(grant.scope, grant.role, access.agents)
 
 
 async def last_commands(gateway: Gateway, viewer: Viewer, agent: str) -> bytes | None:

@@ -63,6 +63,8 @@ def share_session(
     except ConfigError as error:
         log.error("sessions can't be shared: %s", error)
         raise Busy("the gateway can't store this now; its log says why") from error
+    # It must never lead to a session of another owner whose agent uses the same id.
+    gateway.storage.token_used(token.id, session.owner)
     by = {"identity": access.identity, "connection": connection}
     gateway.audit.record("session_shared", session=session.id, agent=session.agent, token=token.id, role=role, **by)
     gateway.start_task(_revoke_unused, gateway, token)

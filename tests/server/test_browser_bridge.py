@@ -170,6 +170,41 @@ async def test_a_new_session_with_the_id_of_a_removed_one_is_told_after_its_remo
         assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == [session]
 
 
+async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "s"
+    async with running(tmp_path, spawner) as bench:
+        ann = await bench.page(bench.access("ann"), "ann")
+        session = await ann.new_session()
+        guest, control = (
+            await bench.page(bench.guest(session), "guest"),
+            bench.editor(bench.guest(session), control=True),
+        )
+        assert len((await guest.result("session/list", watch=True))["sessions"]) == 1
+        bob = await bench.page(bench.access("bob"), "bob")
+        await bob.new_session()
+        assert (await guest.result("session/list"))["sessions"] == []
+        assert guest.of("session/changed") == []
+        await control.send(id=1, method="_acp-gateway/sessions", params={})
+        assert (await control.receive())["result"]["sessions"] == []
+        assert (await guest.error("session/get", sessionId=session))[0] == -32602
+
+
+async def test_a_guest_who_has_joined_keeps_the_session_of_that_owner(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "s"
+    async with running(tmp_path, spawner) as bench:
+        ann = await bench.page(bench.access("ann"), "ann")
+        session = await ann.new_session(title="ann's")
+        guest = await bench.page(bench.guest(session), "guest")
+        await guest.result("session/get", sessionId=session)
+        bob = await bench.page(bench.access("bob"), "bob")
+        await bob.new_session()
+        assert [it["title"] for it in (await guest.result("session/list"))["sessions"]] == ["ann's"]
+
+
 async def test_an_idle_session_that_ends_is_removed_for_its_guests_and_no_other_of_its_id_is(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:

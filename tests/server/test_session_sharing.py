@@ -53,6 +53,19 @@ async def test_a_link_signs_a_guest_in_once_for_one_session(
         assert access.token.expires is not None
 
 
+async def test_a_link_is_for_the_session_of_its_owner_and_no_other_of_the_same_id(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "s"
+    async with running(tmp_path, spawner) as bench:
+        page, other = await bench.page(bench.access()), await bench.page(bench.access("bob"), "bob")
+        session = await page.new_session(title="ann's")
+        await other.new_session(title="bob's")
+        shared = await page.result("session/share", sessionId=session)
+        guest = await bench.page(signed_in(bench, shared["link"]), "guest")
+        assert (await guest.result("session/get", sessionId=session))["session"]["title"] == "ann's"
+
+
 def test_without_the_extra_for_the_page_there_is_no_qr_code(monkeypatch: pytest.MonkeyPatch) -> None:
     link = "https://box:7443/#acpgwp_x/s/1"
     rows = qr_code(link)
