@@ -1,7 +1,7 @@
-"""The state of other gateways: reached or away, since when, their agents and sessions.
+"""The known nodes, and their state: reached or away, since when, their agents and sessions.
 
 A pure state: a watcher reports, with the time of each report; nothing here waits or does I/O. Nothing is decided from
-absence: a node that is away keeps its agents.
+absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +75,7 @@ class Node:
 
 
 class NodeDirectory:
-    """All nodes of one gateway.
+    """All nodes of one gateway: those of its configuration, and those that it is told of while it runs.
 
     Args:
         nodes: sections of the configuration, by name.
@@ -83,19 +83,67 @@ class NodeDirectory:
     """
 
     def __init__(self, nodes: Mapping[str, NodeSection], now: float) -> None:
-        self._sections = nodes
-        self.nodes = {name: Node(name, up=False, since=now) for name in nodes}
+        self._configured: dict[str, NodeSection] = {}
+        self._discovered: dict[str, NodeSection] = {}
+        self.sections: dict[str, NodeSection] = {}
+        """The section in force of each node. It is the `nodes` of the gateway's `Config`, and changes with the nodes.
+        """
+        self.nodes: dict[str, Node] = {}
+        self.configure(nodes, now)
+
+    @property
+    def configured(self) -> Mapping[str, NodeSection]:
+        """The sections of the configuration."""
+        return self._configured
+
+    def configure(self, sections: Mapping[str, NodeSection], now: float) -> None:
+        """Use these sections of the configuration. A node that was discovered as well stays one if its section goes."""
+        names = [*sections, *(name for name in self._configured if name not in sections)]
+        self._configured = dict(sections)
+        for name in names:
+            self._settle(name, now)
+
+    def add(self, name: str, section: NodeSection, now: float) -> None:
+        """Note a node that was discovered, or another section of it. One of the configuration wins over it."""
+        self._discovered[name] = section
+        self._settle(name, now)
+
+    def remove(self, name: str) -> None:
+        """Forget a node that was discovered, if there is such; one of the configuration stays.
+
+        This is for a node that is none any more, not for one that is away.
+        """
+        self._discovered.pop(name, None)
+        self._settle(name, 0.0)
+
+    def _settle(self, name: str, now: float) -> None:
+        """Put the section in force, and the state of the node in accordance with it.
+
+        What is known of a node is kept if its section changes, until it has answered there.
+        """
+        section = self._configured.get(name) or self._discovered.get(name)
+        before, node = self.sections.get(name), self.nodes.get(name)
+        if section is None:
+            self.sections.pop(name, None)
+            self.nodes.pop(name, None)
+        elif node is None or before is None:
+            self.sections[name], self.nodes[name] = section, Node(name, up=False, since=now)
+        elif section != before:
+            self.sections[name] = section
+            if node.up and section.url != before.url:
+                node.up, node.since = False, now
+            # The result of the first attempt is news.
+            node.why = "" if node.up else _NOT_REACHED
 
     def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
         node = self.nodes[name]
-        valid = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]
-        changed = not node.up or node.agents != valid
+        was_up, before = node.up, node.agents
         if not node.up:
             node.since = now
-        node.up, node.why, node.agents, node.version = True, "", valid, printable(version, size=64)
-        node.folders = tuple(folder for folder in folders if len(folder) <= PATH_SIZE)[:MAX_FOLDERS]
-        return changed
+        node.up, node.why = True, ""
+        self._describe(node, agents, version, folders)
+        return not was_up or node.agents != before
 
     def set_away(self, name: str, why: str, now: float) -> bool:
         """Note that a node does not answer; return True if this is news: it did before, or it is the first attempt."""
@@ -111,7 +159,34 @@ class NodeDirectory:
 
         Those without an id or agent that can be one are left out.
         """
+        self._keep_sessions(self.nodes[name], sessions, more)
+
+    def assume(
+        self,
+        name: str,
+        agents: Iterable[str],
+        sessions: Sequence[Mapping[str, Any]],
+        *,
+        version: str = "",
+        folders: Sequence[str] = (),
+        more: int = 0,
+    ) -> None:
+        """Note what another source than the node itself has about it. While the node answers, its own word counts.
+
+        `sessions` have all members that `docs/wire.md` requires, as those of a list of the node.
+        """
         node = self.nodes[name]
+        if node.up:
+            return
+        self._describe(node, agents, version, folders)
+        self._keep_sessions(node, sessions, more)
+
+    def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
+        node.agents = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]
+        node.version = printable(version, size=64)
+        node.folders = tuple(folder for folder in folders if len(folder) <= PATH_SIZE)[:MAX_FOLDERS]
+
+    def _keep_sessions(self, node: Node, sessions: Sequence[Mapping[str, Any]], more: int) -> None:
         valid = [it for it in sessions if len(it["sessionId"]) <= ID_SIZE and NAME.fullmatch(it["agent"])]
         node.sessions = valid[-MAX_SESSIONS:]
         node.more = max(more, 0) + len(sessions) - len(node.sessions)
@@ -131,7 +206,8 @@ class NodeDirectory:
         return [
             {
                 "name": node.name,
-                "url": str(self._sections[node.name].url),
+                "url": str(self.sections[node.name].url),
+                "configured": node.name in self._configured,
                 "up": node.up,
                 "since": node.since_text,
                 "why": node.why or None,
@@ -146,7 +222,7 @@ class NodeDirectory:
 
     def folders_of(self, agent: str) -> tuple[str, ...]:
         """Return the directories in which an agent of a node may work; none for another agent."""
-        parts = split_name(agent, self._sections)
+        parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
 
     def agent_of(self, node: str, session_id: str) -> str | None:
@@ -156,7 +232,7 @@ class NodeDirectory:
 
     def check_agent(self, name: str) -> None:
         """Raise `UnknownAgent` if its node has no such agent, and `Busy` if its agents are unknown so far."""
-        parts = split_name(name, self._sections)
+        parts = split_name(name, self.sections)
         assert parts is not None, "the configuration has found the node"
         node = self.nodes[parts[0]]
         if node.agents is None:

@@ -1,7 +1,7 @@
 """Compares the configuration in force with the one in the file: what can be used at once, and what needs a restart.
 
-Agents, workspaces, client certificates, hooks and most limits are read for each connection, session or agent process.
-They can change while the gateway runs. Addresses, the state folder and the sizes of what is in memory can't.
+Agents, nodes, workspaces, client certificates, hooks and most limits are read for each connection, session or agent
+process. They can change while the gateway runs. Addresses, the state folder and the sizes of what is in memory can't.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import policy_of
 
-_RELOADED: Final = ("agents", "workspaces", "certificates", "hooks", "limits")
+_RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits")
 """Parts of the configuration that are used at once."""
 
 _FIXED_LIMITS: Final = frozenset(
@@ -42,6 +42,13 @@ class Reconfiguration:
     """The names of sections and options that have changed and stay as they were."""
     agents: frozenset[str]
     """Names of the agents that were changed or removed."""
+    nodes: frozenset[str]
+    """Names of the nodes that were changed or removed."""
+
+    def is_outdated(self, agent: str) -> bool:
+        """Return whether an agent was changed or removed, or its node."""
+        node, slash, _ = agent.partition("/")
+        return agent in self.agents or (bool(slash) and node in self.nodes)
 
 
 def compare(now: Config, then: Config) -> Reconfiguration:
@@ -55,6 +62,7 @@ def compare(now: Config, then: Config) -> Reconfiguration:
     )
     changed = [
         *_named("agents", now.agents, then.agents),
+        *_named("nodes", now.nodes, then.nodes),
         *_named("workspaces", now.workspaces, then.workspaces),
         *_named("certificates", now.certificates, then.certificates),
         *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),
@@ -70,8 +78,17 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         *(f"limits.{name}" for name in _differing(limits, then.limits)),
         *(name for name in _differing(now, then) if name not in (*_RELOADED, "gateway")),
     ]
-    outdated = frozenset(name for name, section in now.agents.items() if then.agents.get(name) != section)
-    return Reconfiguration(config, tuple(changed), tuple(needs_restart), outdated)
+    return Reconfiguration(
+        config,
+        tuple(changed),
+        tuple(needs_restart),
+        _outdated(now.agents, then.agents),
+        _outdated(now.nodes, then.nodes),
+    )
+
+
+def _outdated(now: Mapping[str, Any], then: Mapping[str, Any]) -> frozenset[str]:
+    return frozenset(name for name, section in now.items() if then.get(name) != section)
 
 
 def _named(kind: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[str]:

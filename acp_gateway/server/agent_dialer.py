@@ -1,6 +1,6 @@
 """Connects to agents that listen: bare ACP over TCP and unix sockets, WebSocket and Streamable HTTP otherwise."""
 
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -25,12 +25,18 @@ _SIZE_SETTING: Final = "max_message_size"
 
 
 async def connect_to_agent(
-    name: str, section: AgentSection, settings: GatewaySection, *, own_id: str = ""
+    name: str,
+    section: AgentSection,
+    settings: GatewaySection,
+    *,
+    own_id: str = "",
+    find: Callable[[str], AgentSection | None] = lambda _: None,
 ) -> MaintainedStream:
     """Connect to the agent at `section.url`, and return a stream that is ready for `initialize`.
 
     The stream of an agent behind another gateway outlives its connections. `own_id` is the id of this gateway, which
-    nodes are told.
+    nodes are told. `find` returns the section of an agent when a connection was lost: the address or the token may be
+    another one by then. Without one, the agent goes on with the section that it had.
 
     Raises:
         Unreachable: there is no answer within `ATTEMPT_TIMEOUT`, or a temporary refusal.
@@ -52,7 +58,11 @@ async def connect_to_agent(
                 await dialed.stream.aclose()
                 raise ProtocolError(f"{destination.address} resumes no links, so it is no acp-gateway")
             return dialed.stream
-        again = partial(_destination, section, settings, passed)
+
+        def again() -> Destination:
+            present = find(name)
+            return _destination(present if present is not None and present.url else section, settings, passed)
+
         return AgentLink(name, dialed, again, timing, reconnect_timeout=section.reconnect_timeout, dial=_dial)
     raise Unreachable(f"{destination.address}: no answer within {ATTEMPT_TIMEOUT:g} s")
 

@@ -1,4 +1,4 @@
-"""Watches the nodes of the configuration: keeps a control connection to each, and reports to the directory.
+"""Watches the nodes of a gateway: keeps a control connection to each, and reports to the directory.
 
 Each node has a task of its own, so a slow one delays no other. Imported only where there are nodes.
 """
@@ -6,7 +6,7 @@ Each node has a task of its own, so a slow one delays no other. Imported only wh
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -47,74 +47,108 @@ def destination_of(node: NodeSection, own_id: str) -> Destination:
     )
 
 
+class _Watch:
+    """The task that watches one node, as its section is."""
+
+    def __init__(self, section: NodeSection) -> None:
+        self.section = section
+        self.scope = trio.CancelScope()
+        self.feed: ControlFeed | None = None
+        """None before the first attempt."""
+        self.report = trio.Event()
+        """Set with the next report, and replaced."""
+
+
 class NodeWatcher:
     """Watches all nodes of one gateway.
 
     Args:
-        nodes: their sections, by name.
-        directory: is told what was found.
+        directory: has the nodes, and is told what was found.
         own_id: the id of this gateway in the paths of connections.
         clock: returns the time, in seconds since 1970.
     """
 
-    def __init__(
-        self,
-        nodes: Mapping[str, NodeSection],
-        directory: NodeDirectory,
-        own_id: str,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self._nodes = nodes
+    def __init__(self, directory: NodeDirectory, own_id: str, clock: Callable[[], float] = time.time) -> None:
         self._directory = directory
         self._own_id = own_id
         self._clock = clock
-        self._feeds: dict[str, ControlFeed] = {}
-        # By node: set with the next report, and replaced.
-        self._reports = {name: trio.Event() for name in nodes}
+        self._watches: dict[str, _Watch] = {}
+        # That of `run`, while that runs.
+        self._nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
         """Watch until cancelled."""
-        async with trio.open_nursery() as nursery:
-            for name in self._nodes:
-                nursery.start_soon(self._watch, name)
-
-    async def _watch(self, name: str) -> None:
-        handler = FeedHandler(partial(self._receive, name), partial(self._lose, name))
-        failures = 0
-        while True:
-            # A feed that has listed sessions connects again by itself, except after a refusal.
-            feed = self._feeds[name] = ControlFeed(
-                partial(destination_of, self._nodes[name], self._own_id), handler, interval=INTERVAL
-            )
+        async with trio.open_nursery() as self._nursery:
             try:
-                await feed.run()
-            except GatewayError as error:
-                failures = 0 if self._directory.nodes[name].up else failures + 1
-                self._lose(name, error)
-            await trio.sleep(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+                self.update()
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def update(self) -> None:
+        """Begin to watch nodes that were added to the directory, end it for those that were removed, and connect anew
+        to those whose section has changed. Before `run`, nothing is watched."""
+        if self._nursery is None:
+            return
+        sections = self._directory.sections
+        for name, watch in [*self._watches.items()]:
+            if sections.get(name) != watch.section:
+                del self._watches[name]
+                watch.scope.cancel()
+                watch.report.set()
+        for name, section in sections.items():
+            if name not in self._watches:
+                watch = self._watches[name] = _Watch(section)
+                self._nursery.start_soon(self._watch, name, watch)
+
+    async def _watch(self, name: str, watch: _Watch) -> None:
+        handler = FeedHandler(partial(self._receive, name, watch), partial(self._lose, name, watch))
+        failures = 0
+        with watch.scope:
+            while True:
+                # A feed that has listed sessions connects again by itself, except after a refusal.
+                watch.feed = ControlFeed(
+                    partial(destination_of, watch.section, self._own_id), handler, interval=INTERVAL
+                )
+                try:
+                    await watch.feed.run()
+                except GatewayError as error:
+                    node = self._directory.nodes.get(name)
+                    failures = 0 if node is not None and node.up else failures + 1
+                    self._lose(name, watch, error)
+                await trio.sleep(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
+
+    def _is_current(self, name: str, watch: _Watch) -> bool:
+        """Return whether the node is watched by this task: one that was cancelled may still report once."""
+        return self._watches.get(name) is watch
 
     async def refresh(self) -> None:
         """Have the nodes that answer list their sessions, and wait until they have, for `ANSWER_TIMEOUT` at most."""
         with trio.move_on_after(ANSWER_TIMEOUT):
             async with trio.open_nursery() as nursery:
-                for name, node in self._directory.nodes.items():
-                    if node.up:
-                        self._feeds[name].refresh()
-                        nursery.start_soon(self._reports[name].wait)
+                for name, watch in self._watches.items():
+                    if self._directory.nodes[name].up and watch.feed is not None:
+                        watch.feed.refresh()
+                        nursery.start_soon(watch.report.wait)
 
-    def _receive(self, name: str, overview: Overview) -> None:
+    def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
+        if not self._is_current(name, watch):
+            return
         rights = overview.rights
         if self._directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)
         self._directory.set_sessions(name, overview.listing.sessions, overview.listing.more)
-        self._report(name)
+        _report(watch)
 
-    def _report(self, name: str) -> None:
-        reported, self._reports[name] = self._reports[name], trio.Event()
-        reported.set()
-
-    def _lose(self, name: str, error: GatewayError) -> None:
+    def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
+        if not self._is_current(name, watch):
+            return
         if self._directory.set_away(name, str(error), self._clock()):
             log.warning("node %s is away: %s", name, self._directory.nodes[name].why)
-        self._report(name)
+        _report(watch)
+
+
+def _report(watch: _Watch) -> None:
+    reported, watch.report = watch.report, trio.Event()
+    reported.set()

@@ -1,9 +1,10 @@
 """Reads the files of a running gateway again: tokens, browsers, certificates, and the configuration."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acp_gateway.config.load import Config, load_config
 from acp_gateway.errors import ConfigError
@@ -13,6 +14,9 @@ from acp_gateway.server.config_check import check_credentials
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.listener import Listener
 from acp_gateway.server.systemd import Notifier
+
+if TYPE_CHECKING:
+    from acp_gateway.server.node_set import NodeSet
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +30,7 @@ class Reloader:
         listeners: its listeners, for their certificates.
         limiter: the limits of unauthenticated connections.
         notifier: tells the service manager.
+        nodes: returns the nodes of the gateway; called only if there are any, or were.
     """
 
     def __init__(
@@ -35,12 +40,14 @@ class Reloader:
         listeners: Sequence[Listener],
         limiter: HandshakeLimiter,
         notifier: Notifier,
+        nodes: Callable[[], "NodeSet"],
     ) -> None:
         self._file = file
         self._gateway = gateway
         self._listeners = listeners
         self._limiter = limiter
         self._notifier = notifier
+        self._nodes = nodes
 
     def reload(self, cause: str) -> dict[str, Any]:
         """Read all of them; log what has changed and what is invalid, and return it as members of the response.
@@ -95,10 +102,18 @@ class Reloader:
 
     def _use(self, file: Path, config: Config) -> tuple[list[str], list[str]]:
         """Use what can change in another configuration; return lines of that, and the names of the rest."""
-        found = compare(self._gateway.config, config)
+        directory = self._gateway.admissions.directory
+        now = self._gateway.config if directory is None else replace(self._gateway.config, nodes=directory.configured)
+        found = compare(now, config)
         changed = list(found.changed)
         if changed:
-            running = self._gateway.reconfigure(found.config, found.agents)
+            config = found.config
+            if directory is not None or config.nodes:
+                nodes = self._nodes()
+                nodes.configure(config.nodes)
+                config = replace(config, nodes=nodes.directory.sections)
+            outdated = {hub.name for hub in self._gateway.hubs if found.is_outdated(hub.name)}
+            running = self._gateway.reconfigure(config, outdated)
             self._limiter.set_limits(found.config.limits)
             changed += [
                 f"agents.{name}: {running.count(name)} running, as before until nothing is open in it"

@@ -7,16 +7,15 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.config.load import Config, ListenSection
+from acp_gateway.config.load import AgentSection, Config, ListenSection
 from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
@@ -35,6 +34,9 @@ from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.reload import Reloader
 from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
+
+if TYPE_CHECKING:
+    from acp_gateway.server.node_set import NodeSet
 
 log = logging.getLogger(__name__)
 
@@ -103,8 +105,13 @@ async def serve(
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
         own_id = secrets.token_hex(8)
-        dial = partial(connect_to_agent, own_id=own_id) if config.nodes else connect_to_agent
+
+        def find_agent(name: str) -> AgentSection | None:
+            return gateway.config.find_agent(name)
+
+        dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
+        nodes = cache(partial(_open_nodes, gateway, own_id))
         limiter = HandshakeLimiter(config, audit_log)
         links = HttpLinks(gateway)
         listeners: list[Listener] = []
@@ -129,7 +136,7 @@ async def serve(
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
                 if config.nodes:
-                    _watch_nodes(gateway, own_id)
+                    nodes()
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)
@@ -138,7 +145,7 @@ async def serve(
                     notifying.start_soon(notifier.run, state)
                     notifier.ready()
                     urls = [url for listener in listeners for url in listener.urls]
-                    reload = Reloader(file, gateway, listeners, limiter, notifier).reload
+                    reload = Reloader(file, gateway, listeners, limiter, notifier, nodes).reload
                     reporter = StatusReporter(gateway, urls, file)
                     gateway.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
                     task_status.started(urls)
@@ -171,19 +178,12 @@ def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection])
     return assigned
 
 
-def _watch_nodes(gateway: Gateway, own_id: str) -> None:
-    """Watch the nodes until the gateway stops."""
+def _open_nodes(gateway: Gateway, own_id: str) -> "NodeSet":
+    """Give a running gateway its nodes, and watch them until it stops."""
     # Imported only where there are nodes.
-    from acp_gateway.gateway.node_directory import NodeDirectory
-    from acp_gateway.gateway.node_sessions import NodeSessions
-    from acp_gateway.server.node_watcher import NodeWatcher
+    from acp_gateway.server.node_set import open_nodes
 
-    nodes = gateway.config.nodes
-    directory = gateway.admissions.directory = NodeDirectory(nodes, time.time())
-    gateway.readiness.absent_nodes = lambda: directory.absences
-    watcher = NodeWatcher(nodes, directory, own_id)
-    gateway.admissions.merge_nodes = NodeSessions(directory, gateway.registry, watcher.refresh).merge
-    gateway.start_task(watcher.run)
+    return open_nodes(gateway, own_id)
 
 
 def _count(number: int, name: str) -> str:

@@ -1,4 +1,6 @@
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +10,13 @@ from acp_gateway.errors import Busy, UnknownAgent
 from acp_gateway.gateway.node_directory import MAX_AGENTS, MAX_FOLDERS, PATH_SIZE, NodeDirectory
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
+OTHER = replace(SECTION, token_file=Path("/other"))
+MOVED = replace(SECTION, url=parse_target("wss://moved.example"))
+
+
+def session(session_id: str) -> dict[str, Any]:
+    described = {"sessionId": session_id, "agent": "a", "owner": "o", "live": True, "connected": 0, "away": 0}
+    return described | {"turn": False, "waiting": []}
 
 
 @pytest.fixture
@@ -79,3 +88,86 @@ def test_the_directories_of_a_node_are_those_of_its_agents(directory: NodeDirect
 def test_each_node_that_is_away_is_told(directory: NodeDirectory) -> None:
     directory.set_up("gpu1", [], "1.0", 10.0)
     assert directory.absences == ["the node gpu2 is away since 1970-01-01T00:00:00Z"]
+
+
+# Nodes that come and go
+
+
+def test_one_mapping_has_the_sections_of_all_nodes_for_as_long_as_the_directory_is(directory: NodeDirectory) -> None:
+    sections = directory.sections
+    directory.add("gpu3", SECTION, 10.0)
+    directory.configure({"gpu1": SECTION}, 20.0)
+    assert sections == {"gpu1": SECTION, "gpu3": SECTION}
+    assert set(directory.nodes) == {"gpu1", "gpu3"}
+    assert sections is directory.sections
+    directory.remove("gpu3")
+    assert set(sections) == set(directory.nodes) == {"gpu1"}
+
+
+def test_a_node_that_is_added_was_not_reached_since_then(directory: NodeDirectory) -> None:
+    directory.add("gpu3", SECTION, 1_000_000_000.0)
+    with pytest.raises(Busy, match="the node gpu3 is away since 2001-09-09T01:46:40Z: not reached yet"):
+        directory.check_agent("gpu3/a")
+
+
+def test_a_section_of_the_configuration_wins_over_a_discovered_one(directory: NodeDirectory) -> None:
+    directory.add("gpu1", OTHER, 10.0)
+    assert directory.sections["gpu1"] == SECTION
+    directory.remove("gpu1")
+    assert directory.sections["gpu1"] == SECTION
+    directory.add("gpu3", OTHER, 10.0)
+    directory.configure({"gpu3": SECTION}, 20.0)
+    assert directory.sections == {"gpu3": SECTION}
+    assert [node["configured"] for node in directory.describe()] == [True]
+    # It is a node as before when its section goes.
+    directory.configure({}, 30.0)
+    assert directory.sections == {"gpu3": OTHER}
+    assert [node["configured"] for node in directory.describe()] == [False]
+
+
+def test_removing_what_was_not_discovered_changes_nothing(directory: NodeDirectory) -> None:
+    for name in ("gpu1", "gpu3"):
+        directory.remove(name)
+    assert set(directory.nodes) == {"gpu1", "gpu2"}
+
+
+def test_a_node_is_forgotten_with_its_agents_when_it_is_removed(directory: NodeDirectory) -> None:
+    directory.add("gpu3", SECTION, 10.0)
+    directory.set_up("gpu3", ["a"], "1.0", 20.0)
+    directory.remove("gpu3")
+    assert directory.agents == []
+    directory.add("gpu3", SECTION, 30.0)
+    assert directory.nodes["gpu3"].agents is None
+
+
+@pytest.mark.parametrize("section", [OTHER, MOVED])
+def test_a_node_with_another_section_keeps_what_is_known_of_it(section: NodeSection, directory: NodeDirectory) -> None:
+    directory.set_up("gpu1", ["a"], "1.0", 10.0)
+    directory.set_sessions("gpu1", [session("1")], 0)
+    directory.configure({"gpu1": section, "gpu2": SECTION}, 20.0)
+    node = directory.nodes["gpu1"]
+    assert (node.agents, node.version, [it["sessionId"] for it in node.sessions]) == (("a",), "1.0", ["1"])
+    # Another address may be that of another machine.
+    assert (node.up, node.since) == ((True, 10.0) if section == OTHER else (False, 20.0))
+    assert directory.set_away("gpu1", "refused", 30.0)
+
+
+def test_the_first_failure_with_another_section_is_news(directory: NodeDirectory) -> None:
+    directory.set_away("gpu1", "the token was refused", 10.0)
+    directory.configure({"gpu1": SECTION}, 20.0)
+    assert not directory.set_away("gpu1", "the token was refused", 30.0)
+    directory.configure({"gpu1": OTHER}, 40.0)
+    assert directory.set_away("gpu1", "the token was refused", 50.0)
+    assert directory.nodes["gpu1"].since == 0.0
+
+
+def test_another_source_is_believed_only_while_the_node_does_not_answer(directory: NodeDirectory) -> None:
+    directory.assume("gpu1", ["a", "/"], [session("1")], version="0.9", folders=["/srv"], more=2)
+    node = directory.nodes["gpu1"]
+    assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), 2)
+    assert directory.agent_of("gpu1", "1") == "gpu1/a"
+    directory.check_agent("gpu1/a")
+    directory.set_up("gpu1", ["b"], "1.0", 10.0)
+    directory.set_sessions("gpu1", [], 0)
+    directory.assume("gpu1", ["a"], [session("1")])
+    assert (node.agents, node.version, node.sessions) == (("b",), "1.0", [])

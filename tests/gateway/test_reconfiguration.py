@@ -14,6 +14,8 @@ from tests.doubles import make_config
 
 A, B = AgentSection(command=("a",)), AgentSection(command=("b",))
 
+NODE = NodeSection(url=parse_target("gpu.example"), token_file=Path("/token"))
+
 NOW = make_config(Path("/s"), "tcp://127.0.0.1:0", agents={"a": A, "b": B}, default_agent="a")
 
 
@@ -57,12 +59,24 @@ def test_agents_that_were_changed_or_removed_are_named_and_new_ones_are_not() ->
     assert compare(NOW, then).agents == {"a", "b"}
 
 
-def test_nodes_need_a_restart_and_their_agents_go_on_as_before() -> None:
-    node = NodeSection(url=parse_target("gpu.example"), token_file=Path("/token"))
-    now = replace(NOW, nodes={"gpu": node})
-    for then in ({}, {"gpu": replace(node, connect_timeout=1.0)}, {"gpu": node, "other": node}):
-        found = compare(now, replace(NOW, nodes=then))
-        assert (found.config, found.needs_restart, found.agents) == (now, ("nodes",), frozenset())
+@pytest.mark.parametrize(
+    ("then", "line"),
+    [
+        ({}, "nodes.gpu: removed"),
+        (
+            {"gpu": replace(NODE, token_file=Path("/other"), pin="sha256:" + "0" * 64)},
+            "nodes.gpu: changed (token_file, pin)",
+        ),
+        ({"gpu": NODE, "other": NODE}, "nodes.other: new"),
+    ],
+)
+def test_nodes_are_used_at_once_and_the_agents_of_those_that_differ_are_outdated(
+    then: dict[str, NodeSection], line: str
+) -> None:
+    found = compare(replace(NOW, nodes={"gpu": NODE}), replace(NOW, nodes=then))
+    assert (found.config.nodes, found.changed, found.needs_restart) == (then, (line,), ())
+    assert found.is_outdated("gpu/a") == ("other" not in then)
+    assert not any(map(found.is_outdated, ("a", "gpu", "other/a")))
 
 
 def test_what_needs_a_restart_is_named_and_stays_as_it_was() -> None:

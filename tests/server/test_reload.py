@@ -11,12 +11,18 @@ from typing import Any
 import pytest
 import trio
 
+from acp_gateway.client import reconnect_policy
+from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
+from acp_gateway.protocol.methods import STATUS
+from acp_gateway.server import node_watcher
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_unix
 from tests.doubles import INITIALIZE, TIMEOUT, Editor, encode, python
+from tests.server.machines import control, node_config, save_token, until_agents
+from tests.server.serving import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the own user is known by the kernel")
 
@@ -57,6 +63,10 @@ class Scene:
             f'[workspaces.w]\nroot = "{root}"\n'
             f'[agents.{agent}]\ncommand = {AGENT}\nenv = {{ MARK = "{mark}" }}\n{more}'
         )
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self.directory}/socket"
 
     async def reload(self) -> list[str]:
         """Have the files read again, and return the lines about changes."""
@@ -229,3 +239,100 @@ async def test_an_error_in_the_configuration_changes_nothing(scene: Scene) -> No
     with trio.fail_after(TIMEOUT):
         async with scene.editor() as editor:
             assert (await mark_of(editor))[0] == "1"
+
+
+# Nodes
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes are asked at once, again and again."""
+    monkeypatch.setattr(reconnect_policy, "BACKOFF_MIN", 0.001)
+    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(node_watcher, "INTERVAL", 0.01)
+
+
+def section(name: str, url: str, token: Path) -> str:
+    return f'[nodes.{name}]\nurl = "{url}"\ntoken_file = "{token}"\n'
+
+
+async def node_of(scene: Scene, name: str) -> dict[str, Any]:
+    """Return what the status says about a node."""
+    status = await request(control(scene.url), STATUS, {}, time_limit=TIMEOUT)
+    node: dict[str, Any] = {each["name"]: each for each in status["nodes"]}[name]
+    return node
+
+
+async def until_why(scene: Scene, name: str, words: str) -> None:
+    """Wait until a node is away for a cause with these words; none of them for one that is there."""
+    while words not in ((node := await node_of(scene, name))["why"] or "") or node["up"] != (not words):
+        await trio.lowlevel.checkpoint()
+
+
+async def test_nodes_can_be_added_and_removed_in_a_gateway_that_was_started_without_any(
+    scene: Scene, hurried: None, tmp_path: Path
+) -> None:
+    with trio.fail_after(TIMEOUT):
+        async with serving(node_config(tmp_path / "gpu1")) as (url,):
+            gpu1 = section("gpu1", url, tmp_path / "gpu1" / "node.token")
+            assert "no agent 'gpu1/memory'" in await scene.refusal(agent="gpu1/memory")
+            scene.write(more=gpu1)
+            assert await scene.reload() == ["nodes.gpu1: new"]
+            assert await scene.reload() == []
+            await until_agents(scene.url, "gpu1/memory")
+            async with scene.editor(agent="gpu1/memory") as editor:
+                opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+                scene.write(more=gpu1 + section("gpu2", "ws://127.0.0.1:1", tmp_path / "gpu1" / "node.token"))
+                assert await scene.reload() == ["nodes.gpu2: new"]
+                await until_why(scene, "gpu2", "cannot reach 127.0.0.1 port 1")
+                scene.write()
+                assert await scene.reload() == ["nodes.gpu1: removed", "nodes.gpu2: removed"]
+                assert "no agent 'gpu1/memory'" in await scene.refusal(agent="gpu1/memory")
+                status = await request(control(scene.url), STATUS, {}, time_limit=TIMEOUT)
+                assert status["nodes"] == []
+                # Who uses it goes on, with the directories of the node.
+                params = {"sessionId": opened["result"]["sessionId"], "prompt": [{"type": "text", "text": "x"}]}
+                await editor.send(id="p", method="session/prompt", params=params)
+                while (answer := await editor.receive()).get("id") != "p":
+                    pass
+                assert answer["result"] == {"stopReason": "end_turn"}
+                scene.write(2, root=str(scene.directory))
+                await scene.reload()
+                assert "result" in await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+            scene.write(2, more=gpu1, root=str(scene.directory))
+            assert await scene.reload() == ["nodes.gpu1: new"]
+            await until_agents(scene.url, "gpu1/memory")
+
+
+async def test_another_token_of_a_node_is_used_at_once(scene: Scene, hurried: None, tmp_path: Path) -> None:
+    with trio.fail_after(TIMEOUT):
+        async with serving(node_config(tmp_path / "gpu1")) as (url,):
+            wrong = save_token(tmp_path / "elsewhere")
+            scene.write(more=section("gpu1", url, wrong))
+            await scene.reload()
+            await until_why(scene, "gpu1", "token")
+            scene.write(more=section("gpu1", url, tmp_path / "gpu1" / "node.token"))
+            assert await scene.reload() == ["nodes.gpu1: changed (token_file)"]
+            await until_why(scene, "gpu1", "")
+            # The first connection would go on: it is replaced.
+            scene.write(more=section("gpu1", url, wrong))
+            assert await scene.reload() == ["nodes.gpu1: changed (token_file)"]
+            await until_why(scene, "gpu1", "token")
+
+
+async def test_a_node_at_another_address_serves_the_clients_that_there_are(
+    scene: Scene, hurried: None, tmp_path: Path
+) -> None:
+    with trio.fail_after(TIMEOUT):
+        async with serving(node_config(tmp_path / "one")) as (one,), serving(node_config(tmp_path / "two")) as (two,):
+            scene.write(more=section("gpu", one, tmp_path / "one" / "node.token"))
+            await scene.reload()
+            await until_agents(scene.url, "gpu/memory")
+            async with scene.editor(agent="gpu/memory") as editor:
+                await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+                scene.write(more=section("gpu", two, tmp_path / "two" / "node.token"))
+                assert await scene.reload() == ["nodes.gpu: changed (url, token_file)"]
+                await until_why(scene, "gpu", "")
+                assert (await node_of(scene, "gpu"))["url"] == two
+                opened = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
+                assert (tmp_path / "two" / "sessions" / f"{opened}.session").exists()
