@@ -19,7 +19,7 @@ from acp_gateway.cli.common import (
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 
-COLUMNS = ("NODE", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "WAITING", "CAUSE")
+COLUMNS = ("NODE", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "WAITING", "LAG", "CAUSE")
 
 
 @click.command(
@@ -36,8 +36,10 @@ COLUMNS = ("NODE", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "
 def nodes(config: Path | None, connect_timeout: float, *, as_json: bool) -> None:
     """List the nodes of the gateway that runs on this machine, one per row: state, agents, live sessions, open turns.
 
-    A node is another gateway with a section [nodes.NAME]. One that is away is listed as it was, with the cause. The
-    exit code is 6 if the gateway on this machine does not run.
+    A node is another gateway with a section [nodes.NAME]. SESSIONS and TURNS are of all who use the node, LAG is the
+    most by which its event loop was late in the last seconds; a node of another version only tells the sessions of this
+    gateway. One that is away is listed as it was, with the cause. The exit code is 6 if the gateway on this machine
+    does not run.
     """
     import trio
 
@@ -68,6 +70,8 @@ def _row(node: dict[str, Any]) -> tuple[str, ...]:
         f"{since:%Y-%m-%d %H:%M:%S} UTC",
         printable(node["version"] or "-"),
         printable(", ".join(node["agents"] or ()) or "-"),
-        *(str(node[name]) for name in ("sessions", "turns", "waiting")),
+        *(str((node.get("load") or node)[name]) for name in ("sessions", "turns")),
+        str(node["waiting"]),
+        f"{node['load']['lag'] * 1000:.0f} ms" if node.get("load") else "-",
         printable(node["why"] or "-"),
     )

@@ -55,6 +55,12 @@ _WAITING: Final = {"method": str, "title": str | None, "since": str}
 """Members of a session and of an open request, with their types. Later versions may add members; earlier ones listed
 live sessions only, without `live`."""
 
+_LOAD: Final = {"sessions": int, "turns": int, "lag": int | float}
+"""Members of the load of a gateway, with their types."""
+
+_LOAD_BOUND: Final = 1e9
+"""Upper bound of each: no gateway has as many sessions, nor was late for as many seconds."""
+
 _PROBLEM_SIZE: Final = 1000
 """Characters of a problem that are shown: enough for several causes with their paths."""
 
@@ -69,6 +75,8 @@ class Listing:
     """Number of further sessions, none of them live and all used longer ago."""
     problems: tuple[str, ...] = ()
     """Current problems of the gateway, one line each, escaped for terminals."""
+    load: Mapping[str, float] | None = None
+    """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
 
 
 async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
@@ -143,7 +151,21 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         [session for session in result["sessions"] if destination.agent in (None, session["agent"])],
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
+        _load(result.get("load")),
     )
+
+
+def _load(value: Any) -> dict[str, float] | None:
+    """Return the load in a list of sessions; None if it is none."""
+    if not isinstance(value, dict):
+        return None
+    load: dict[str, float] = {}
+    for name, kind in _LOAD.items():
+        number = value.get(name)
+        if not isinstance(number, kind) or isinstance(number, bool) or not 0 <= number < _LOAD_BOUND:
+            return None
+        load[name] = number
+    return load
 
 
 async def make_code(

@@ -1,7 +1,7 @@
 """Answers the requests of control connections: sessions, rights, codes for browsers, the gateway's state, reload."""
 
 import time
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -99,6 +99,8 @@ class ControlContext:
     """None for a connection that may not ask for them."""
     merge: MergeNodes | None = None
     """Adds the sessions of nodes to a list; None without any."""
+    load: Callable[[], dict[str, Any]] | None = None
+    """Returns the load of the gateway; None for a connection that is not told."""
 
 
 async def serve_control_channel(
@@ -148,6 +150,8 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
         listed = list_sessions(scope, context)
         if context.merge is not None:
             listed = await context.merge(scope, context.agents, listed)
+        if context.load is not None:
+            listed["load"] = context.load()
         return jsonrpc.result(message.id, listed), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
@@ -194,6 +198,13 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
         is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
+
+
+def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
+    """Return the load of a gateway in its own agents, of all identities; `lag` is that of its event loop."""
+    # Agents with a slash in their names are those of nodes.
+    sessions = [session for hub in hubs if "/" not in hub.name for session in hub.multiplexer.sessions]
+    return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
 
 
 def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[str, Any]]:

@@ -15,14 +15,14 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Client, Role
 from acp_gateway.errors import AccessError, AgentError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.access_view import UsableAgents, describe_access
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.connection import DialAgent, run_listening_agent
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
-from acp_gateway.gateway.attachment import BUG, NO_TAPE, Disconnect
+from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import ControlConnection, ControlContext, Operations, serve_control_channel
+from acp_gateway.gateway.control_channel import Operations
+from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
@@ -43,7 +43,6 @@ from acp_gateway.gateway.resumption import (
 )
 from acp_gateway.gateway.session_changes import SessionChanges
 from acp_gateway.gateway.session_view import SessionViews
-from acp_gateway.gateway.sign_in_codes import SignInCodes
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
@@ -228,7 +227,7 @@ class Gateway:
         """
         self.bound(stream, grant.role)
         if grant.connect_request.control:
-            await self._serve_control(stream, grant)
+            await serve_control(self, stream, grant)
             return
         hub = self._find_hub(grant)
         if hub is None:
@@ -314,38 +313,6 @@ class Gateway:
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
         self.bound(stream, resumption.link.client.role)
         await serve_resumed(stream, resumption)
-
-    async def _serve_control(self, stream: MaintainedStream, grant: Grant) -> None:
-        """Serve a connection that asks the gateway itself, about what its token may join."""
-        access = grant.access
-        connection = ControlConnection(access)
-        wanted = grant.connect_request.agent
-        agents = UsableAgents(grant, self.config, wanted)
-        codes = SignInCodes(grant, self.registry, self.browsers, self.audit_throttle, self.config.listen)
-        context = ControlContext(
-            self.registry,
-            agents,
-            lambda: self.hubs,
-            lambda: self.storage.problem,
-            codes.make,
-            lambda: describe_access(grant, self.config, self.admissions.names),
-            self.operations if access.is_own_user else None,
-            self.admissions.merge_nodes,
-        )
-        self.control_streams.add(stream)
-        try:
-            with connection.scope, self.connections.watched(connection):
-                limiter = self.connections.rate_limiter(
-                    access.identity, guest=grant.scope.guest, observer=access.role == "observer"
-                )
-                connection.disconnect = await serve_control_channel(stream, grant.scope, context, limiter.charge)
-        except Exception:
-            connection.disconnect = BUG
-            raise
-        finally:
-            self.control_streams.discard(stream)
-            with trio.CancelScope(shield=True):
-                await stream.aclose(connection.disconnect.code, connection.disconnect.text)
 
     def _find_hub(self, grant: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""
@@ -444,5 +411,5 @@ class Gateway:
         while True:
             due = trio.current_time() + REVOCATION_INTERVAL
             await trio.sleep_until(due)
-            self.metrics.event_loop_lag.observe(trio.current_time() - due)
+            self.metrics.observe_lag(trio.current_time() - due)
             self.connections.enforce()

@@ -5,7 +5,7 @@ connections, are not counted here but read when the metrics are.
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final, get_args
 
@@ -31,6 +31,9 @@ WAIT_BOUNDS: Final = (1.0, 3.0, 10.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 14400.0
 LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Seconds: an idle event loop is late by less than the first."""
 
+LATEST_LAGS: Final = 5
+"""Number of values, one a second, of which other gateways are told the largest: as many seconds as between two lists.
+"""
 
 _NOT_RESUMED: Final = (LinkGone, LinkExpired, TooFarBehind)
 
@@ -92,6 +95,7 @@ class Metrics:
         """Attempts to resume a link, by result."""
         self.event_loop_lag = Histogram(LAG_BOUNDS)
         """Seconds that the event loop was late, once a second."""
+        self._latest_lags: deque[float] = deque([0.0], LATEST_LAGS)
 
     def add_agents(self, names: Iterable[str]) -> None:
         """Count the events of these agents too, from zero: else the first of a kind would not show as an increase."""
@@ -101,6 +105,16 @@ class Metrics:
             self.decision_wait.setdefault(name, Histogram(WAIT_BOUNDS))
             self.agent_starts.update({name: 0})
             self.agent_exits.update({(name, how): 0 for how in (*get_args(End), NOT_STARTED)})
+
+    @property
+    def recent_lag(self) -> float:
+        """The most of the last seconds by which the event loop was late."""
+        return max(self._latest_lags)
+
+    def observe_lag(self, seconds: float) -> None:
+        """Count by how much the event loop was late, once a second."""
+        self.event_loop_lag.observe(seconds)
+        self._latest_lags.append(seconds)
 
     def count_hook_event(self, event: HookEvent) -> None:
         """Count the end of a turn."""

@@ -57,6 +57,11 @@ class Node:
     """Its sessions, as it has described them last; see `docs/wire.md`."""
     more: int = 0
     """Number of its sessions that are not among these."""
+    load: Mapping[str, float] | None = None
+    """Its live `sessions` and open `turns`, of all identities, and the `lag` of its event loop in seconds; None
+    while it is away, and if it does not tell."""
+    seen: float | None = None
+    """Time of its last answer, in seconds since 1970."""
 
     @property
     def away(self) -> str:
@@ -131,7 +136,7 @@ class NodeDirectory:
         elif section != before:
             self.sections[name] = section
             if node.up and section.url != before.url:
-                node.up, node.since = False, now
+                node.up, node.since, node.load = False, now, None
             # The result of the first attempt is news.
             node.why = "" if node.up else _NOT_REACHED
 
@@ -141,7 +146,7 @@ class NodeDirectory:
         was_up, before = node.up, node.agents
         if not node.up:
             node.since = now
-        node.up, node.why = True, ""
+        node.up, node.why, node.seen = True, "", now
         self._describe(node, agents, version, folders)
         return not was_up or node.agents != before
 
@@ -151,8 +156,12 @@ class NodeDirectory:
         news = node.up or node.why == _NOT_REACHED
         if node.up:
             node.since = now
-        node.up, node.why = False, printable(why)
+        node.up, node.why, node.load = False, printable(why), None
         return news
+
+    def set_load(self, name: str, load: Mapping[str, float] | None) -> None:
+        """Note the load of a node, as it has told it with its sessions."""
+        self.nodes[name].load = load
 
     def set_sessions(self, name: str, sessions: Sequence[Mapping[str, Any]], more: int) -> None:
         """Note which sessions a node has. Its live ones and the latest others are kept, `MAX_SESSIONS` at most.
@@ -170,6 +179,7 @@ class NodeDirectory:
         version: str = "",
         folders: Sequence[str] = (),
         more: int = 0,
+        load: Mapping[str, float] | None = None,
     ) -> None:
         """Note what another source than the node itself has about it. While the node answers, its own word counts.
 
@@ -180,6 +190,7 @@ class NodeDirectory:
             return
         self._describe(node, agents, version, folders)
         self._keep_sessions(node, sessions, more)
+        node.load = load
 
     def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
         node.agents = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]
@@ -216,6 +227,7 @@ class NodeDirectory:
                 "sessions": sum(it.get("live") is not False for it in node.sessions),
                 "turns": sum(bool(it["turn"]) for it in node.sessions),
                 "waiting": sum(bool(it["waiting"]) for it in node.sessions),
+                "load": None if node.load is None else dict(node.load),
             }
             for node in self.nodes.values()
         ]

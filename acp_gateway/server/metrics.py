@@ -110,6 +110,8 @@ class _GatewayCollector:
         if directory is not None:
             nodes = [((name,), int(node.up)) for name, node in directory.nodes.items()]
             yield _gauge("node_up", "1 while a node answers", ("node",), nodes)
+            seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
+            yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
         yield _gauge("storage_problem", "1 while the storage fails", (), [((), int(problem))])
 
     def _counts(self) -> "Iterator[Metric]":

@@ -139,6 +139,7 @@ class NodeWatcher:
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)
         self._directory.set_sessions(name, overview.listing.sessions, overview.listing.more)
+        self._directory.set_load(name, overview.listing.load)
         _report(watch)
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:

@@ -12,7 +12,9 @@ from tests.doubles import run_command as run
 UP = {"name": "gpu1", "url": "wss://gpu1:7443/acp", "up": True, "since": "2026-11-22T09:00:00Z", "why": None}
 AWAY = {"name": "gpu2", "url": "wss://gpu2:7443/acp", "up": False, "since": "2026-11-22T10:00:00Z"}
 NODES: list[dict[str, Any]] = [
-    UP | {"version": "1.2.3", "agents": ["opencode", "claude"], "sessions": 3, "turns": 2, "waiting": 1},
+    UP
+    | {"version": "1.2.3", "agents": ["opencode", "claude"], "sessions": 3, "turns": 2, "waiting": 1}
+    | {"load": {"sessions": 7, "turns": 5, "lag": 0.0123}},
     AWAY | {"why": "no\x1b answer", "version": None, "agents": None, "sessions": 0, "turns": 0, "waiting": 0},
 ]
 
@@ -35,9 +37,15 @@ def test_nodes_are_rows_with_state_and_cause(config: Path, answer: dict[str, Any
     assert shown.exit_code == 0
     assert shown.stdout.startswith("NODE ")
     assert [" ".join(line.split()) for line in shown.stdout.splitlines()[1:]] == [
-        "gpu1 up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 3 2 1 -",
-        r"gpu2 away 2026-11-22 10:00:00 UTC - - 0 0 0 no\x1b answer",
+        "gpu1 up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms -",
+        r"gpu2 away 2026-11-22 10:00:00 UTC - - 0 0 0 - no\x1b answer",
     ]
+
+
+def test_a_node_that_tells_no_load_has_the_sessions_of_this_gateway(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = [NODES[0] | {"load": None}]
+    row = run("nodes", "--config", config).stdout.splitlines()[1]
+    assert " ".join(row.split()).endswith("opencode, claude 3 2 1 - -")
 
 
 def test_nodes_as_json_are_the_answer(config: Path, answer: dict[str, Any]) -> None:

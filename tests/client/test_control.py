@@ -251,6 +251,25 @@ async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tm
     assert found == Listing([SESSION], 7, ("the disk is \\x1b[2Jfull", "x" * 1000))
 
 
+LOAD: dict[str, Any] = {"sessions": 3, "turns": 1, "lag": 0.25}
+
+
+@pytest.mark.parametrize(
+    ("told", "returned"),
+    [
+        (LOAD | {"later": 1}, LOAD),
+        ([], None),
+        (LOAD | {"turns": None}, None),
+        (LOAD | {"lag": True}, None),
+        (LOAD | {"lag": -1}, None),
+        (LOAD | {"sessions": 1 << 64}, None),
+    ],
+)
+async def test_the_load_of_a_gateway_is_returned_if_it_is_one(told: object, returned: object, tmp_path: Path) -> None:
+    async with gateway(tmp_path, listing([], load=told)) as destination:
+        assert (await list_sessions(destination, time_limit=TIMEOUT)).load == returned
+
+
 async def test_sessions_of_an_earlier_gateway_are_understood_which_has_live_ones_only(tmp_path: Path) -> None:
     told = [{name: SESSION[name] for name in SESSION if name not in ("live", "updatedAt")}]
     async with gateway(tmp_path, listing(told)) as destination:

@@ -8,7 +8,7 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.attachment import BUG, Disconnect
-from acp_gateway.gateway.metrics import Histogram, Metrics
+from acp_gateway.gateway.metrics import LATEST_LAGS, Histogram, Metrics
 from acp_gateway.transports.streams import CloseReason
 
 
@@ -82,3 +82,13 @@ def test_starts_and_ends_of_agents_are_counted_and_other_events_are_not(metrics:
 def test_the_end_of_a_client_is_counted_by_a_word(disconnect: Disconnect | None, reason: str, metrics: Metrics) -> None:
     metrics.count_detached(disconnect)
     assert +metrics.detached == {reason: 1}
+
+
+def test_the_recent_lag_is_the_largest_of_the_latest_values(metrics: Metrics) -> None:
+    assert metrics.recent_lag == 0.0
+    for seconds in (0.5, 0.001, *(0.002,) * (LATEST_LAGS - 2)):
+        metrics.observe_lag(seconds)
+    assert metrics.recent_lag == 0.5
+    metrics.observe_lag(0.001)
+    assert metrics.recent_lag == 0.002
+    assert sum(metrics.event_loop_lag.counts) == LATEST_LAGS + 1

@@ -171,3 +171,17 @@ def test_another_source_is_believed_only_while_the_node_does_not_answer(director
     directory.set_sessions("gpu1", [], 0)
     directory.assume("gpu1", ["a"], [session("1")])
     assert (node.agents, node.version, node.sessions) == (("b",), "1.0", [])
+
+
+def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDirectory) -> None:
+    load = {"sessions": 3, "turns": 1, "lag": 0.004}
+    assert not directory.nodes["gpu1"].seen
+    directory.set_up("gpu1", [], "1.0", 10.0)
+    directory.set_load("gpu1", load)
+    directory.set_up("gpu1", [], "1.0", 20.0)
+    assert [node["load"] for node in directory.describe()] == [load, None]
+    directory.set_away("gpu1", "cut", 30.0)
+    assert [node["load"] for node in directory.describe()] == [None, None]
+    assert directory.nodes["gpu1"].seen == 20.0
+    directory.assume("gpu1", [], [], load=load)
+    assert [node["load"] for node in directory.describe()] == [load, None]

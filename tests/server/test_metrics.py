@@ -240,8 +240,10 @@ async def test_what_may_be_counted_is_at_zero_from_the_start(gateway: EchoingGat
 async def test_a_node_is_up_while_it_answers(tmp_path: Path, serving_gateway: Gateway) -> None:
     section = NodeSection(url=parse_target("wss://gpu.example"), token_file=tmp_path / "token")
     directory = serving_gateway.admissions.directory = NodeDirectory({"gpu1": section, "gpu2": section}, 0.0)
-    directory.set_up("gpu1", [], "1.0", 0.0)
-    assert scrape(serving_gateway)["acp_gateway_node_up"] == {labels(node="gpu1"): 1}
+    directory.set_up("gpu1", [], "1.0", 1_000_000_000.0)
+    shown = scrape(serving_gateway)
+    assert shown["acp_gateway_node_up"] == {labels(node="gpu1"): 1}
+    assert shown["acp_gateway_node_seen_timestamp_seconds"] == {labels(node="gpu1"): 1_000_000_000}
 
 
 # The library

@@ -419,6 +419,10 @@ async def test_the_status_describes_all_nodes_and_a_node_that_is_away_does_not_m
             assert (up["name"], up["url"], up["up"], up["why"]) == ("gpu1", url, True, None)
             assert (up["version"], up["agents"]) == (__version__, ["memory"])
             assert (up["sessions"], up["turns"], up["waiting"]) == (1, 0, 0)
+            lag = up["load"].pop("lag")
+            assert up["load"] == {"sessions": 1, "turns": 0}
+            assert isinstance(lag, int | float)
+            assert away["load"] is None
             assert (away["up"], away["version"], away["agents"], away["sessions"]) == (False, None, None, 0)
             assert away["why"]
             token = save_token(tmp_path / "front", "token").read_text()
