@@ -161,7 +161,8 @@ class ClientScript:
         """Match a line of the agent in the fixture with what came; return False to wait for more."""
         if line.kind == REQUEST and not self._is_deferred(self._at):
             return True
-        found = next((each for each in self._unmatched if each.method == line.method), None)
+        alike = (each for each in self._unmatched if (each.kind, each.method) == (line.kind, line.method))
+        found = next(alike, None)
         if found is not None:
             self._unmatched.remove(found)
             if line.kind == REQUEST:

@@ -99,7 +99,8 @@ def judge_sessions(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
     found = False
     for scenario, dialogue in dialogues.items():
         results = [exchange.response for exchange in dialogue.exchanges("session/new", outgoing=True)]
-        known = {each.result.get("sessionId") for each in results if each is not None and isinstance(each.result, dict)}
+        # A list: an id of the wrong type may have no hash.
+        known = [each.result.get("sessionId") for each in results if each is not None and isinstance(each.result, dict)]
         for line in dialogue.of(outgoing=outgoing):
             # A client may know of older sessions.
             if known and line.method and "sessionId" in line.params and line.method not in OF_OLDER_SESSIONS:

@@ -1,7 +1,9 @@
-"""Dialogues for the tests of judges, written as messages."""
+"""Dialogues for the tests of judges, written as messages, and with random faults."""
 
 import json
+from collections.abc import Sequence
 from importlib.resources import files
+from random import Random
 from typing import Any
 
 from acp_gateway.conformance.dialogue import Dialogue, Line
@@ -23,3 +25,26 @@ def fixture_names() -> list[str]:
     """Return the names of the bundled fixtures, without their suffix."""
     folder = files("acp_gateway.conformance") / "fixtures"
     return sorted(path.name.removesuffix(".jsonl") for path in folder.iterdir() if path.name.endswith(".jsonl"))
+
+
+_JUNK: tuple[Any, ...] = (None, True, 0, 1.5, -1, 10**30, "", "x", "\ud800", [], {}, [1], {"a": 1}, [[]])
+
+
+def with_faults(lines: Sequence[Line], seed: int, *, outgoing: bool) -> tuple[Line, ...]:
+    """The lines of a dialogue, of which the program on one side gets some wrong, and some are missing."""
+    random, found = Random(seed), []  # noqa: S311 - the same for the same seed.
+    for line in lines:
+        if line.outgoing is outgoing and line.value is not None and random.random() < 0.5:
+            text = json.dumps(_spoilt(line.value, random)).encode()
+            line = Line(outgoing, text, line.seconds)
+        if random.random() < 0.95:
+            found.append(line)
+    return tuple(found)
+
+
+def _spoilt(value: Any, random: Random) -> Any:
+    if random.random() < 0.06:
+        return random.choice(_JUNK)
+    if isinstance(value, dict):
+        return {name: _spoilt(member, random) for name, member in value.items() if random.random() > 0.03}
+    return [_spoilt(element, random) for element in value] if isinstance(value, list) else value

@@ -4,10 +4,14 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.conformance.agent_script import AgentScript
 from acp_gateway.conformance.dialogue import Line
-from acp_gateway.conformance.scenarios import load_fixture
+from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, Scenario, load_fixture
+from tests.conformance.dialogues import with_faults
+from tests.fuzz.effort import effort
 
 
 def opened(fixture: str, chunk: str | None = None, cwd: str = "/w") -> AgentScript:
@@ -132,3 +136,13 @@ def test_a_script_is_done_after_its_last_turn(fixture: str) -> None:
 
 def test_no_turn_ends_without_a_line_of_the_client() -> None:
     assert AgentScript([Line(True, b'{"id":1,"method":"session/prompt"}')]).done is False
+
+
+@given(st.sampled_from(CLIENT_SCENARIOS), st.integers(0, 2**32))
+@effort(100)
+def test_a_client_with_random_faults_never_ends_the_script_by_an_error(scenario: Scenario, seed: int) -> None:
+    lines = load_fixture(scenario.fixture)
+    script = AgentScript(lines)
+    for line in with_faults(lines, seed, outgoing=True):
+        if line.outgoing:
+            script.receive(line.text)

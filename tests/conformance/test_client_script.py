@@ -3,8 +3,13 @@
 import json
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from acp_gateway.conformance.client_script import ClientScript
-from acp_gateway.conformance.scenarios import load_fixture
+from acp_gateway.conformance.scenarios import SCENARIOS, Scenario, load_fixture
+from tests.conformance.dialogues import with_faults
+from tests.fuzz.effort import effort
 
 
 def started(fixture: str, prompt: str | None = None, **capabilities: Any) -> tuple[ClientScript, list[dict[str, Any]]]:
@@ -96,3 +101,21 @@ def test_hostile_lines_never_raise() -> None:
     for text in (b"", b"\xff", b"[]", b'{"id":2}', b'{"id":[],"method":"session/request_permission","params":[]}'):
         script.receive(text)
     assert permission(script, "no list")["result"] == {"outcome": {"outcome": "cancelled"}}
+
+
+def test_a_notification_is_not_taken_for_the_request_of_that_method() -> None:
+    script, _ = started("permission-cancelled")
+    said(script, method="session/update", params={"sessionId": "present", "update": {}})
+    assert said(script, method="session/request_permission", params={"sessionId": "present"}) == []
+    assert script.waiting_for == "session/request_permission"
+
+
+@given(st.sampled_from(SCENARIOS), st.integers(0, 2**32))
+@effort(100)
+def test_an_agent_with_random_faults_never_ends_the_script_by_an_error(scenario: Scenario, seed: int) -> None:
+    lines = load_fixture(scenario.fixture)
+    script = ClientScript(lines, "/work")
+    script.begin()
+    for line in with_faults(lines, seed, outgoing=False):
+        if not line.outgoing:
+            script.receive(line.text)

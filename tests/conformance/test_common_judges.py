@@ -10,6 +10,7 @@ from acp_gateway.conformance.common_judges import (
     judge_not_answered,
     judge_not_found,
     judge_paths,
+    judge_sessions,
     judge_stream,
 )
 from acp_gateway.conformance.dialogue import Dialogue, Fault, Line
@@ -21,6 +22,15 @@ def test_a_program_that_wrote_nothing_shows_nothing() -> None:
         verdict = judge({"s": Dialogue()}, outgoing=False)
         assert verdict is not None
         assert verdict.outcome == "not shown"
+
+
+def test_a_session_id_of_the_wrong_type_is_compared_as_any_other() -> None:
+    new = out(id=1, method="session/new", params={})
+    talk = dialogue(new, into(id=1, result={"sessionId": []}), into(method="a", params={"sessionId": []}))
+    assert judge_sessions({"s": talk}, outgoing=False) is None
+    talk = dialogue(new, into(id=1, result={"sessionId": "s"}), into(method="a", params={"sessionId": {}}))
+    with pytest.raises(Fault, match=r"the session \{\} was never opened"):
+        judge_sessions({"s": talk}, outgoing=False)
 
 
 def test_too_much_output_is_a_fault_of_the_stream() -> None:

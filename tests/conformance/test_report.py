@@ -1,10 +1,19 @@
 """Reports: the text of the checked program is escaped and cut in each of them."""
 
 import json
+from collections.abc import Sequence
 from xml.etree import ElementTree as ET
 
-from acp_gateway.conformance.dialogue import Check, Verdict
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.conformance import agent_checks, client_checks
+from acp_gateway.conformance.dialogue import Check, Dialogue, Verdict
 from acp_gateway.conformance.report import as_json, as_junit, has_failed, judge, rows, shown, summary
+from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, Scenario, load_fixture
+from tests.conformance.dialogues import with_faults
+from tests.fuzz.effort import effort
 
 MUST = Check("a", "MUST", "S", "the rule", lambda _: None)
 SHOULD = Check("b", "SHOULD", "S", "the rule", lambda _: None)
@@ -49,3 +58,21 @@ def test_junit_is_well_formed_with_one_failure_for_a_must() -> None:
 
 def test_each_check_is_judged_once() -> None:
     assert judge([MUST, SHOULD], {}) == [(MUST, Verdict("passed")), (SHOULD, Verdict("passed"))]
+
+
+@pytest.mark.parametrize(
+    ("checks", "scenarios", "outgoing"),
+    [(agent_checks.CHECKS, SCENARIOS, False), (client_checks.CHECKS, CLIENT_SCENARIOS, True)],
+)
+@given(seed=st.integers(0, 2**32))
+@effort(15)
+def test_messages_with_random_faults_are_judged_without_an_error(
+    checks: Sequence[Check], scenarios: Sequence[Scenario], seed: int, *, outgoing: bool
+) -> None:
+    dialogues = {
+        scenario.name: Dialogue(with_faults(load_fixture(scenario.fixture), seed + number, outgoing=outgoing))
+        for number, scenario in enumerate(scenarios)
+    }
+    results = judge(checks, dialogues)
+    ET.fromstring(as_junit(results, "suite"))  # noqa: S314 - it is written here.
+    assert len(rows(results)) >= len(checks)
