@@ -57,7 +57,10 @@ async def keep_single_keys() -> None:
 
 
 async def read_keys(handle: Callable[[str], None]) -> None:
-    """Pass on characters as they are typed, until the terminal is gone, but not those of escape sequences."""
+    """Pass on characters as they are typed one by one, until the terminal is gone.
+
+    Several that come at once are an escape sequence, or a paste, whose letters are no keys.
+    """
     fd = sys.stdin.fileno()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while True:
@@ -68,9 +71,9 @@ async def read_keys(handle: Callable[[str], None]) -> None:
             return
         if not data:
             return
-        if not data.startswith(b"\x1b"):
-            for character in decoder.decode(data):
-                handle(character)
+        typed = decoder.decode(data)
+        if len(typed) == 1 and typed != "\x1b":
+            handle(typed)
 
 
 async def write_text(text: str) -> None:

@@ -134,15 +134,15 @@ class ControlFeed:
 
 
 async def _list(stream: MaintainedStream, destination: Destination) -> Listing:
-    with trio.move_on_after(ATTEMPT_TIMEOUT):
-        return read_listing(destination, await exchange(stream, destination, SESSIONS, {}))
-    raise Unreachable(f"{destination.address}: no answer")
+    return read_listing(destination, await _ask(stream, destination, SESSIONS))
 
 
 async def _rights(stream: MaintainedStream, destination: Destination) -> Rights:
     """Ask for the rights of the credential; gateways of earlier versions do not know the request."""
     try:
-        result = await exchange(stream, destination, ACCESS, {})
+        result = await _ask(stream, destination, ACCESS)
+    except Unreachable:
+        raise
     except GatewayError:
         return Rights()
     if not isinstance(result, dict):
@@ -153,3 +153,10 @@ async def _rights(stream: MaintainedStream, destination: Destination) -> Rights:
     folders = tuple(map(str, told)) if isinstance(told, list) else ()
     default, version = str(result.get("defaultAgent", "")), str(result.get("version", ""))
     return Rights(str(result.get("role", "")), names, default, folders, version)
+
+
+async def _ask(stream: MaintainedStream, destination: Destination, method: str) -> Any:
+    """Return the result of a request. Raises as `exchange`, and `Unreachable` if it takes too long."""
+    with trio.move_on_after(ATTEMPT_TIMEOUT):
+        return await exchange(stream, destination, method, {})
+    raise Unreachable(f"{destination.address}: no answer")

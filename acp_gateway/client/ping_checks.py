@@ -73,13 +73,25 @@ def judge_name(host: str, outcome: list[str] | Exception, seconds: float) -> Lin
     if isinstance(outcome, list):
         return ok("name", f"{host} is {', '.join(outcome[:4])}", seconds)
     if isinstance(outcome, UnicodeError):
-        return fault("name", f"no host can have the name {host!r}", "correct it in hosts.toml, or give another HOST", 6)
+        return fault(
+            "name",
+            f"no host can have the name {host!r}",
+            "correct it in hosts.toml, or give another HOST",
+            Unreachable.exit_code,
+        )
     if isinstance(outcome, Silent):
         limit = f"{outcome.args[0]:g}"
-        return fault("name", f"no name server answered within {limit} s", "is this machine online, and its VPN up?", 6)
+        return fault(
+            "name",
+            f"no name server answered within {limit} s",
+            "is this machine online, and its VPN up?",
+            Unreachable.exit_code,
+        )
     again = isinstance(outcome, socket.gaierror) and outcome.errno == socket.EAI_AGAIN
     if again:
-        return fault("name", f"the name server can't answer for {host} now", "is this machine online?", 6)
+        return fault(
+            "name", f"the name server can't answer for {host} now", "is this machine online?", Unreachable.exit_code
+        )
     return fault(
         "name",
         f"no address is known for {host}",
@@ -112,7 +124,9 @@ def judge_port(address: Address, outcome: str | Exception, seconds: float) -> Li
             Unreachable.exit_code,
         )
     if number in _ROUTELESS:
-        return fault("port", f"there is no route to {place}", "is this machine online, and the VPN up?", 6)
+        return fault(
+            "port", f"there is no route to {place}", "is this machine online, and the VPN up?", Unreachable.exit_code
+        )
     return fault("port", f"cannot reach {place}: {outcome}", "is the address right?", Unreachable.exit_code)
 
 
@@ -169,11 +183,20 @@ def judge_tls(address: Address, outcome: TlsFacts | Exception, seconds: float, n
         return ok("TLS", f"{name}, the certificate is trusted, until {outcome.end:%Y-%m-%d}", seconds)
     if isinstance(outcome, Silent):
         text = f"no TLS handshake with {address.host} port {address.port} within {outcome.args[0]:g} s"
-        return fault("TLS", text, "is another program at this port? The gateway's port is usually 7443", 6)
+        return fault(
+            "TLS", text, "is another program at this port? The gateway's port is usually 7443", Unreachable.exit_code
+        )
     if isinstance(outcome, TrustError):
-        return fault("TLS", str(outcome), f"{show} prints the pin to trust; acp-gateway pair fetches it", 5)
+        return fault(
+            "TLS", str(outcome), f"{show} prints the pin to trust; acp-gateway pair fetches it", TrustError.exit_code
+        )
     if isinstance(outcome, ProtocolError):
-        return fault("TLS", str(outcome), f"use the port of [[listen]] in the gateway's config.toml; {show}", 7)
+        return fault(
+            "TLS",
+            str(outcome),
+            f"use the port of [[listen]] in the gateway's config.toml; {show}",
+            ProtocolError.exit_code,
+        )
     code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
     return fault("TLS", str(outcome), "is another program at this port? The gateway's port is usually 7443", code)
 
@@ -186,7 +209,7 @@ def judge_token(outcome: Mapping[str, Any] | Refused | Exception, seconds: float
         return [ok("token", "it is accepted; this gateway is too old to tell what it allows", seconds)]
     if isinstance(outcome, Silent):
         text = f"the server did not answer within {outcome.args[0]:g} s"
-        return [fault("token", text, "is it an acp-gateway? Its log says more; ping again", 6)]
+        return [fault("token", text, "is it an acp-gateway? Its log says more; ping again", Unreachable.exit_code)]
     remedy = "acp-gateway pair [USER@]HOST fetches a new token" if isinstance(outcome, Unauthorized) else ""
     code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
     if isinstance(outcome, ProtocolError):
@@ -232,10 +255,17 @@ def judge_agent(name: str | None, outcome: Mapping[str, Any] | Refused | Excepti
     there = "on the gateway's machine"
     if isinstance(outcome, Silent):
         text = f"{shown} has not answered initialize for {format_seconds(outcome.args[0])}"
-        return fault("agent", text, f"does its command speak ACP? {there}: acp-gateway check-agent -- COMMAND", 8)
+        return fault(
+            "agent",
+            text,
+            f"does its command speak ACP? {there}: acp-gateway check-agent -- COMMAND",
+            AgentError.exit_code,
+        )
     if isinstance(outcome, Refused):
         text = f"{shown} does not start: {outcome.message}"
-        return fault("agent", text, f"{there}: acp-gateway doctor, and acp-gateway check-agent -- COMMAND", 8)
+        return fault(
+            "agent", text, f"{there}: acp-gateway doctor, and acp-gateway check-agent -- COMMAND", AgentError.exit_code
+        )
     code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
     remedy = f"{there}: acp-gateway doctor"
     if isinstance(outcome, AgentError):
@@ -252,7 +282,12 @@ def judge_session(folder: str, remote: str, outcome: str | Refused | Exception, 
         return ok("session", f"opens in {place}; {outcome}", seconds)
     if isinstance(outcome, Silent):
         text = f"the agent has not opened a session for {format_seconds(outcome.args[0])}"
-        return fault("session", text, "does the agent wait for a login or the network? Its log is that of serve", 8)
+        return fault(
+            "session",
+            text,
+            "does the agent wait for a login or the network? Its log is that of serve",
+            AgentError.exit_code,
+        )
     if isinstance(outcome, Exception):
         code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
         return fault("session", str(outcome), "acp-gateway doctor on the gateway's machine", code)
@@ -273,7 +308,12 @@ def judge_session(folder: str, remote: str, outcome: str | Refused | Exception, 
             remedy = "give --map LOCAL=REMOTE with a folder of a workspace, or maps in hosts.toml"
         return fault("session", outcome.message, remedy, code)
     if reason == "too_many_sessions":
-        return fault("session", outcome.message, "acp-gateway sessions lists them; close some in an editor", 4)
+        return fault(
+            "session",
+            outcome.message,
+            "acp-gateway sessions lists them; close some in an editor",
+            AccessError.exit_code,
+        )
     if outcome.code == AUTH_REQUIRED:
         remedy = "log the agent in on the gateway's machine, as its user, then ping again"
         return fault("session", outcome.message, remedy, AgentError.exit_code)

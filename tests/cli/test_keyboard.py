@@ -69,8 +69,8 @@ async def test_single_keys_are_set_again_when_the_process_continues(monkeypatch:
             nursery.cancel_scope.cancel()
 
 
-async def test_keys_are_characters_and_escape_sequences_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    typed = iter((b"y", b"\x1b[A", "ü1".encode()))
+async def test_keys_are_single_characters_without_pastes_and_escape_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = iter((b"y", b"\x1b[A", b"\x1b", b"no, yes", "ü".encode(), b"1"))
     read = ""
     with keyboard(monkeypatch) as person, single_keys(), trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as nursery:

@@ -131,6 +131,12 @@ async def test_a_connection_without_answers_is_replaced(autojump_clock: MockCloc
         assert len(scene.lost) == 1
 
 
+async def test_a_gateway_that_never_answers_is_unreachable(autojump_clock: MockClock) -> None:
+    async with following(Scene(silent=True)) as scene:
+        await trio.sleep(ATTEMPT_TIMEOUT + 1)
+        assert isinstance(scene.end, Unreachable)
+
+
 @pytest.mark.parametrize("error", [Unreachable("no answer"), Forbidden("no")])
 async def test_the_first_failure_ends_it(error: GatewayError, autojump_clock: MockClock) -> None:
     async with following(Scene(failures=[error])) as scene:
