@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from acp_gateway.cli.common import check_finite, examples, plain_option
+from acp_gateway.cli.common import check_finite, examples, json_option, plain_option, print_json, print_table
 
 if TYPE_CHECKING:
     from acp_gateway.conformance.dialogue import Check, Dialogues
@@ -34,7 +34,7 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
             help="Maximum output in one dialogue, 256 more for each message; the largest prompt or update has 2 MiB.",
         ),
         plain_option,
-        click.option("--json", "as_json", is_flag=True, help="Print the results as JSON."),
+        json_option,
         click.option(
             "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Write the results as JUnit's XML, too."
         ),
@@ -184,9 +184,6 @@ def check_client(
 
 def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit: Path | None, *, as_json: bool) -> int:
     """Judge dialogues, write and print the results, and return the exit code."""
-    import json
-
-    from acp_gateway.cli.common import print_table
     from acp_gateway.conformance import report
     from acp_gateway.errors import ConfigError
 
@@ -197,7 +194,7 @@ def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit
         except OSError as error:
             raise ConfigError(f"cannot be written: {error.strerror}", file=str(junit)) from None
     if as_json:
-        click.echo(json.dumps(report.as_json(results), indent=2))
+        print_json(report.as_json(results))
     else:
         print_table(report.HEADS, report.rows(results))
         click.echo(report.summary(results), err=True)
