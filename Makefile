@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -13,6 +13,7 @@ help:
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
 	@echo 'make test-js       test the modules of the page that need no browser; needs Node.js 18 or newer'
 	@echo 'make test-web      test the page, its modules first, then in a browser; ARGS="-k permission" runs a few'
+	@echo 'make test-cluster  run the tests of clusters with Redis or Valkey on loopback; ARGS="-k epoch" runs a few'
 	@echo 'make screenshots   take the pictures of the page in docs/pictures'
 	@echo 'make vendor-check  compare the libraries of the page with those on npm'
 	@echo 'make interop       run SDKs, agents and clients of others with the gateway; ARGS="-k python" runs a few'
@@ -60,6 +61,10 @@ test-hostile: $(VENV)/has-test
 need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
 	{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install --yes --no-install-recommends $(2); } >/dev/null 2>&1 </dev/null || \
 	{ echo '$(3) needs $(firstword $(1)), in Debian: apt-get install $(2)' >&2; exit 1; }
+
+test-cluster: $(VENV)/has-test
+	$(call need,redis-server valkey-server,redis-server,make test-cluster)
+	$(BIN)/python -m pytest -q -m cluster tests $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-js:
 	$(call need,node,nodejs,make test-js)

@@ -1,4 +1,4 @@
-"""What the directory of a cluster has about nodes and sessions.
+"""The records of nodes and sessions in the directory of a cluster.
 
 Other machines have written it, so each text is bounded and each record that does not fit is left out.
 """
@@ -24,7 +24,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells of itself, every few seconds."""
+    """A node's description of itself, every few seconds."""
 
     name: _Name
     url: Annotated[str, msgspec.Meta(max_length=TEXT)]
@@ -45,7 +45,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What the directory has about a session.
+    """The record of a session.
 
     Its key is `HOME/ID`: the node that first had it, and its id there. The key stays when another node adopts it.
     """

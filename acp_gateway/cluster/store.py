@@ -4,12 +4,21 @@ Each raises `ClusterLost` if the directory can't be reached or refuses, and may 
 one leaves it done or undone.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
+
+import trio
 
 from acp_gateway.cluster.records import NodeRecord, SessionRecord
 from acp_gateway.errors import Unreachable
+
+MAX_LISTED: Final = 1000
+"""Maximum number of sessions of one node in a list, those written last: as many as are known of a node elsewhere."""
+
+MAX_REVOKED: Final = 10_000
+"""Maximum number of revocations that the directory remembers, the latest ones. Each node remembers its own as well."""
 
 
 class ClusterLost(Unreachable):
@@ -55,16 +64,31 @@ class MirroredJournal:
     """False if the beginning is missing."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedTokens:
+    """The tokens that count on every node."""
+
+    number: int
+    """Number of the last change: 0 in an empty directory, and a higher one with each change."""
+    entries: Mapping[str, bytes]
+    """Entries by the id of the token."""
+    revoked: frozenset[str]
+    """Ids of tokens that were revoked: an entry of such an id is refused."""
+
+
 class ClusterStore(Protocol):
-    """The directory of a cluster."""
+    """The directory of a cluster, for one node."""
 
     # Nodes
 
     async def announce(self, record: NodeRecord, ttl: float) -> bool:
-        """Write a node's record, for `ttl` seconds; return False if another process holds the name."""
+        """Write a node's record, for `ttl` seconds; return False if another process holds the name.
+
+        Publishes the change if the node was not there.
+        """
 
     async def withdraw(self, name: str, boot: str) -> None:
-        """Remove a node's record if it is of this process; its sessions stay."""
+        """Remove a node's record if it is of this process, and publish the change; its sessions stay."""
 
     async def nodes(self) -> list[NodeRecord]:
         """Return the records that have not expired."""
@@ -76,7 +100,7 @@ class ClusterStore(Protocol):
 
         It is higher than every earlier one, also after the directory was emptied: at least the time of the directory in
         microseconds. Refused if another node holds the session, unless `adopt`; or in a newer epoch than `record.epoch`
-        if that is not 0.
+        if that is not 0. An adoption is published.
         """
 
     async def write(self, record: SessionRecord) -> Claim:
@@ -89,7 +113,7 @@ class ClusterStore(Protocol):
         """Remove a session, and its mirrored journal, if this node holds it in this epoch."""
 
     async def sessions(self, node: str) -> list[SessionRecord]:
-        """Return the sessions that a node holds."""
+        """Return the sessions that a node holds: the `MAX_LISTED` that were written last, the latest at the end."""
 
     async def session(self, key: str) -> SessionRecord | None:
         """Return a session by its key."""
@@ -100,6 +124,9 @@ class ClusterStore(Protocol):
         self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
     ) -> Claim:
         """Append messages to a mirrored journal, if this node holds the session in this epoch.
+
+        The oldest messages beyond the limit of the mirror are removed. A session that the directory does not have is
+        refused, in epoch 0: write it first.
 
         Args:
             key: the session's.
@@ -116,19 +143,22 @@ class ClusterStore(Protocol):
 
     # Tokens
 
-    async def tokens(self) -> tuple[int, list[bytes]]:
-        """Return the number of the last change, and the entries of all tokens that count on every node."""
+    async def tokens(self) -> SharedTokens:
+        """Return all tokens that count on every node."""
 
-    async def put_token(self, token_id: str, entry: bytes) -> None:
-        """Write the entry of a token, and publish the change."""
+    async def put_token(self, token_id: str, entry: bytes) -> bool:
+        """Write the entry of a token, and publish the change; return False if the token is revoked."""
 
     async def revoke_token(self, token_id: str) -> bool:
-        """Remove the entry of a token, remember that it is revoked, and publish; return False if there was none."""
+        """Remove the entry of a token, remember that it is revoked, and publish; return False if that was known."""
 
     # Changes
 
     async def publish(self, change: Change) -> None:
         """Tell the other nodes of a change."""
 
-    def changes(self) -> AsyncIterator[Change]:
-        """Yield changes of other nodes from now on; some may be lost when the connection is."""
+    def changes(self) -> AbstractAsyncContextManager[trio.MemoryReceiveChannel[Change]]:
+        """Subscribe to the changes of other nodes in this block. Some may be lost.
+
+        Ends the channel when the connection is lost.
+        """
