@@ -22,7 +22,7 @@ Examples:
   acp-gateway doctor --json | jq '.checks[] | select(.status != "ok")'
 
 Exit codes: 0 no fault (there may be warnings); else that of the first fault: 3 configuration, state folder or disk,
-5 certificate, 6 the gateway does not run, 8 an agent's program, 9 a listener; for hosts as `ping`.
+5 certificate, 6 the gateway does not run, 8 an agent's program, 9 a listener; for nodes and hosts as `ping`.
 """
 
 
@@ -37,12 +37,14 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
     """Look for what is wrong on this machine, and say what to do; nothing is changed.
 
     With a gateway's configuration: that, the running gateway, its listeners, certificates, tokens, agents, keys, state
-    folder, disk, and its unit. With a hosts.toml: each gateway in it, up to its token. Run it as the gateway's user.
+    folder, disk, its unit, and its nodes. With a hosts.toml: each gateway in it, up to its token. Run it as the
+    gateway's user.
     """
     import trio
 
     from acp_gateway.client.diagnosis import exit_code_of, report_of
     from acp_gateway.client.host_checks import check_hosts, read_hosts
+    from acp_gateway.client.local import find_local_gateway
     from acp_gateway.config.hosts import hosts_path
     from acp_gateway.config.load import default_config_path
 
@@ -62,9 +64,14 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
         # Imported here, because a client's system may lack what a gateway needs.
         from acp_gateway.server.doctor_checks import check_machine
         from acp_gateway.server.doctor_facts import gather
+        from acp_gateway.server.node_checks import check_nodes
 
-        for line in check_machine(gather(gateways, os.environ)):
+        facts = gather(gateways, os.environ)
+        for line in check_machine(facts):
             report(line)
+        if facts.gateway is not None:
+            for line in trio.run(check_nodes, find_local_gateway(gateways)):
+                report(line)
     path = hosts_path()
     if config is None and (gateways is None or os.path.lexists(path)):
         hosts, line = read_hosts(path)

@@ -19,6 +19,9 @@ from acp_gateway.cli.common import (
 )
 from acp_gateway.errors import ConfigError, ProtocolError
 
+_AWAY_SHOWN = 10
+"""Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
+
 COLUMNS = ("AGENT", "PID", "MEMORY", "SESSIONS", "TURNS", "CONNECTED", "AWAY", "WAITING")
 
 
@@ -35,7 +38,7 @@ Examples:
 @plain_option
 @json_option
 def status(config: Path | None, connect_timeout: float, *, as_json: bool) -> None:
-    """Show the gateway that runs on this machine: listeners, agents, clients, decisions that wait.
+    """Show the gateway that runs on this machine: listeners, nodes, agents, clients, decisions that wait.
 
     The gateway is the one of the configuration, and has to be your own. The exit code is 6 if it does not run. Agents
     are shown with their processes, and with the memory of all that they have started.
@@ -72,7 +75,17 @@ def _print_status(shown: dict[str, Any]) -> None:
         f"{shown['connected']} connected, {shown['away']} away, {shown['waiting']} waiting for a decision"
         + (" (`acp-gateway sessions` shows them)" if shown["waiting"] else "")
     )
+    _print_nodes(shown.get("nodes", []))
     print_table(COLUMNS, [_row(agent) for agent in shown["agents"]])
+
+
+def _print_nodes(nodes: list[dict[str, Any]]) -> None:
+    away = [node for node in nodes if not node["up"]]
+    if nodes:
+        hint = " (`acp-gateway doctor` says what to do)" if away else " (`acp-gateway nodes` shows them)"
+        print_line(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, {len(away)} away{hint}")
+    for node in away[:_AWAY_SHOWN]:
+        print_line(f"away: node {node['name']} since {node['since']}: {node['why']}")
 
 
 def _row(agent: dict[str, Any]) -> tuple[str, ...]:

@@ -25,6 +25,9 @@ MAX_HOPS: Final = 1
 """Maximum number of gateways that a connection has come through. The agents of nodes are for clients only, so gateways
 that lead to each other in a circle never ask each other for more than their own."""
 
+LEADS_BACK: Final = "leads back here"
+"""Words by which an error says that a gateway is its own node."""
+
 
 class Authorizer:
     """Judges what connections ask for.
@@ -216,7 +219,7 @@ def check_path(passed: Sequence[str], own_id: str) -> None:
     Raises `Forbidden` for a connection that has come through this gateway before, or through too many.
     """
     if own_id in passed:
-        raise Forbidden("this connection comes through this gateway a second time: [nodes.NAME] leads back here")
+        raise Forbidden(f"this connection comes through this gateway a second time: [nodes.NAME] {LEADS_BACK}")
     if len(passed) > MAX_HOPS:
         raise Forbidden(f"this connection has come through {len(passed)} gateways, and {MAX_HOPS} is the most")
 

@@ -38,7 +38,7 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
-    is_door = bool(grant.connect_request.passed) and grant.scope.only is None
+    is_gateway = bool(grant.connect_request.passed) and grant.scope.only is None
     return ControlContext(
         gateway.registry,
         UsableAgents(grant, gateway.config, grant.connect_request.agent),
@@ -48,5 +48,5 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         lambda: describe_access(grant, gateway.config, gateway.admissions.names),
         gateway.operations if grant.access.is_own_user else None,
         gateway.admissions.merge_nodes,
-        (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_door else None,
+        (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
     )

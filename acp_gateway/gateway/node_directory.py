@@ -48,6 +48,8 @@ class Node:
     """Time since which `up` is as it is, in seconds since 1970."""
     why: str = _NOT_REACHED
     """The cause of its absence; empty while it is up."""
+    reason: str = ""
+    """The same as a word for programs, that of the error; empty before the first attempt."""
     version: str = ""
     agents: tuple[str, ...] | None = None
     """Names of its agents, as the node itself uses them; None before it was reached for the first time."""
@@ -138,7 +140,7 @@ class NodeDirectory:
             if node.up and section.url != before.url:
                 node.up, node.since, node.load = False, now, None
             # The result of the first attempt is news.
-            node.why = "" if node.up else _NOT_REACHED
+            node.why, node.reason = "" if node.up else _NOT_REACHED, ""
 
     def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
@@ -146,17 +148,17 @@ class NodeDirectory:
         was_up, before = node.up, node.agents
         if not node.up:
             node.since = now
-        node.up, node.why, node.seen = True, "", now
+        node.up, node.why, node.reason, node.seen = True, "", "", now
         self._describe(node, agents, version, folders)
         return not was_up or node.agents != before
 
-    def set_away(self, name: str, why: str, now: float) -> bool:
+    def set_away(self, name: str, why: str, now: float, reason: str = "") -> bool:
         """Note that a node does not answer; return True if this is news: it did before, or it is the first attempt."""
         node = self.nodes[name]
         news = node.up or node.why == _NOT_REACHED
         if node.up:
             node.since = now
-        node.up, node.why, node.load = False, printable(why), None
+        node.up, node.why, node.reason, node.load = False, printable(why), reason, None
         return news
 
     def set_load(self, name: str, load: Mapping[str, float] | None) -> None:
@@ -222,6 +224,7 @@ class NodeDirectory:
                 "up": node.up,
                 "since": node.since_text,
                 "why": node.why or None,
+                "reason": node.reason or None,
                 "version": node.version or None,
                 "agents": None if node.agents is None else list(node.agents),
                 "sessions": sum(it.get("live") is not False for it in node.sessions),

@@ -145,7 +145,7 @@ class NodeWatcher:
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
         if not self._is_current(name, watch):
             return
-        if self._directory.set_away(name, str(error), self._clock()):
+        if self._directory.set_away(name, str(error), self._clock(), error.reason):
             log.warning("node %s is away: %s", name, self._directory.nodes[name].why)
         _report(watch)
 

@@ -77,6 +77,17 @@ def test_status_shows_problems_and_escapes_what_is_not_printable(config: Path, a
     assert lines[-1] == "1 connected, 2 away, 0 waiting for a decision"
 
 
+def test_status_counts_nodes_and_tells_why_some_are_away(config: Path, answers: dict[str, Any]) -> None:
+    up = {"name": "gpu1", "up": True, "since": "2026-11-22T09:00:00Z", "why": None}
+    away = {"name": "gpu2", "up": False, "since": "2026-11-22T10:00:00Z", "why": "no\x1b answer"}
+    answers["status"]["nodes"] = [up]
+    assert "1 node, 0 away (`acp-gateway nodes` shows them)" in run("status", "--config", config).stdout.splitlines()
+    answers["status"]["nodes"] = [up, away]
+    lines = run("status", "--config", config).stdout.splitlines()
+    assert "2 nodes, 1 away (`acp-gateway doctor` says what to do)" in lines
+    assert r"away: node gpu2 since 2026-11-22T10:00:00Z: no\x1b answer" in lines
+
+
 def test_status_as_json_is_the_answer(config: Path, answers: dict[str, Any]) -> None:
     answers["status"]["later"] = "\x7f"
     shown = run("status", "--config", config, "--json")

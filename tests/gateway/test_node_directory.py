@@ -85,6 +85,16 @@ def test_the_directories_of_a_node_are_those_of_its_agents(directory: NodeDirect
     assert directory.folders_of("gpu2/a") == directory.folders_of("a") == ()
 
 
+def test_the_cause_of_an_absence_is_told_with_its_reason_for_as_long_as_it_lasts(directory: NodeDirectory) -> None:
+    directory.set_away("gpu1", "refused", 10.0, "forbidden")
+    assert [(node["why"], node["reason"]) for node in directory.describe()] == [
+        ("refused", "forbidden"),
+        ("not reached yet", None),
+    ]
+    directory.set_up("gpu1", [], "1.0", 20.0)
+    assert directory.describe()[0]["reason"] is None
+
+
 def test_each_node_that_is_away_is_told(directory: NodeDirectory) -> None:
     directory.set_up("gpu1", [], "1.0", 10.0)
     assert directory.absences == ["the node gpu2 is away since 1970-01-01T00:00:00Z"]
