@@ -17,7 +17,7 @@ from acp_gateway.server.node_watcher import NodeWatcher
 class NodeSet:
     """The nodes of one gateway. Each change is in effect at once, for lookups and for the watcher.
 
-    Links to a node that is removed go on until they end, but are not resumed; its agents can't be asked for any more.
+    Clients that use an agent of a node that is removed keep it until their connections end; no others get it.
 
     Args:
         directory: the state of the nodes.

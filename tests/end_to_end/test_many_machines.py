@@ -147,3 +147,51 @@ def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_unti
                 assert editor.told.count("after the kill") == 1
             finally:
                 again.stop()
+
+
+def nodes_in(gateway: RunningGateway) -> dict[str, Any]:
+    """By name: the nodes as the command `nodes` prints them."""
+    return {node["name"]: node for node in json.loads(run_program("nodes", "--config", gateway.config, "--json"))}
+
+
+def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Path) -> None:
+    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    with ExitStack() as stack:
+        gpu1, gpu2 = (stack.enter_context(node(tmp_path / name)) for name in ("gpu1", "gpu2"))
+        old, new = (stack.enter_context(way_to(gpu1)) for _ in range(2))
+        near = stack.enter_context(front(tmp_path / "front", {"gpu1": (gpu1, old)}))
+        editor = stack.enter_context(Editor(near, "unix"))
+        editor.open_session()
+        prompt = editor.prompt("before", gates[0].command, "at another address", gates[1].command, "later")
+        editor.until_told("before")
+        before = near.config.read_text()
+        added = f'[nodes.gpu2]\nurl = "{gpu2.urls["wss"]}"\npin = "{gpu2.pin}"\ntoken_file = "{gpu2.token_file}"\n'
+        near.config.write_text(before.replace(f':{old.port}"', f':{new.port}"') + added)
+        lines = run_program("reload", "--config", near.config).splitlines()
+        assert lines == [
+            "nodes.gpu1: changed (url)",
+            "nodes.gpu2: new",
+            "agents.gpu1/memory: 1 running, as before until nothing is open in it",
+            "Reloaded.",
+        ]
+        near.read_log_until("node gpu2 is there; its agents: memory")
+        # The link goes on where it was, and is resumed at the other address.
+        old.cut()
+        near.read_log_until("agent gpu1/memory: resumed after")
+        gates[0].open()
+        editor.until_told("at another address")
+        with Editor(near, "unix", "--agent", "gpu2/memory") as other:
+            other.open_session()
+            assert other.talk("through the added node") == "end_turn"
+            near.config.write_text(before.replace(f':{old.port}"', f':{new.port}"'))
+            near.process.send_signal(signal.SIGHUP)
+            near.read_log_until("changed: nodes.gpu2: removed")
+            near.read_log_until(" reloaded")
+            # Who uses it goes on.
+            assert other.talk("after its removal") == "end_turn"
+        gates[1].open()
+        assert editor.stop_reason(prompt) == "end_turn"
+        assert editor.told == ["before", "at another address", "later"]
+        found = nodes_in(near)
+        assert {name: (each["up"], each["agents"]) for name, each in found.items()} == {"gpu1": (True, ["memory"])}
+        assert f":{new.port}/" in found["gpu1"]["url"]
