@@ -20,13 +20,21 @@ from acp_gateway.cli.common import (
     print_table,
     print_warning,
 )
+from acp_gateway.cli.token_views import (
+    BROWSER_COLUMNS,
+    browser_as_json,
+    browser_row,
+    last_uses,
+    print_tokens,
+    token_as_json,
+    token_lines,
+)
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
-    from acp_gateway.security.browser_sessions import Browser
-    from acp_gateway.security.token_store import Role, Token, TokenStore
+    from acp_gateway.security.token_store import Role, Token
 
 
 def lifetime_option(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
@@ -91,6 +99,7 @@ def token() -> None:
     epilog=examples(
         "acp-gateway token create --label laptop",
         "acp-gateway token create --label phone --role observer --expires 30d",
+        "acp-gateway token create --label door --may-speak-for alice --may-speak-for bob",
     ),
 )
 @config_option
@@ -120,6 +129,12 @@ def token() -> None:
     callback=lifetime_option,
     help="Expire after this time: 90s, 15m, 2h, 7d. Default: never.",
 )
+@click.option(
+    "--may-speak-for",
+    multiple=True,
+    metavar="NAME",
+    help="Let another gateway act for this identity with the token; '*' for all. May be repeated.",
+)
 @json_option
 def create_token(
     config: Path | None,
@@ -130,6 +145,7 @@ def create_token(
     role: "Role",
     session: str | None,
     lifetime: float | None,
+    may_speak_for: tuple[str, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -148,7 +164,14 @@ def create_token(
     if session is not None:
         check_session(settings, session)
     record, secret = TokenStore(settings.gateway.state_dir).create(
-        label, identity, agents or None, role=role, session=session, workspaces=workspaces or None, lifetime=lifetime
+        label,
+        identity,
+        agents or None,
+        role=role,
+        session=session,
+        workspaces=workspaces or None,
+        may_speak_for=may_speak_for,
+        lifetime=lifetime,
     )
     record_token(settings, "token_created", record)
     if as_json:
@@ -205,90 +228,23 @@ def list_tokens(config: Path | None, *, as_json: bool) -> None:
     store = TokenStore(state_dir)
     tokens = store.tokens()
     if as_json:
-        used = _last_uses(state_dir)
+        used = last_uses(state_dir)
         signed_in = open_browsers(settings)[0].browsers()
         print_json(
             {
-                "tokens": [_as_json(each, store, used) for each in tokens],
-                "browsers": [_browser_as_json(browser, last) for browser, last in signed_in],
+                "tokens": [token_as_json(each, store, used) for each in tokens],
+                "browsers": [browser_as_json(browser, last) for browser, last in signed_in],
             }
         )
         return
     if tokens:
-        _print_tokens(store, tokens, state_dir)
+        print_tokens(store, tokens, state_dir)
     else:
         click.echo("There are no tokens; make one with `acp-gateway token create --label NAME`.", err=True)
     browsers = open_browsers(settings)[0].browsers()
     if browsers:
         click.echo("Browsers that are signed in:", err=True)
-        print_table(BROWSER_COLUMNS, [_browser_row(browser, used) for browser, used in browsers])
-
-
-BROWSER_COLUMNS = ("ID", "IDENTITY", "ROLE", "TOKEN", "SESSION", "CREATED", "EXPIRES", "LAST USED", "LABEL")
-
-
-def _browser_row(browser: "Browser", used: str) -> tuple[str, ...]:
-    return (
-        *(browser.id, browser.identity, browser.role, browser.token_id or "-", browser.session or "-"),
-        *(browser.created, browser.expires, f"{used[:13]}Z", browser.label),
-    )
-
-
-def _as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> dict[str, object]:
-    """Return what can be shown of a token, with None for what does not restrict it."""
-    return {
-        "id": token.id,
-        "kind": token.kind,
-        "label": token.label,
-        "identity": token.identity,
-        "role": token.role,
-        "agents": None if token.agents is None else list(token.agents),
-        "workspaces": None if token.workspaces is None else list(token.workspaces),
-        "session": token.session,
-        "created": token.created,
-        "rotated": token.rotated,
-        "expires": token.expires,
-        "expired": store.has_expired(token),
-        "last_used": used.get(token.id),
-    }
-
-
-def _browser_as_json(browser: "Browser", used: str) -> dict[str, object]:
-    return {
-        "id": browser.id,
-        "label": browser.label,
-        "identity": browser.identity,
-        "role": browser.role,
-        "token": browser.token_id,
-        "session": browser.session,
-        "created": browser.created,
-        "expires": browser.expires,
-        "last_used": f"{used[:13]}Z",
-    }
-
-
-def _print_tokens(store: "TokenStore", tokens: "list[Token]", state_dir: Path) -> None:
-    used = _last_uses(state_dir)
-    rows: list[tuple[str, ...]] = [
-        (
-            each.id,
-            each.identity,
-            each.role,
-            _names(each.agents),
-            _names(each.workspaces),
-            each.session or "-",
-            each.created,
-            "expired" if store.has_expired(each) else each.expires or "never",
-            used.get(each.id, "-"),
-            each.label,
-        )
-        for each in tokens
-    ]
-    heads = (
-        *("ID", "IDENTITY", "ROLE", "AGENTS", "WORKSPACES", "SESSION"),
-        *("CREATED", "EXPIRES", "LAST USED", "LABEL"),
-    )
-    print_table(heads, rows)
+        print_table(BROWSER_COLUMNS, [browser_row(browser, used) for browser, used in browsers])
 
 
 @token.command("show", epilog=examples("acp-gateway token show 78bcfd38"))
@@ -307,44 +263,11 @@ def show_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
     store = TokenStore(state_dir)
     record = store.find(token_id)
     if as_json:
-        print_json(_as_json(record, store, _last_uses(state_dir)))
+        print_json(token_as_json(record, store, last_uses(state_dir)))
         return
-    expires = record.expires or "never"
-    lines = {
-        "id": record.id,
-        "kind": record.kind,
-        "label": record.label,
-        "identity": record.identity,
-        "role": record.role,
-        "agents": _names(record.agents),
-        "workspaces": _names(record.workspaces),
-        "session": record.session or "-",
-        "created": record.created,
-        "rotated": record.rotated or "-",
-        "expires": f"{expires} (expired)" if store.has_expired(record) else expires,
-        "last used": _last_uses(state_dir).get(record.id, "-"),
-    }
     print_any_character()
-    for name, value in lines.items():
+    for name, value in token_lines(record, store, last_uses(state_dir)).items():
         print_line(f"{name}: {value}")
-
-
-def _names(allowed: tuple[str, ...] | None) -> str:
-    """Format the names that a token allows; an empty list allows nothing."""
-    return "all" if allowed is None else ",".join(allowed) or "none"
-
-
-def _last_uses(state_dir: Path) -> dict[str, str]:
-    """Return the hour of each token's last use, by token id; it is recorded no more precisely."""
-    from datetime import UTC, datetime
-
-    from acp_gateway.gateway.gateway import DATABASE
-    from acp_gateway.gateway.storage.database import read_token_uses
-
-    return {
-        token_id: datetime.fromtimestamp(use.last_used, UTC).strftime("%Y-%m-%dT%HZ")
-        for token_id, use in read_token_uses(state_dir / DATABASE).items()
-    }
 
 
 @token.command(

@@ -5,8 +5,11 @@ from typing import Self
 
 from acp_gateway.config.options import CertificateSection
 from acp_gateway.core.sessions import EDITOR, Role, SessionScope
+from acp_gateway.errors import Forbidden
+from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import Browser
 from acp_gateway.security.revocations import CertificateId
+from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_store import Role as AccessRole
 from acp_gateway.security.token_store import Token
 
@@ -34,6 +37,10 @@ class Access:
 
     certificate_id: CertificateId | None = None
     """The id by which a revocation list names the certificate."""
+    may_speak_for: tuple[str, ...] = ()
+    """The identities that another gateway may act for with this credential; `EVERYONE` for all."""
+    spoken_for: bool = False
+    """True if another gateway acts for the identity, with its own credential."""
     only: str | None = None
     """The only session of its identity that a browser may join; None for all."""
     browser: Browser | None = None
@@ -49,6 +56,7 @@ class Access:
             agents=token.agents,
             workspaces=token.workspaces,
             session=token.session,
+            may_speak_for=token.may_speak_for,
         )
 
     @classmethod
@@ -65,7 +73,24 @@ class Access:
         role: AccessRole = browser.role if access.role == "controller" else access.role
         # The session of a guest's token is of any owner: it can't be narrowed further.
         only = browser.session if access.session is None else None
-        return replace(access, role=role, only=only, browser=browser)
+        return replace(access, role=role, only=only, browser=browser, may_speak_for=())
+
+    def may_act_for(self, identity: str) -> bool:
+        """Return whether another gateway may act for this identity with the credential."""
+        return EVERYONE in self.may_speak_for or identity in self.may_speak_for
+
+    def acting_for(self, claim: OnBehalf) -> Self:
+        """Return the access of an identity that another gateway acts for: what the credential and the claim both allow.
+
+        Raises `Forbidden` if the credential does not allow this identity.
+        """
+        if not self.may_act_for(claim.identity):
+            raise Forbidden("this credential may not speak for that identity: see `token create --may-speak-for`")
+        role: AccessRole = claim.role if self.role == "controller" else self.role
+        agents = claim.agents
+        if self.agents is not None:
+            agents = tuple(agent for agent in claim.agents if agent in self.agents)
+        return replace(self, identity=claim.identity, role=role, agents=agents, may_speak_for=(), spoken_for=True)
 
     @property
     def credential(self) -> str:
@@ -73,13 +98,13 @@ class Access:
         if self.browser is not None:
             return f"browser {self.browser.id}"
         if self.token is not None:
-            return f"token {self.token.id}"
+            return f"token {self.token.id} for {self.identity}" if self.spoken_for else f"token {self.token.id}"
         return "the system" if self.certificate is None else f"certificate {self.certificate}"
 
     @property
     def is_own_user(self) -> bool:
         """True for the gateway's own user, whom the kernel identifies."""
-        return self.token is None and self.certificate is None and self.browser is None
+        return self.token is None and self.certificate is None and self.browser is None and not self.spoken_for
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""

@@ -13,9 +13,16 @@ from acp_gateway.security.private_file import PrivateFile
 Role = Literal["controller", "observer", "metrics"]
 """A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else."""
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of that age
-would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse a current file."""
+would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse a current file.
+Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own."""
+
+EVERYONE: Final = "*"
+"""In `may_speak_for`: all identities."""
+
+IDENTITY_SIZE: Final = 256
+"""Maximum characters of an identity that another gateway may act for: it is sent in a header."""
 
 Timestamp = Annotated[str, msgspec.Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$")]
 """ISO 8601, UTC, to the second."""
@@ -39,6 +46,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The only session that it opens; None for all sessions of its identity."""
     workspaces: tuple[str, ...] | None = None
     """The names of the workspaces that it may use; None for all."""
+    may_speak_for: tuple[str, ...] = ()
+    """The identities that another gateway may act for with it; `EVERYONE` for all."""
     expires: Timestamp | None = None
     """Time from which it is refused. None for a token that is valid until it is revoked."""
     rotated: Timestamp | None = None
@@ -56,13 +65,13 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __repr__(self) -> str:
         return (
             f"Token(id={self.id!r}, label={self.label!r}, identity={self.identity!r}, agents={self.agents!r}, "
-            f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, expires={self.expires!r}, "
-            f"rotated={self.rotated!r})"
+            f"role={self.role!r}, session={self.session!r}, workspaces={self.workspaces!r}, "
+            f"may_speak_for={self.may_speak_for!r}, expires={self.expires!r}, rotated={self.rotated!r})"
         )
 
 
 class _Content(msgspec.Struct, forbid_unknown_fields=True):
-    version: Literal[1, 2, 3]
+    version: Literal[1, 2, 3, 4]
     tokens: list[Token]
 
 

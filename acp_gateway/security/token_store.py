@@ -24,7 +24,7 @@ import msgspec
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security import token_format as tokens
 from acp_gateway.security.private_file import login_name
-from acp_gateway.security.token_file import Role, Token, TokenFile, kind_of
+from acp_gateway.security.token_file import IDENTITY_SIZE, Role, Token, TokenFile, kind_of
 
 __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
@@ -61,14 +61,16 @@ class TokenStore:
         role: Role = "controller",
         session: str | None = None,
         workspaces: Sequence[str] | None = None,
+        may_speak_for: Sequence[str] = (),
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; return its entry and its text, which is not stored.
 
         Without an identity it belongs to the gateway's own user; `agents` None is every agent, `session` None every
-        session of the identity, `workspaces` None every workspace. It expires after `lifetime` seconds, rounded up to
-        a whole second, or never. Creates the state directory. Raises UsageError for invalid names, ConfigError if the
-        file cannot be read or written.
+        session of the identity, `workspaces` None every workspace. `may_speak_for` are the identities that another
+        gateway may act for with it. It expires after `lifetime` seconds, rounded up to a whole second, or never.
+        Creates the state directory. Raises UsageError for invalid names, ConfigError if the file cannot be read or
+        written.
         """
         if identity is None:
             identity = default_identity(self._state_dir)
@@ -82,8 +84,10 @@ class TokenStore:
             raise UsageError("a token for no workspace opens no session; name one, or leave them out for all of them")
         if role == "metrics" and (agents, session, workspaces) != (None, None, None):
             raise UsageError("a token of the role metrics opens no session: leave agents, workspaces and session out")
+        _check_spoken(may_speak_for, role, session)
         with self._file.writing():
-            return self._add(self.tokens(), label, identity, agents, role, session, workspaces, lifetime)
+            limits = agents, role, session, workspaces, may_speak_for
+            return self._add(self.tokens(), label, identity, *limits, lifetime)
 
     def create_guest(
         self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
@@ -98,7 +102,7 @@ class TokenStore:
         with self._file.writing():
             known = self.tokens()
             identity = _draw({token.identity for token in known}, "guest-")
-            return self._add(known, label, identity, None, role, session, None, lifetime)
+            return self._add(known, label, identity, None, role, session, None, (), lifetime)
 
     def find(self, token_id: str) -> Token:
         """Return the entry of a token.
@@ -249,6 +253,7 @@ class TokenStore:
         role: Role,
         session: str | None,
         workspaces: Sequence[str] | None,
+        may_speak_for: Sequence[str],
         lifetime: float | None,
     ) -> tuple[Token, str]:
         secret = tokens.mint(kind_of(role, session))
@@ -263,6 +268,7 @@ class TokenStore:
             role=role,
             session=session,
             workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
+            may_speak_for=tuple(dict.fromkeys(may_speak_for)),
             expires=_end(created, lifetime),
         )
         self._file.write([*known, token])
@@ -305,6 +311,15 @@ def _check_session(session: str) -> None:
     _check_line("session", session)
     if len(session) > _MAX_SESSION_ID_LENGTH:
         raise UsageError(f"a token's session has to be the id of one, at most {_MAX_SESSION_ID_LENGTH} characters")
+
+
+def _check_spoken(identities: Sequence[str], role: Role, session: str | None) -> None:
+    if identities and (role == "metrics" or session is not None):
+        raise UsageError("a token that may speak for others is a door's: leave the role metrics and the session out")
+    for identity in identities:
+        _check_line("identity", identity)
+        if len(identity) > IDENTITY_SIZE:
+            raise UsageError(f"a token may speak for identities of at most {IDENTITY_SIZE} characters")
 
 
 def _end(now: float, lifetime: float | None) -> str | None:

@@ -74,7 +74,7 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     assert explain_flaw(secret) is None
     assert secret not in created.stderr
     (row,) = run("token", "list", "--plain", "--config", config).stdout.splitlines()
-    token_id, identity, role, agents, workspaces, session, _, expires, used, label = row.split()
+    token_id, identity, role, agents, workspaces, session, _, expires, used, _, label = row.split()
     assert (identity, role, agents, workspaces, session) == ("ann", "controller", "demo", "all", "-")
     assert (expires, used, label) == ("never", "-", "laptop")
     assert secret not in row
@@ -131,7 +131,7 @@ def test_what_a_terminal_obeys_is_not_shown_of_what_was_written_by_hand(config: 
     content = json.loads(file.read_bytes())
     content["tokens"][0] |= {"label": "\x1b[2Jx\nanother row", "identity": "\u202enna", "agents": ["\x9b2J"]}
     file.write_text(json.dumps(content))
-    for command, lines in (["list", "--plain"], 1), (["show", token.id], 12), (["revoke", token.id], 1):
+    for command, lines in (["list", "--plain"], 1), (["show", token.id], 13), (["revoke", token.id], 1):
         printed = run("token", *command, "--config", config).stdout
         assert len(printed.splitlines()) == lines
         assert printed.replace("\n", "").isprintable()
@@ -148,7 +148,7 @@ def test_token_list_has_heads_and_no_colour_where_none_is_wanted(
     sys.stdout.flush()
     assert re.split("  +", written.getvalue().decode().splitlines()[0]) == [
         *("ID", "IDENTITY", "ROLE", "AGENTS", "WORKSPACES", "SESSION"),
-        *("CREATED", "EXPIRES", "LAST USED", "LABEL"),
+        *("CREATED", "EXPIRES", "LAST USED", "SPEAKS FOR", "LABEL"),
     ]
 
 
@@ -166,6 +166,7 @@ def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenSt
                 "agents": ["demo"],
                 "workspaces": None,
                 "session": None,
+                "may_speak_for": [],
                 "created": token.created,
                 "rotated": None,
                 "expires": token.expires,
@@ -246,7 +247,7 @@ def test_token_list_works_without_times_of_last_use_where_the_database_is_unread
     (tmp_path / "state" / DATABASE).write_text("junk")
     listed = run("token", "list", "--plain", "--config", config)
     assert (listed.exit_code, listed.stderr) == (0, "")
-    assert listed.stdout.split()[8:] == ["-", "laptop"]
+    assert listed.stdout.split()[8:] == ["-", "-", "laptop"]
 
 
 @pytest.mark.parametrize(
@@ -294,6 +295,7 @@ def test_everything_that_is_known_of_a_token_is_shown_a_line_each(config: Path, 
         ("agents", "demo,goose"),
         ("workspaces", "proj"),
         ("session", "s 1"),
+        ("may speak for", "-"),
         ("created", "1970-01-01T00:00:00Z"),
         ("rotated", "1970-01-01T00:00:00Z"),
         ("expires", "1970-01-01T00:01:00Z (expired)"),

@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import Browser, BrowserRole, BrowserStore
 from acp_gateway.security.token_store import Role, Token, TokenStore
 
@@ -43,6 +45,66 @@ def test_no_repr_shows_what_is_at_rest_of_a_token(tokens: TokenStore) -> None:
 
 def test_an_empty_connect_request_names_no_agent_and_no_session() -> None:
     assert ConnectRequest() == ConnectRequest(agent=None, session=None, observe=False, control=False)
+
+
+# Gateways that act for others
+
+
+def claim(identity: str = "alice", **more: Any) -> OnBehalf:
+    return OnBehalf(identity, more.get("role", "controller"), more.get("agents", ("a",)))
+
+
+@pytest.mark.parametrize("may_speak_for", [[], ["bob"], ["Alice"], ["alic", "alice2"]])
+def test_a_token_without_may_speak_for_that_identity_acts_for_nobody(
+    tokens: TokenStore, may_speak_for: list[str]
+) -> None:
+    access = Access.of(tokens.create("door", "alice", None, may_speak_for=may_speak_for)[0])
+    with pytest.raises(Forbidden, match="may not speak for that identity"):
+        access.acting_for(claim())
+
+
+@pytest.mark.parametrize("may_speak_for", [["alice"], ["bob", "alice"], ["*"]])
+def test_may_speak_for_makes_a_connection_that_identitys_and_names_the_token(
+    tokens: TokenStore, may_speak_for: list[str]
+) -> None:
+    token, _ = tokens.create("door", "me", None, may_speak_for=may_speak_for)
+    access = Access.of(token).acting_for(claim())
+    assert (access.identity, access.agents, access.role) == ("alice", ("a",), "controller")
+    assert access.credential == f"token {token.id} for alice"
+    assert not access.is_own_user
+    with pytest.raises(Forbidden):
+        access.acting_for(claim("bob"))
+
+
+@pytest.mark.parametrize(
+    ("role", "asked", "granted"),
+    [
+        ("controller", "controller", "controller"),
+        ("controller", "observer", "observer"),
+        ("observer", "controller", "observer"),
+        ("observer", "observer", "observer"),
+    ],
+)
+def test_an_identity_that_is_spoken_for_has_the_lesser_role(
+    tokens: TokenStore, role: Role, asked: str, granted: str
+) -> None:
+    access = Access.of(tokens.create("door", "me", None, role=role, may_speak_for=["*"])[0])
+    assert access.acting_for(claim(role=asked)).role == granted
+
+
+def test_an_identity_that_is_spoken_for_has_the_agents_of_both_and_the_workspaces_of_the_token(
+    tokens: TokenStore,
+) -> None:
+    token, _ = tokens.create("door", "me", ["a", "b"], workspaces=["w"], may_speak_for=["*"])
+    access = Access.of(token).acting_for(claim(agents=("b", "c")))
+    assert (access.agents, access.workspaces) == (("b",), ("w",))
+    assert not Access.of(token).acting_for(claim(agents=("c",))).may_use("c")
+
+
+def test_a_browser_of_a_token_speaks_for_nobody(tokens: TokenStore, tmp_path: Path) -> None:
+    token, _ = tokens.create("door", "ann", None, may_speak_for=["*"])
+    with pytest.raises(Forbidden):
+        Access.of_browser(sign_in(tokens, tmp_path, token), token).acting_for(claim())
 
 
 # Browsers

@@ -64,7 +64,7 @@ def test_the_file_and_its_directory_are_for_their_owner_alone(store: TokenStore,
 def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Path) -> None:
     token, secret = store.create("laptop", "ann", ["demo"], workspaces=["proj"])
     assert json.loads(file.read_bytes()) == {
-        "version": 3,
+        "version": 4,
         "tokens": [
             {
                 "id": token.id,
@@ -76,6 +76,7 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
                 "role": "controller",
                 "session": None,
                 "workspaces": ["proj"],
+                "may_speak_for": [],
                 "expires": None,
                 "rotated": None,
                 "former_sha256": None,
@@ -92,14 +93,21 @@ def as_version_1(content: Any) -> None:
         del entry["role"], entry["session"], entry["expires"]
 
 
+def as_version_3(content: Any) -> None:
+    content["version"] = 3
+    for entry in content["tokens"]:
+        del entry["may_speak_for"]
+
+
 def as_version_2(content: Any) -> None:
+    as_version_3(content)
     content["version"] = 2
     for entry in content["tokens"]:
         del entry["workspaces"], entry["rotated"], entry["former_sha256"], entry["former_until"]
 
 
-@pytest.mark.parametrize(("as_it_was", "version"), [(as_version_1, 1), (as_version_2, 2)])
-def test_an_older_file_is_read_and_is_of_version_3_after_the_next_change(
+@pytest.mark.parametrize(("as_it_was", "version"), [(as_version_1, 1), (as_version_2, 2), (as_version_3, 3)])
+def test_an_older_file_is_read_and_is_of_version_4_after_the_next_change(
     store: TokenStore, file: Path, as_it_was: Callable[[Any], None], version: int
 ) -> None:
     laptop, secret = store.create("laptop", "ann", ["demo"])
@@ -108,7 +116,7 @@ def test_an_older_file_is_read_and_is_of_version_3_after_the_next_change(
     assert json.loads(file.read_bytes())["version"] == version
     phone, _ = store.create("phone", "ann", None)
     # One that knows only version 2 would take no notice of workspaces; it refuses every version that it doesn't know.
-    assert json.loads(file.read_bytes())["version"] == 3
+    assert json.loads(file.read_bytes())["version"] == 4
     assert store.tokens() == [laptop, phone]
     assert store.is_current(laptop)
 
@@ -128,7 +136,7 @@ def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: 
 def test_a_repr_holds_no_digest(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None, role="observer", session="s1", lifetime=60)
     assert token.id in repr(token)
-    assert f"role='observer', session='s1', workspaces=None, expires='{token.expires}'" in repr(token)
+    assert f"role='observer', session='s1', workspaces=None, may_speak_for=(), expires='{token.expires}'" in repr(token)
     assert token.sha256 not in repr([token])
     assert secret not in repr([token])
 
@@ -255,7 +263,7 @@ def test_root_gives_away_no_file_that_was_there_before(store: TokenStore, state_
 
 
 def newer(content: Any) -> None:
-    content["version"] = 4
+    content["version"] = 5
     content["something"] = "new"
 
 
@@ -298,7 +306,7 @@ def with_half_a_digest(content: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        (newer, r"was written by a newer acp-gateway \(version 4 of the file\)"),
+        (newer, r"was written by a newer acp-gateway \(version 5 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
         (with_a_role_that_is_none, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
