@@ -111,19 +111,15 @@ class Bench:
         return Editor(theirs)
 
 
-class Page:
-    """A browser's end of `/ws`."""
+class FarEnd:
+    """A client's end of a connection to a bridge."""
 
     def __init__(self, stream: MaintainedStream, far_end: MaintainedStream) -> None:
         self.stream = stream
         self._far_end = far_end
         self.told: list[dict[str, Any]] = []
-        """The notifications so far."""
-        self.arrived: list[dict[str, Any]] = []
-        """All messages so far, in order."""
+        """What it was told so far, without responses."""
         self.ended = False
-        self._responses: dict[Any, dict[str, Any]] = {}
-        self._last_id = 0
         self._news = trio.lowlevel.ParkingLot()
 
     async def read(self) -> None:
@@ -131,22 +127,61 @@ class Page:
         try:
             async for batch in self.stream:
                 for text in batch:
-                    message = json.loads(text)
-                    self.arrived.append(message)
-                    if "method" in message:
-                        self.told.append(message)
-                    else:
-                        self._responses[message["id"]] = message
+                    self._take(json.loads(text))
                 self._news.unpark_all()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         self.ended = True
         self._news.unpark_all()
 
+    def _take(self, message: dict[str, Any]) -> None:
+        self.told.append(message)
+
     @property
     def pending_bytes(self) -> int:
         """Bytes that wait for it to read."""
         return self._far_end.pending_bytes
+
+    def stall(self, error: Exception) -> None:
+        """Have the gateway's end fail as soon as it waits for this one to read."""
+
+        async def stalled(below: int = 0) -> None:
+            raise error
+
+        self._far_end.drain = stalled  # type: ignore[method-assign]
+
+    async def until(self, look: Callable[[], T | None]) -> T:
+        """Wait until something is found in what has come."""
+        while not (found := look()):
+            assert not self.ended, self.told
+            await self._news.park()
+        return found
+
+    async def new_session(self, **members: Any) -> str:
+        """Open a session, and follow it."""
+        raise NotImplementedError
+
+    async def begin_to_load(self, session: str) -> None:
+        """Ask for a session that exists, and do not wait for it."""
+        raise NotImplementedError
+
+
+class Page(FarEnd):
+    """A browser's end of `/ws`, which is told notifications."""
+
+    def __init__(self, stream: MaintainedStream, far_end: MaintainedStream) -> None:
+        super().__init__(stream, far_end)
+        self.arrived: list[dict[str, Any]] = []
+        """All messages so far, in order."""
+        self._responses: dict[Any, dict[str, Any]] = {}
+        self._last_id = 0
+
+    def _take(self, message: dict[str, Any]) -> None:
+        self.arrived.append(message)
+        if "method" in message:
+            super()._take(message)
+        else:
+            self._responses[message["id"]] = message
 
     async def send(self, **message: Any) -> None:
         await self.stream.send(json.dumps(message).encode())
@@ -172,13 +207,6 @@ class Page:
     async def response(self, message_id: Any) -> dict[str, Any]:
         return await self.until(lambda: self._responses.pop(message_id, None))
 
-    async def until(self, look: Callable[[], T | None]) -> T:
-        """Wait until something is found in what has come."""
-        while not (found := look()):
-            assert not self.ended, self.told
-            await self._news.park()
-        return found
-
     def of(self, method: str, session: str | None = None) -> list[dict[str, Any]]:
         """The params of the notifications of a method."""
         found = [message["params"] for message in self.told if message["method"] == method]
@@ -198,39 +226,17 @@ class Page:
         """Wait until the last statuses are these."""
         await self.until(lambda: self.statuses(session)[-len(statuses) :] == [*statuses])
 
-    async def new_session(self, **params: Any) -> str:
-        """Open a session, and subscribe to it."""
-        session: str = (await self.result("session/new", **params))["sessionId"]
+    async def new_session(self, **members: Any) -> str:
+        session: str = (await self.result("session/new", **members))["sessionId"]
         await self.result("session/get", sessionId=session)
         return session
 
+    async def begin_to_load(self, session: str) -> None:
+        await self.send(id="load", method="session/get", params={"sessionId": session})
 
-class Widget:
-    """A widget's end of `/chat`."""
 
-    def __init__(self, stream: MaintainedStream, far_end: MaintainedStream) -> None:
-        self.stream = stream
-        self._far_end = far_end
-        self.told: list[dict[str, Any]] = []
-        """All events so far."""
-        self.ended = False
-        self._news = trio.lowlevel.ParkingLot()
-
-    async def read(self) -> None:
-        """Take what comes, until the end."""
-        try:
-            async for batch in self.stream:
-                self.told += map(json.loads, batch)
-                self._news.unpark_all()
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        self.ended = True
-        self._news.unpark_all()
-
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for it to read."""
-        return self._far_end.pending_bytes
+class Widget(FarEnd):
+    """A widget's end of `/chat`, which is told events."""
 
     async def send(self, kind: str, **members: Any) -> None:
         await self.stream.send(json.dumps({"type": kind, **members}).encode())
@@ -238,13 +244,6 @@ class Widget:
     def of(self, *kinds: str, session: str | None = None) -> list[dict[str, Any]]:
         """The events of some types, of one session or of all."""
         return [it for it in self.told if it["type"] in kinds and session in (None, it["sessionId"])]
-
-    async def until(self, look: Callable[[], T | None]) -> T:
-        """Wait until something is found in what has come."""
-        while not (found := look()):
-            assert not self.ended, self.told
-            await self._news.park()
-        return found
 
     async def next(self, kind: str) -> dict[str, Any]:
         """Take the next event of a type, and all before it."""
@@ -265,8 +264,11 @@ class Widget:
         session: str = (await self.next("session_created"))["sessionId"]
         return session
 
-    async def load(self, session: str) -> dict[str, Any]:
+    async def begin_to_load(self, session: str) -> None:
         await self.send("load_session", sessionId=session)
+
+    async def load(self, session: str) -> dict[str, Any]:
+        await self.begin_to_load(session)
         return await self.next("session_loaded")
 
     def texts(self) -> list[str]:

@@ -11,7 +11,6 @@ from acp_gateway.gateway.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.session_view import SessionView
 from acp_gateway.server import browser_calls
 from acp_gateway.server.session_feed import Describer
-from acp_gateway.transports.streams import Stalled
 from tests.doubles import ServingAgent, ServingAgents
 from tests.server.bridging import TEXT, YES, asks, editor_in, ends_turn, prompted, running, says, texts
 
@@ -71,51 +70,6 @@ async def test_two_browsers_and_an_editor_see_the_same(
             if message.get("method") == "session/update":
                 seen.append(message["params"]["update"]["content"]["text"])
         assert seen == ["hello", "a", "b", "c"]
-
-
-async def test_a_revoked_token_closes_the_connection(
-    tmp_path: Path,
-    spawner: Spawner,
-    loading_agents: ServingAgents,
-    autojump_clock: object,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        page = await bench.page(access)
-        session = await page.new_session()
-        await prompted(page, loading_agents[0], session)
-        assert access.token is not None
-        bench.gateway.tokens.revoke(access.token.id)
-        await trio.sleep(3)
-        assert page.ended
-        assert len(bench.gateway.connections) == 0
-        assert not loading_agents[0].cancelled
-        assert len(loading_agents[0]._prompts) == 1
-
-
-async def test_a_browser_that_takes_nothing_for_too_long_is_disconnected_and_no_other(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def stalled(below: int = 0) -> None:
-        raise Stalled("the peer took no byte within stall_timeout (60 s)")
-
-    async with running(tmp_path, spawner) as bench:
-        page = await bench.page(bench.access())
-        session = await page.new_session()
-        slow = await bench.page(bench.access(), "slow", reads=False)
-        monkeypatch.setattr(slow._far_end, "drain", stalled)
-        await slow.send(id="slow", method="session/get", params={"sessionId": session})
-        await trio.testing.wait_all_tasks_blocked()
-        for number in range(30):
-            await says(loading_agents[0], session, f"{number:020000}")
-        await page.until_updates(session, 30)
-        bench.nursery.start_soon(slow.read)
-        with pytest.raises(AssertionError):
-            await slow.until(lambda: None)
-        assert slow.ended
-        assert len(bench.gateway.connections) == 2
-        assert (await page.result("session/get", sessionId=session))["session"]["live"]
 
 
 async def test_a_change_during_a_list_is_told_after_it(

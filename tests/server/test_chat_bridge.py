@@ -18,7 +18,6 @@ from acp_gateway.gateway.history import HistoryReader, HistorySlice
 from acp_gateway.server import chat_bridge
 from acp_gateway.server.session_connection import HIGH_WATER
 from acp_gateway.server.session_feed import PIECE_SIZE, SessionFeed
-from acp_gateway.transports.streams import Stalled
 from tests.doubles import ServingAgent, ServingAgents
 from tests.server.bridging import TEXT, Widget, asks, editor_in, ends_turn, running, says
 
@@ -365,28 +364,6 @@ async def test_a_widget_that_lags_behind_what_is_kept_is_told_the_session_anew(
         assert slow.texts() == widget.texts()[-len(slow.texts()) :]
 
 
-async def test_a_widget_that_takes_nothing_for_too_long_is_disconnected_and_no_other(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def stalled(below: int = 0) -> None:
-        raise Stalled("the peer took no byte within stall_timeout (60 s)")
-
-    async with running(tmp_path, spawner) as bench:
-        widget = await bench.widget(bench.access())
-        session = await widget.new_session()
-        slow = await bench.widget(bench.access(), "slow", reads=False)
-        monkeypatch.setattr(slow._far_end, "drain", stalled)
-        await slow.send("load_session", sessionId=session)
-        await trio.testing.wait_all_tasks_blocked()
-        for number in range(30):
-            await says(loading_agents[0], session, f"{number:020000}")
-        await widget.until(lambda: len(widget.texts()) == 30)
-        bench.nursery.start_soon(slow.read)
-        with pytest.raises(AssertionError):
-            await slow.until(lambda: None)
-        assert len(bench.gateway.connections) == 2
-
-
 async def test_an_event_that_is_larger_than_its_limit_is_refused_and_a_message_is_not(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
@@ -401,22 +378,6 @@ async def test_an_event_that_is_larger_than_its_limit_is_refused_and_a_message_i
             code, text = await widget.error(kind, **members)
             assert (code, "has at most" in text) == (-32602, True)
         await sent(widget, session, "x" * 5000)
-
-
-async def test_a_revoked_token_closes_the_connection(
-    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: object
-) -> None:
-    async with running(tmp_path, spawner) as bench:
-        access = bench.access()
-        widget = await bench.widget(access)
-        session = await widget.new_session()
-        await sent(widget, session)
-        assert access.token is not None
-        bench.gateway.tokens.revoke(access.token.id)
-        await trio.sleep(3)
-        assert widget.ended
-        assert len(bench.gateway.connections) == 0
-        assert not loading_agents[0].cancelled
 
 
 async def test_a_session_that_is_removed_does_not_exist_any_more(

@@ -1,5 +1,6 @@
 """The connection of a browser, whatever its dialect: order of calls, what waits, the end."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ from acp_gateway.gateway.agent_supervisor import RestartBackoff
 from acp_gateway.server.session_connection import MAX_CALLS, MAX_REPLIES, SessionConnection
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.streams import MessageTooLarge
+from acp_gateway.transports.streams import MessageTooLarge, Stalled
 from tests.doubles import ServingAgents
-from tests.server.bridging import Bench, running
+from tests.server.bridging import Bench, FarEnd, prompted, running, says
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -157,3 +158,58 @@ async def test_the_wait_for_updates_from_the_disk_ends_with_their_feed(
                 feed.holds_rest = False
                 await stream.send(b"free 1")
         await over.wait()
+
+
+@pytest.fixture(params=["page", "widget"])
+def connect_by(request: pytest.FixtureRequest) -> Callable[..., Awaitable[FarEnd]]:
+    """Connects a client of each dialect; called with the bench, its principal, and its name."""
+
+    async def connected(bench: Bench, access: Access, name: str, **options: Any) -> FarEnd:
+        far_end: FarEnd = await getattr(bench, request.param)(access, name, **options)
+        return far_end
+
+    return connected
+
+
+async def test_a_revoked_token_ends_the_connection_and_no_turn(
+    connect_by: Callable[..., Awaitable[FarEnd]],
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: object,
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        client, page = await connect_by(bench, access, "client"), await bench.page(access)
+        session = await client.new_session()
+        await page.result("session/get", sessionId=session)
+        await prompted(page, loading_agents[0], session)
+        assert access.token is not None
+        bench.gateway.tokens.revoke(access.token.id)
+        await trio.sleep(3)
+        assert client.ended
+        assert page.ended
+        assert len(bench.gateway.connections) == 0
+        assert not loading_agents[0].cancelled
+        assert len(loading_agents[0]._prompts) == 1
+
+
+async def test_a_client_that_takes_nothing_for_too_long_is_disconnected_and_no_other(
+    connect_by: Callable[..., Awaitable[FarEnd]], tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        slow = await connect_by(bench, bench.access(), "slow", reads=False)
+        slow.stall(Stalled("the peer took no byte within stall_timeout (60 s)"))
+        await slow.begin_to_load(session)
+        await trio.testing.wait_all_tasks_blocked()
+        for number in range(30):
+            await says(loading_agents[0], session, f"{number:020000}")
+        await page.until_updates(session, 30)
+        bench.nursery.start_soon(slow.read)
+        with pytest.raises(AssertionError):
+            await slow.until(lambda: None)
+        assert slow.ended
+        assert len(bench.gateway.connections) == 2
+        assert (await page.result("session/get", sessionId=session))["session"]["live"]
