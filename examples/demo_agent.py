@@ -297,22 +297,26 @@ def write(message: Message) -> None:
         os._exit(0)
 
 
-async def serve(delay: float) -> None:
-    """Run the agent on stdin and stdout until stdin ends."""
-    agent = DemoAgent(write, delay=delay)
+async def serve(agent: DemoAgent) -> None:
+    """Run an agent on stdin and stdout until stdin ends."""
     # A thread reads stdin, because asyncio can't on Windows, nor if it is a file.
     while line := await asyncio.to_thread(sys.stdin.buffer.readline):
         agent.receive(line)
     await agent.aclose()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A small ACP agent over stdin and stdout.")
-    parser.add_argument("--delay", type=float, default=0.05, help="seconds between two chunks of text (default: 0.05)")
+def main(make: Callable[..., DemoAgent] = DemoAgent, about: str = "A small ACP agent", delay: float = 0.05) -> None:
+    """Run the agent that `make` returns, as the command line says."""
+    parser = argparse.ArgumentParser(description=f"{about} over stdin and stdout.")
+    parser.add_argument("--delay", type=float, default=delay, help=f"seconds between two chunks of text ({delay})")
     arguments = parser.parse_args()
     # Ctrl-C ends the process at once; asyncio would wait for the thread blocked on stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    asyncio.run(serve(arguments.delay))
+
+    async def run() -> None:
+        await serve(make(write, delay=arguments.delay))
+
+    asyncio.run(run())
 
 
 if __name__ == "__main__":

@@ -4,10 +4,7 @@ It plays the same scene whatever it is told, and changes one file of its session
 `demo_agent.py` is the agent to start from.
 """
 
-import argparse
 import asyncio
-import signal
-import sys
 from pathlib import Path
 
 from examples.demo_agent import (
@@ -18,8 +15,8 @@ from examples.demo_agent import (
     Refused,
     RequestFailed,
     Session,
+    main,
     text_of,
-    write,
 )
 
 FILE = "basket.py"
@@ -179,21 +176,5 @@ class LivelyAgent(DemoAgent):
         self._go_on(session, call, status="completed", _meta={"terminal_exit": terminal | {"exit_code": 0}})
 
 
-async def serve(delay: float) -> None:
-    """Run the agent on stdin and stdout until stdin ends."""
-    agent = LivelyAgent(write, delay=delay)
-    while line := await asyncio.to_thread(sys.stdin.buffer.readline):
-        agent.receive(line)
-    await agent.aclose()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="A lively ACP agent over stdin and stdout.")
-    parser.add_argument("--delay", type=float, default=0.06, help="seconds between two chunks of text (default: 0.06)")
-    arguments = parser.parse_args()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    asyncio.run(serve(arguments.delay))
-
-
 if __name__ == "__main__":
-    main()
+    main(LivelyAgent, "A lively ACP agent", delay=0.06)
