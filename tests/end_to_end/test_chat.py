@@ -4,21 +4,20 @@ import asyncio
 import json
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 from websockets.typing import Origin, Subprotocol
 
 from tests.end_to_end.chatting import start_chat_gateway
 from tests.end_to_end.parties import party, run, texts
 from tests.end_to_end.running import AGENTS, RunningGateway
-
-T = TypeVar("T")
+from tests.end_to_end.websocket_ends import WebSocketEnd
 
 PAGE = "https://wiki.example"
 
@@ -26,31 +25,8 @@ YES = {"outcome": "selected", "optionId": "yes"}
 NO = {"outcome": "selected", "optionId": "no"}
 
 
-class Widget:
-    """A widget that is connected, with all that it was told."""
-
-    def __init__(self, websocket: ClientConnection) -> None:
-        self.websocket = websocket
-        self.told: list[dict[str, Any]] = []
-        self.closed: tuple[int, str] | None = None
-        """Code and reason of the end."""
-        self._news = asyncio.Event()
-
-    async def read(self) -> None:
-        try:
-            async for text in self.websocket:
-                self.told.append(json.loads(text))
-                self._news.set()
-        except ConnectionClosed:
-            pass
-        self.closed = self.websocket.close_code or 0, self.websocket.close_reason or ""
-        self._news.set()
-
-    async def until(self, look: Callable[[], T | None]) -> T:
-        while not (found := look()):
-            self._news.clear()
-            await self._news.wait()
-        return found
+class Widget(WebSocketEnd):
+    """A widget that is connected."""
 
     async def send(self, kind: str, **members: Any) -> None:
         await self.websocket.send(json.dumps({"type": kind, **members}))

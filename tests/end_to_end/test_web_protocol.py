@@ -6,57 +6,37 @@ import itertools
 import json
 import ssl
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed
 
 from tests.end_to_end.parties import party, run
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.websocket_ends import WebSocketEnd
 
-T = TypeVar("T")
 
-
-class Browser:
-    """A page that is connected, with all that it was told."""
+class Browser(WebSocketEnd):
+    """A page that is connected."""
 
     def __init__(self, websocket: ClientConnection) -> None:
-        self.told: list[dict[str, Any]] = []
-        self.closed: tuple[int, str] | None = None
-        """Code and reason of the end."""
-        self._websocket = websocket
+        super().__init__(websocket)
         self._ids = itertools.count(1)
         self._responses: dict[Any, dict[str, Any]] = {}
-        self._news = asyncio.Event()
 
-    async def read(self) -> None:
-        try:
-            async for text in self._websocket:
-                message = json.loads(text)
-                if "method" in message:
-                    self.told.append(message)
-                else:
-                    self._responses[message["id"]] = message
-                self._news.set()
-        except ConnectionClosed:
-            pass
-        self.closed = self._websocket.close_code or 0, self._websocket.close_reason or ""
-        self._news.set()
-
-    async def until(self, look: Callable[[], T | None]) -> T:
-        while not (found := look()):
-            self._news.clear()
-            await self._news.wait()
-        return found
+    def _take(self, message: dict[str, Any]) -> None:
+        if "method" in message:
+            super()._take(message)
+        else:
+            self._responses[message["id"]] = message
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
         number = next(self._ids)
-        await self._websocket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
+        await self.websocket.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}))
         return await self.until(lambda: self._responses.pop(number, None))
 
     async def result(self, method: str, **params: Any) -> Any:
@@ -281,16 +261,16 @@ def test_errors_over_the_wire(gateway: RunningGateway) -> None:
             assert (await page.ask("session/get", sessionId="never"))["error"]["code"] == -32602
             assert (await page.ask("session/never"))["error"]["code"] == -32601
         async with browser(gateway) as page:
-            await page._websocket.send("{")
+            await page.websocket.send("{")
             await page.until(lambda: page._responses.get(None))
             assert page._responses[None]["error"]["code"] == -32700
-            await page._websocket.send('{"id":1,"method":"session/list","params":"' + "x" * (65 << 20) + '"}')
+            await page.websocket.send('{"id":1,"method":"session/list","params":"' + "x" * (65 << 20) + '"}')
             await page.until(lambda: page.closed)
             assert page.closed is not None
             assert page.closed[0] == 1009
         async with browser(gateway, query="?observe=1") as watching:
             assert (await watching.ask("session/new"))["error"]["code"] == -32601
-            await watching._websocket.send('{"id":1,"method":"session/list","x":"' + "x" * 65536 + '"}')
+            await watching.websocket.send('{"id":1,"method":"session/list","x":"' + "x" * 65536 + '"}')
             await watching.until(lambda: watching.closed)
             assert watching.closed is not None
             assert watching.closed[0] == 1009
