@@ -27,31 +27,19 @@ from acp_gateway.conformance.agent_judges import (
     judge_updates,
     judge_version,
 )
-from acp_gateway.conformance.common_judges import (
-    UNKNOWN,
-    UNKNOWN_EXTENSION,
-    judge_answers,
-    judge_echoed_ids,
-    judge_messages,
-    judge_not_answered,
-    judge_not_found,
-    judge_paths,
-    judge_sessions,
-    judge_stream,
-)
+from acp_gateway.conformance.common_checks import common_checks
+from acp_gateway.conformance.common_judges import judge_echoed_ids, judge_stream
 from acp_gateway.conformance.dialogue import Check
 from acp_gateway.conformance.scenarios import IDS, UNUSUAL_IDS
+
+_COMMON: Final = common_checks(outgoing=False, requests="extensions", notifications="extensions")
 
 CHECKS: Final = (
     Check(
         "stdout", "MUST", "Transports: stdio", "stdout has nothing but messages", partial(judge_stream, outgoing=False)
     ),
-    Check(
-        "messages", "MUST", "JSON-RPC 2.0: 4, 5", "messages are JSON-RPC 2.0", partial(judge_messages, outgoing=False)
-    ),
-    Check(
-        "responses", "MUST", "JSON-RPC 2.0: 5", "each request has one response", partial(judge_answers, outgoing=False)
-    ),
+    _COMMON["messages"],
+    _COMMON["responses"],
     Check(
         "ids",
         "MUST",
@@ -89,13 +77,7 @@ CHECKS: Final = (
     ),
     Check("initialize", "MUST", "Initialization", "the result has the specified form", judge_initialize),
     Check("session-new", "MUST", "Session Setup: Creating a Session", "each session has its own id", judge_session_new),
-    Check(
-        "session-known",
-        "MUST",
-        "Session Setup: Session ID",
-        "messages name sessions that were opened",
-        partial(judge_sessions, outgoing=False),
-    ),
+    _COMMON["session-known"],
     Check(
         "session-unknown",
         "SHOULD",
@@ -204,30 +186,10 @@ CHECKS: Final = (
         partial(judge_not_offered, family="terminal/", offered="terminal"),
     ),
     Check("terminal-released", "MUST", "Terminals: Releasing Terminals", "each terminal is released", judge_released),
-    Check(
-        "paths", "MUST", "Overview: Argument Requirements", "paths are absolute", partial(judge_paths, outgoing=False)
-    ),
-    Check(
-        "unknown-method",
-        "MUST",
-        "JSON-RPC 2.0: 5.1",
-        "unknown methods are answered with -32601",
-        partial(judge_not_found, scenario="extensions", method=UNKNOWN, outgoing=False),
-    ),
-    Check(
-        "unknown-extension",
-        "MUST",
-        "Extensibility: Custom Requests",
-        "so are unknown extensions",
-        partial(judge_not_found, scenario="extensions", method=UNKNOWN_EXTENSION, outgoing=False),
-    ),
-    Check(
-        "unknown-notification",
-        "MUST",
-        "Extensibility: Custom Notifications",
-        "unknown notifications are ignored",
-        partial(judge_not_answered, scenario="extensions", outgoing=False),
-    ),
+    _COMMON["paths"],
+    _COMMON["unknown-method"],
+    _COMMON["unknown-extension"],
+    _COMMON["unknown-notification"],
     Check(
         "meta",
         "MUST",

@@ -25,17 +25,8 @@ from acp_gateway.conformance.client_judges import (
     judge_version_unsupported,
 )
 from acp_gateway.conformance.client_runner import FILE_TEXT
-from acp_gateway.conformance.common_judges import (
-    UNKNOWN,
-    UNKNOWN_EXTENSION,
-    judge_answers,
-    judge_messages,
-    judge_not_answered,
-    judge_not_found,
-    judge_paths,
-    judge_sessions,
-    judge_stream,
-)
+from acp_gateway.conformance.common_checks import common_checks
+from acp_gateway.conformance.common_judges import judge_stream
 from acp_gateway.conformance.dialogue import Check, Line
 from acp_gateway.conformance.scenarios import BIG, IDS, UNUSUAL_IDS
 from acp_gateway.conformance.service_judges import (
@@ -53,6 +44,8 @@ def _is_update(line: Line) -> bool:
     return bool(line.update)
 
 
+_COMMON: Final = common_checks(outgoing=True, requests="agent-requests", notifications="agent-notifications")
+
 CHECKS: Final = (
     Check("turn", "MUST", "Overview: Message Flow", "the client comes to the end of a turn", judge_turn),
     Check(
@@ -62,12 +55,8 @@ CHECKS: Final = (
         "the agent's stdin has nothing but messages",
         partial(judge_stream, outgoing=True),
     ),
-    Check(
-        "messages", "MUST", "JSON-RPC 2.0: 4, 5", "messages are JSON-RPC 2.0", partial(judge_messages, outgoing=True)
-    ),
-    Check(
-        "responses", "MUST", "JSON-RPC 2.0: 5", "each request has one response", partial(judge_answers, outgoing=True)
-    ),
+    _COMMON["messages"],
+    _COMMON["responses"],
     Check("ids-unique", "MUST", "JSON-RPC 2.0: 4", "open requests have different ids", judge_unique_ids),
     Check(
         "ids",
@@ -113,13 +102,7 @@ CHECKS: Final = (
         "the request has the specified form",
         judge_session_new,
     ),
-    Check(
-        "session-known",
-        "MUST",
-        "Session Setup: Session ID",
-        "messages name sessions that were opened",
-        partial(judge_sessions, outgoing=True),
-    ),
+    _COMMON["session-known"],
     Check(
         "mcp-offered",
         "MUST",
@@ -206,30 +189,10 @@ CHECKS: Final = (
         partial(judge_refused, scenario="terminal"),
     ),
     Check("terminal", "MUST", "Terminals", "commands are run where offered", judge_terminal),
-    Check(
-        "paths", "MUST", "Overview: Argument Requirements", "paths are absolute", partial(judge_paths, outgoing=True)
-    ),
-    Check(
-        "unknown-method",
-        "MUST",
-        "JSON-RPC 2.0: 5.1",
-        "unknown methods are answered with -32601",
-        partial(judge_not_found, scenario="agent-requests", method=UNKNOWN, outgoing=True),
-    ),
-    Check(
-        "unknown-extension",
-        "MUST",
-        "Extensibility: Custom Requests",
-        "so are unknown extensions",
-        partial(judge_not_found, scenario="agent-requests", method=UNKNOWN_EXTENSION, outgoing=True),
-    ),
-    Check(
-        "unknown-notification",
-        "MUST",
-        "Extensibility: Custom Notifications",
-        "unknown notifications are ignored",
-        partial(judge_not_answered, scenario="agent-notifications", outgoing=True),
-    ),
+    _COMMON["paths"],
+    _COMMON["unknown-method"],
+    _COMMON["unknown-extension"],
+    _COMMON["unknown-notification"],
     Check(
         "meta",
         "MUST",
