@@ -27,9 +27,8 @@ from acp_gateway.config.options import (
 )
 from acp_gateway.config.schema import (
     Entry,
-    Section,
     by_importance,
-    check_name,
+    read_named,
     read_section,
     unknown_keys,
 )
@@ -38,6 +37,7 @@ from acp_gateway.config.toml_file import TomlFile, suggestion
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:
+    from acp_gateway.config.cluster import ClusterSection
     from acp_gateway.config.nodes import NodeSection
 
 __all__ = [
@@ -88,6 +88,7 @@ class Config:
     workspaces: Mapping[str, WorkspaceSection] = field(default_factory=dict)
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
     nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
+    cluster: "ClusterSection | None" = None
 
     @property
     def default_agent(self) -> str:
@@ -189,18 +190,20 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     problems: list[ConfigError] = []
     root = Entry(file, (), file.data)
     known = ["gateway", "limits", "listen", "agents", "nodes", "workspaces", "certificates", "hooks", "tap", "editor"]
-    problems.extend(unknown_keys(root, [*known, "log"]))
+    problems.extend(unknown_keys(root, [*known, "log", "cluster"]))
     gateway = read_section(GatewaySection, root.child("gateway", {}), problems)
     listen = _read_listeners(root.child("listen", []), problems)
     nodes = _read_nodes(root, problems) if "nodes" in file.data else {}
-    agents = {} if nodes and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
+    cluster = _read_cluster(root, problems) if "cluster" in file.data else None
+    is_door = bool(nodes) or "cluster" in file.data
+    agents = {} if is_door and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
     log = read_section(LogSection, root.child("log", {}), problems)
     tap = read_section(TapSection, root.child("tap", {}), problems)
     editor = read_section(EditorSection, root.child("editor", {}), problems)
-    workspaces = _read_named(WorkspaceSection, root.child("workspaces", {}), problems)
-    certificates = _read_named(CertificateSection, root.child("certificates", {}), problems)
+    workspaces = read_named(WorkspaceSection, root.child("workspaces", {}), problems)
+    certificates = read_named(CertificateSection, root.child("certificates", {}), problems)
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
@@ -218,6 +221,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         workspaces=workspaces,
         certificates=certificates,
         nodes=nodes,
+        cluster=cluster,
     ), []
 
 
@@ -314,7 +318,7 @@ def _read_agents(entry: Entry, problems: list[ConfigError]) -> dict[str, AgentSe
         example = '[agents.opencode] with command = ["opencode", "acp"]'
         problems.append(entry.error(f"at least one [agents.NAME] section is needed, such as {example}"))
         return {}
-    agents = _read_named(AgentSection, entry, problems)
+    agents = read_named(AgentSection, entry, problems)
     for name in agents:
         table = entry.table()[name].table()
         problems.extend(_agent_problems(table))
@@ -327,28 +331,16 @@ def _read_nodes(root: Entry, problems: list[ConfigError]) -> "dict[str, NodeSect
     from acp_gateway.config.nodes import NodeSection, node_problems
 
     entry = root.child("nodes", {})
-    nodes = _read_named(NodeSection, entry, problems)
+    nodes = read_named(NodeSection, entry, problems)
     problems.extend(node_problems(nodes, entry))
     return nodes
 
 
-def _read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
-    """Read the sections of one kind, each under a name of the user's choice."""
-    sections = {}
-    try:
-        table = entry.table()
-    except ConfigError as error:
-        problems.append(error)
-        return {}
-    for name, element in table.items():
-        try:
-            check_name(element, name)
-        except ConfigError as error:
-            problems.append(error)
-        read = read_section(section, element, problems)
-        if read is not None:
-            sections[name] = read
-    return sections
+def _read_cluster(root: Entry, problems: list[ConfigError]) -> "ClusterSection | None":
+    # Imported only where there is a cluster.
+    from acp_gateway.config.cluster import read_cluster
+
+    return read_cluster(root.child("cluster", {}), problems)
 
 
 def _certificate_problems(
@@ -374,9 +366,10 @@ def _certificate_problems(
 
 
 def _may_be_of_node(agent: str, root: Entry) -> bool:
-    """Return whether a node of the file may have this agent; the node itself knows."""
+    """Return whether a node of the file, or of its cluster, may have this agent; the node itself knows."""
     nodes = root.child("nodes", {}).value
-    return isinstance(nodes, dict) and agent.partition("/")[0] in nodes and "/" in agent
+    known = root.child("cluster", None).value is not None
+    return "/" in agent and (known or (isinstance(nodes, dict) and agent.partition("/")[0] in nodes))
 
 
 def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:

@@ -147,6 +147,25 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
     return section(**values) if len(problems) == before else None
 
 
+def read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
+    """Read the sections of one kind, each under a name of the user's choice."""
+    sections = {}
+    try:
+        table = entry.table()
+    except ConfigError as error:
+        problems.append(error)
+        return {}
+    for name, element in table.items():
+        try:
+            check_name(element, name)
+        except ConfigError as error:
+            problems.append(error)
+        read = read_section(section, element, problems)
+        if read is not None:
+            sections[name] = read
+    return sections
+
+
 def _reader(annotation: Any) -> Callable[[Entry], Any]:
     """Return the function in an annotation, be it `Annotated[...]` or `Annotated[...] | None`."""
     for part in (annotation, *get_args(annotation)):

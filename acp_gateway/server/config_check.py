@@ -69,6 +69,8 @@ def check_config(path: Path | None) -> list[Finding]:
             findings.extend(_check_agent(agent, root["agents"].table()[name].table()))
         for name, node in config.nodes.items():
             findings.extend(_check_token(node.token_file, root["nodes"].table()[name].table(), any_form=False))
+        if config.cluster is not None:
+            findings.extend(_check_token(config.cluster.token_file, root["cluster"].table(), any_form=False))
         findings.extend(_check_hooks(config.hooks, root))
     return findings
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
@@ -38,6 +39,7 @@ SECTIONS: list[Any] = [
     pytest.param(GATEWAY_TOML, "[[listen]]", ListenSection, id="listen"),
     pytest.param(GATEWAY_TOML, "[agents.demo]", AgentSection, id="agents"),
     pytest.param(GATEWAY_TOML, "[nodes.gpu]", NodeSection, id="nodes"),
+    pytest.param(GATEWAY_TOML, "[cluster]", ClusterSection, id="cluster"),
     pytest.param(GATEWAY_TOML, "[workspaces.project]", WorkspaceSection, id="workspaces"),
     pytest.param(GATEWAY_TOML, "[certificates.laptop]", CertificateSection, id="certificates"),
     pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
@@ -94,6 +96,8 @@ def as_read(section: Any, name: str, value: str) -> Any:
     required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x", "token_file": "t"}
     if section is NodeSection:
         required["url"] = "ws://127.0.0.1"
+    if section is ClusterSection:
+        required |= {"url": "redis://127.0.0.1", "name": "gpu1"}
     source = "".join(
         f"{option} = {required[option]!r}\n"
         for option in required
@@ -203,6 +207,7 @@ def test_every_option_says_in_the_code_what_it_is_for() -> None:
         ),
         ("agent_options.py", [AgentSection]),
         ("nodes.py", [NodeSection]),
+        ("cluster.py", [ClusterSection]),
         ("tap_options.py", [TapSection]),
         ("limits.py", [LimitsSection]),
         ("hosts.py", [HostSection]),
