@@ -1,5 +1,6 @@
 """Follows the sessions of a gateway over a control connection, which is replaced when it is lost."""
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -111,8 +112,11 @@ class ControlFeed:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)
             try:
-                rights = await _rights(stream, destination)
+                rights, asked = Rights(), -math.inf
                 while True:
+                    # They change with the configuration there, and with the token.
+                    if trio.current_time() - asked >= self._interval:
+                        rights, asked = await _rights(stream, destination, rights), trio.current_time()
                     self._handler.receive(Overview(await _list(stream, destination), rights))
                     listed = self._succeeded = True
                     await self._pause(self._interval)
@@ -137,16 +141,19 @@ async def _list(stream: MaintainedStream, destination: Destination) -> Listing:
     return read_listing(destination, await _ask(stream, destination, SESSIONS))
 
 
-async def _rights(stream: MaintainedStream, destination: Destination) -> Rights:
-    """Ask for the rights of the credential; gateways of earlier versions do not know the request."""
+async def _rights(stream: MaintainedStream, destination: Destination, known: Rights) -> Rights:
+    """Ask for the rights of the credential; return those that were known if the gateway does not tell them.
+
+    Gateways of earlier versions do not know the request.
+    """
     try:
         result = await _ask(stream, destination, ACCESS)
     except Unreachable:
         raise
     except GatewayError:
-        return Rights()
+        return known
     if not isinstance(result, dict):
-        return Rights()
+        return known
     agents = result.get("agents")
     names = tuple(map(str, agents)) if isinstance(agents, dict) else ()
     told = result.get("folders")

@@ -4,7 +4,7 @@ A client asks over a control connection, so an agent is neither named nor starte
 not find out by trying.
 """
 
-from collections.abc import Collection, Container
+from collections.abc import Callable, Collection, Container
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,11 +19,11 @@ class UsableAgents(Container[str]):
 
     Args:
         grant: the connection.
-        config: the configuration.
+        config: returns the configuration in force.
         wanted: the only agent that it asks for; None for all.
     """
 
-    def __init__(self, grant: Grant, config: Config, wanted: str | None) -> None:
+    def __init__(self, grant: Grant, config: Callable[[], Config], wanted: str | None) -> None:
         self._grant = grant
         self._config = config
         self._wanted = wanted
@@ -31,9 +31,10 @@ class UsableAgents(Container[str]):
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str) or self._wanted not in (None, name) or not self._grant.access.may_use(name):
             return False
-        if name in self._config.agents:
+        config = self._config()
+        if name in config.agents:
             return True
-        return not self._grant.connect_request.passed and self._config.find_agent(name) is not None
+        return not self._grant.connect_request.passed and config.find_agent(name) is not None
 
 
 def describe_access(grant: Grant, config: Config, names: Collection[str] = ()) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     is_gateway = bool(grant.connect_request.passed) and grant.scope.only is None
     return ControlContext(
         gateway.registry,
-        UsableAgents(grant, gateway.config, grant.connect_request.agent),
+        UsableAgents(grant, lambda: gateway.config, grant.connect_request.agent),
         lambda: gateway.hubs,
         lambda: gateway.storage.problem,
         codes.make,

@@ -27,7 +27,7 @@ LIST_SIZE: Final = 4 * 1024 * 1024
 """Maximum bytes of a message of a node to its watcher: the list of some thousand sessions."""
 
 INTERVAL: Final = 5.0
-"""Seconds between two lists of a node: its end is noticed within, and costs its rate limit 100 messages each time."""
+"""Seconds between two lists of a node: its end is noticed within, and costs its rate limit 200 messages each time."""
 
 ANSWER_TIMEOUT: Final = 2.0
 """Seconds to wait for the present lists of nodes; then the last ones are used. Users wait for all nodes together."""

@@ -101,6 +101,21 @@ async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
         assert scene.times == [0, 1]
 
 
+async def test_rights_that_have_changed_come_with_a_later_list(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(INTERVAL / 2)
+        scene.access = {"result": ACCESS | {"agents": {"another": "identity"}}}
+        scene.feed.refresh()
+        await trio.sleep(INTERVAL / 4)
+        # They are not asked for more often because lists are.
+        assert [overview.rights.agents for overview in scene.overviews] == [("demo", "other")] * 2
+        await trio.sleep(INTERVAL)
+        assert scene.overviews[-1].rights.agents == ("another",)
+        scene.access = {"error": {"code": -32000, "message": "not now"}}
+        await trio.sleep(INTERVAL)
+        assert scene.overviews[-1].rights.agents == ("another",)
+
+
 @pytest.mark.parametrize(
     "access", [{"error": {"code": -32601, "message": "unknown"}}, {"result": []}, {"result": {"agents": 3}}]
 )

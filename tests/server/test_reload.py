@@ -15,7 +15,7 @@ from acp_gateway.client import reconnect_policy
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
-from acp_gateway.protocol.methods import STATUS
+from acp_gateway.protocol.methods import SESSIONS, STATUS
 from acp_gateway.server import node_watcher
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
@@ -188,6 +188,18 @@ async def test_a_new_agent_can_be_used_and_a_removed_one_can_not(scene: Scene) -
             scene.write(4, agent="b")
             assert await scene.reload() == ["agents.b: changed (env)"]
             assert (await mark_of(editor))[0] == "1"
+
+
+async def test_a_list_that_was_followed_before_has_the_sessions_of_a_new_agent_as_well(scene: Scene) -> None:
+    with trio.fail_after(TIMEOUT):
+        asking, _ = await scene.connect(control=True)
+        scene.write(more=f'[agents.b]\ncommand = {AGENT}\nenv = {{ MARK = "b" }}\n', gateway='default_agent = "a"\n')
+        assert await scene.reload() == ["agents.b: new"]
+        async with scene.editor(agent="b") as editor:
+            await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+            listed = (await asking.request(SESSIONS, {}))["result"]["sessions"]
+            assert [session["agent"] for session in listed] == ["b"]
+        await asking.stream.aclose()
 
 
 async def test_a_link_of_the_default_agent_resumes_when_that_is_another_one_by_now(scene: Scene) -> None:
