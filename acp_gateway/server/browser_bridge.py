@@ -83,7 +83,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             if refusal is not None:
                 self.reply(refusal)
             return 1
-        self._start_call(message, self._lane(message))
+        self._start_call(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
     def _too_large(self, error: MessageTooLarge) -> bytes:

@@ -99,7 +99,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         if call.acts and self.role is Role.OBSERVER:
             self._fail(call, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {call.type}")
             return 1
-        self._start_call(call, self._lane(call))
+        self._start_call(call, self._lane(call), len(text))
         return WEIGHTS.get(call.type, 1)
 
     def _too_large(self, error: MessageTooLarge) -> bytes:

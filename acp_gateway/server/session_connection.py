@@ -10,7 +10,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Container, Hashable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -40,6 +40,14 @@ HIGH_WATER: Final = 256 * 1024
 not shared with other connections."""
 
 CallT = TypeVar("CallT", bound=Hashable)
+
+
+class _Waiting(NamedTuple, Generic[CallT]):
+    """A call that is not finished."""
+
+    call: CallT
+    size: int
+    """Bytes."""
 
 
 class SessionConnection(Generic[CallT]):
@@ -86,8 +94,10 @@ class SessionConnection(Generic[CallT]):
         self._replies: deque[bytes] = deque()
         self._feeds: dict[SessionFeed, None] = {}
         # Calls of each session, and those that wait for no other one by one; the first of each is being served.
-        self._lanes: dict[Hashable, deque[CallT]] = {}
+        self._lanes: dict[Hashable, deque[_Waiting[CallT]]] = {}
         self._calls = 0
+        # Bytes of these calls: prompts may be large, and wait while their session is opened again.
+        self._size = 0
         self._news = Signal()
         self._progress = Signal()
 
@@ -189,7 +199,7 @@ class SessionConnection(Generic[CallT]):
                     pause = self._charge(weight, size, time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
                     await trio.sleep(pause)
-                    while self._calls >= MAX_CALLS or len(self._replies) >= MAX_REPLIES:
+                    while self._is_full:
                         await self._progress.wait()
         except MessageTooLarge as error:
             self._send_last(self._too_large(error))
@@ -200,6 +210,12 @@ class SessionConnection(Generic[CallT]):
             log.debug("%s: %s", self.name, error)
         return Disconnect(CloseReason.NORMAL, "")
 
+    @property
+    def _is_full(self) -> bool:
+        """True while no further call is read."""
+        limit = self.gateway.config.gateway.outbox_limit
+        return self._calls >= MAX_CALLS or self._size >= limit or len(self._replies) >= MAX_REPLIES
+
     def _send_last(self, text: bytes) -> None:
         try:
             self._stream.send_nowait([text])
@@ -208,13 +224,14 @@ class SessionConnection(Generic[CallT]):
 
     def _waiting(self, lane: Hashable) -> list[CallT]:
         """Return the calls of a lane that are not finished."""
-        return list(self._lanes.get(lane, ()))
+        return [waiting.call for waiting in self._lanes.get(lane, ())]
 
-    def _start_call(self, call: CallT, lane: Hashable) -> None:
-        """Serve a call after the others of its lane."""
+    def _start_call(self, call: CallT, lane: Hashable, size: int) -> None:
+        """Serve a call of so many bytes after the others of its lane."""
         self._calls += 1
+        self._size += size
         waiting = self._lanes.setdefault(lane, deque())
-        waiting.append(call)
+        waiting.append(_Waiting(call, size))
         if len(waiting) == 1:
             self._nursery.start_soon(self._work, lane)
 
@@ -222,8 +239,8 @@ class SessionConnection(Generic[CallT]):
         """Serve the calls of a lane, one after another."""
         waiting = self._lanes[lane]
         while waiting:
-            await self._serve_call(waiting[0])
-            waiting.popleft()
+            await self._serve_call(waiting[0].call)
+            self._size -= waiting.popleft().size
             self._calls -= 1
             self._progress.notify()
         del self._lanes[lane]

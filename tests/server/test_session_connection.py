@@ -1,6 +1,7 @@
 """The connection of a browser, whatever its dialect: order of calls, what waits, the end."""
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class Echoing(SessionConnection[str]):
 
     def _receive(self, text: bytes) -> int:
         call = text.decode()
-        self._start_call(call, call.split()[0])
+        self._start_call(call, call.split()[0], len(text))
         return 1
 
     async def _serve_call(self, call: str) -> None:
@@ -80,6 +81,22 @@ async def test_beyond_max_calls_the_next_one_is_not_read_yet(
         echoing.may_go_on.set()
         await trio.testing.wait_all_tasks_blocked()
         assert len(echoing.served) == MAX_CALLS + 1
+
+
+async def test_beyond_outbox_limit_bytes_of_calls_the_next_one_is_not_read_yet(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        config = bench.gateway.config
+        bench.gateway.config = replace(config, gateway=replace(config.gateway, outbox_limit=1000))
+        echoing, stream = connect(bench)
+        large = [b"one %0500d" % number for number in range(10)]
+        bench.nursery.start_soon(send, stream, [*large, b"free 1"])
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(echoing._waiting("one")) == 2
+        echoing.may_go_on.set()
+        await trio.testing.wait_all_tasks_blocked()
+        assert echoing.served == [call.decode() for call in [*large, b"free 1"]]
 
 
 async def test_a_client_that_reads_no_responses_is_not_read_beyond_max_replies(
