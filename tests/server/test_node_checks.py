@@ -1,4 +1,4 @@
-"""What `doctor` says of the nodes of a gateway: for each cause, the line with the remedy and the exit code."""
+"""The lines of `doctor` about the nodes of a gateway: for each cause, the remedy and the exit code."""
 
 from pathlib import Path
 from typing import Any
