@@ -17,7 +17,7 @@ class WebSocketEnd:
     def __init__(self, websocket: ClientConnection) -> None:
         self.websocket = websocket
         self.told: list[dict[str, Any]] = []
-        """What it was told so far."""
+        """All messages so far."""
         self.closed: tuple[int, str] | None = None
         """Code and reason of the end."""
         self._news = asyncio.Event()

@@ -118,7 +118,7 @@ class FarEnd:
         self.stream = stream
         self._far_end = far_end
         self.told: list[dict[str, Any]] = []
-        """What it was told so far, without responses."""
+        """All messages so far, without responses."""
         self.ended = False
         self._news = trio.lowlevel.ParkingLot()
 
