@@ -6,12 +6,13 @@ import pty
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
+from acp_gateway.cli.keyboard import single_keys
 from acp_gateway.cli.watched_session import watch_session
 from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.client.shim import LinkState, Settings
@@ -158,15 +159,16 @@ async def test_a_pipe_without_a_reader_ends_it(monkeypatch: pytest.MonkeyPatch) 
 async def test_a_key_answers_a_question_and_the_next_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("acp_gateway.terminal.questions.PAUSE", 0.0)
     master, slave = pty.openpty()
-    with os.fdopen(slave) as keyboard, os.fdopen(master, "wb", buffering=0) as person:
+    with os.fdopen(slave) as keyboard, os.fdopen(master, "wb", buffering=0) as person, ExitStack() as stack:
         monkeypatch.setattr(sys, "stdin", keyboard)
+        stack.enter_context(single_keys())
         async with watched(monkeypatch, Watcher(), interactive=True) as scene:
             for number in (1, 2):
                 scene.gateway.send(id=number, method="session/request_permission", params=permission(number))
             await scene.stdout.until("Run 1\n  [y]")
-            person.write(b"xy\n")
+            person.write(b"y")
             await scene.stdout.until("Run 2\n  [y]")
-            person.write(b"2\n")
+            person.write(b"2")
             await scene.gateway.until(
                 lambda: [one["id"] for one in scene.gateway.received if "result" in one] == [1, 2]
             )
