@@ -292,7 +292,9 @@ def check_origin(headers: Headers, allowed: Sequence[str]) -> bool:
     """Return whether a request is a web page's. Raises `Forbidden` if the origin of that is not listed."""
     origins = headers.get_all("Origin")
     if origins and (len(origins) > 1 or origins[0] not in allowed):
-        raise Forbidden("this Origin is not allowed to connect")
+        raise Forbidden(
+            "pages of this Origin may not connect; allowed_origins of the [[listen]] section lists those that may"
+        )
     return bool(origins)
 
 
