@@ -19,7 +19,7 @@ from acp_gateway.cli.common import (
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 
-COLUMNS = ("NODE", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "WAITING", "LAG", "CAUSE")
+COLUMNS = ("NODE", "FROM", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "WAITING", "LAG", "CAUSE")
 
 
 @click.command(
@@ -36,10 +36,10 @@ COLUMNS = ("NODE", "STATE", "SINCE", "VERSION", "AGENTS", "SESSIONS", "TURNS", "
 def nodes(config: Path | None, connect_timeout: float, *, as_json: bool) -> None:
     """List the nodes of the gateway that runs on this machine, one per row: state, agents, live sessions, open turns.
 
-    A node is another gateway with a section [nodes.NAME]. SESSIONS and TURNS are of all who use the node, LAG is the
-    most by which its event loop was late in the last seconds; a node of another version only tells the sessions of this
-    gateway. One that is away is listed as it was, with the cause. The exit code is 6 if the gateway on this machine
-    does not run.
+    A node is another gateway: of a section [nodes.NAME], or of the cluster. SESSIONS and TURNS are of all who use the
+    node, LAG is the most by which its event loop was late in the last seconds; a node of another version only tells the
+    sessions of this gateway. One that is away is listed as it was, with the cause. The exit code is 6 if the gateway on
+    this machine does not run.
     """
     import trio
 
@@ -59,13 +59,14 @@ def nodes(config: Path | None, connect_timeout: float, *, as_json: bool) -> None
     elif rows:
         print_table(COLUMNS, rows)
     else:
-        click.echo("There are no nodes; a section [nodes.NAME] of the configuration makes one.", err=True)
+        click.echo("There are no nodes; a section [nodes.NAME] or [cluster] of the configuration makes some.", err=True)
 
 
 def _row(node: dict[str, Any]) -> tuple[str, ...]:
     since = datetime.fromisoformat(node["since"]).astimezone(UTC)
     return (
         printable(node["name"]),
+        "config" if node.get("configured") is not False else "cluster",
         "up" if node["up"] else "away",
         f"{since:%Y-%m-%d %H:%M:%S} UTC",
         printable(node["version"] or "-"),

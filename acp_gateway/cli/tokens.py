@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from acp_gateway.cli.browsers import REVOKED, TOKEN_REVOKED, open_audit, open_browsers, record_ends
+from acp_gateway.cli.cluster import cluster_token
 from acp_gateway.cli.common import (
     config_option,
     examples,
@@ -92,6 +93,9 @@ def check_session(settings: "Config", session: str) -> None:
 )
 def token() -> None:
     """Make, show, rotate and revoke the tokens that clients authenticate with. Run this on the gateway's machine."""
+
+
+token.add_command(cluster_token)
 
 
 @token.command(

@@ -4,6 +4,9 @@
     store          the operations on the directory, each of which is one step; an interface
     redis_store    the same in Redis or Valkey; scripts has the Lua of each operation
     seal           proves that a node of the cluster has written a value
+    directory      the other nodes as this one knows them, and whether the directory can be reached; pure
+    member         renews the record of this node, learns of the others, passes on changes
+    session_writer writes this node's sessions, behind their changes
 
 The directory helps to find things and to keep two gateways from running one session. What a gateway serves, it serves
 from its own state: when the directory is lost, nothing is decided from its absence.

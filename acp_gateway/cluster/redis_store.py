@@ -49,7 +49,7 @@ _decode_change = msgspec.json.Decoder(tuple[str, str, str]).decode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedisOptions:
-    """How to reach Redis."""
+    """The options of the connection to Redis."""
 
     host: str = "localhost"
     port: int = 6379
@@ -62,7 +62,7 @@ class RedisOptions:
     timeout: float = 3.0
     """Seconds for each operation, the connection included."""
     retention: float = 30 * 86400.0
-    """Seconds for which sessions and mirrored journals are kept that nobody writes."""
+    """Seconds for which sessions and mirrored journals are kept that no node writes."""
     journal_limit: int = 8 * 1024 * 1024
     """Bytes of one mirrored journal."""
 
@@ -92,7 +92,16 @@ class RedisStore:
         await self._run("WITHDRAW", name, boot)
 
     async def nodes(self) -> list[NodeRecord]:
-        found = await self._run("NODES")
+        return await self._nodes(present=True)
+
+    async def former_nodes(self) -> list[NodeRecord]:
+        return await self._nodes(present=False)
+
+    async def era(self, proposal: str) -> str:
+        return _text(await self._run("ERA", proposal))
+
+    async def _nodes(self, *, present: bool) -> list[NodeRecord]:
+        found = await self._run("NODES", int(present), self._retention)
         records = []
         for name, sealed in zip(found[::2], found[1::2], strict=True):
             value = self._seal.open(f"node:{_text(name)}", sealed)

@@ -52,7 +52,8 @@ if boot and boot ~= ARGV[2] then
 end
 redis.call('HSET', key, 'boot', ARGV[2], 'record', ARGV[3])
 redis.call('PEXPIRE', key, ARGV[4])
-redis.call('SADD', prefix .. 'nodes', ARGV[1])
+redis.call('HSET', prefix .. 'known', ARGV[1], ARGV[3])
+redis.call('ZADD', prefix .. 'seen', micros(), ARGV[1])
 if not boot then
   tell('node', ARGV[1], ARGV[1])
 end
@@ -67,7 +68,6 @@ WITHDRAW: Final = (
 local key = prefix .. 'node:' .. ARGV[1]
 if redis.call('HGET', key, 'boot') == ARGV[2] then
   redis.call('DEL', key)
-  redis.call('SREM', prefix .. 'nodes', ARGV[1])
   tell('node', ARGV[1], ARGV[1])
 end
 return 1
@@ -77,17 +77,32 @@ return 1
 NODES: Final = (
     _COMMON
     + """
+-- 1 for those that are there, 0 for the others; retention in ms
+local old = redis.call('ZRANGEBYSCORE', prefix .. 'seen', 0, micros() - ARGV[2] * 1000)
+for _, name in ipairs(old) do
+  if redis.call('EXISTS', prefix .. 'node:' .. name) == 0 then
+    redis.call('ZREM', prefix .. 'seen', name)
+    redis.call('HDEL', prefix .. 'known', name)
+  end
+end
 local found = {}
-for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'nodes')) do
-  local record = redis.call('HGET', prefix .. 'node:' .. name, 'record')
-  if record then
-    found[#found + 1] = name
-    found[#found + 1] = record
-  else
-    redis.call('SREM', prefix .. 'nodes', name)
+local known = redis.call('HGETALL', prefix .. 'known')
+for index = 1, #known, 2 do
+  if redis.call('EXISTS', prefix .. 'node:' .. known[index]) == tonumber(ARGV[1]) then
+    found[#found + 1] = known[index]
+    found[#found + 1] = known[index + 1]
   end
 end
 return found
+"""
+)
+
+ERA: Final = (
+    _COMMON
+    + """
+-- proposal
+redis.call('SETNX', prefix .. 'era', ARGV[1])
+return redis.call('GET', prefix .. 'era')
 """
 )
 

@@ -93,6 +93,12 @@ class ClusterStore(Protocol):
     async def nodes(self) -> list[NodeRecord]:
         """Return the records that have not expired."""
 
+    async def former_nodes(self) -> list[NodeRecord]:
+        """Return the last records of nodes that are away: expired or withdrawn, within the retention."""
+
+    async def era(self, proposal: str) -> str:
+        """Return the word that stands for the content of the directory: the first proposal since it was emptied."""
+
     # Sessions
 
     async def claim(self, record: SessionRecord, *, adopt: bool = False) -> Claim:

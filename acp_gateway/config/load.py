@@ -195,8 +195,8 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     listen = _read_listeners(root.child("listen", []), problems)
     nodes = _read_nodes(root, problems) if "nodes" in file.data else {}
     cluster = _read_cluster(root, problems) if "cluster" in file.data else None
-    is_door = bool(nodes) or "cluster" in file.data
-    agents = {} if is_door and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
+    has_nodes = bool(nodes) or "cluster" in file.data
+    agents = {} if has_nodes and "agents" not in file.data else _read_agents(root.child("agents", {}), problems)
     hooks = read_section(HooksSection, root.child("hooks", {}), problems)
     limits = read_section(LimitsSection, root.child("limits", {}), problems)
     log = read_section(LogSection, root.child("log", {}), problems)

@@ -33,6 +33,8 @@ class Readiness:
         """True once the gateway has been told to stop."""
         self.absent_nodes: Callable[[], list[str]] = list
         """Says of each node that is away since when; replaced where there are nodes."""
+        self.cluster_problem: Callable[[], str | None] = lambda: None
+        """Says since when the directory of the cluster is lost and why; replaced where there is one."""
         self._state_dir = state_dir
         self._tokens = tokens
         self._browsers = browsers
@@ -72,7 +74,8 @@ class Readiness:
     def warnings(self) -> list[str]:
         """The reasons, each in one line, why a part of the gateway fails that clients with tokens do not need."""
         self._check()
-        return [] if self._browsers_problem is None else [self._browsers_problem]
+        found = self._browsers_problem, self.cluster_problem()
+        return [problem for problem in found if problem is not None]
 
     def _check(self) -> None:
         now = trio.current_time()

@@ -24,7 +24,7 @@ import msgspec
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security import token_format as tokens
 from acp_gateway.security.private_file import login_name
-from acp_gateway.security.token_file import IDENTITY_SIZE, Role, Token, TokenFile, kind_of
+from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE, Role, Token, TokenFile, kind_of
 
 __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
@@ -44,6 +44,8 @@ class TokenStore:
         self._file = TokenFile(state_dir)
         # The reason why all tokens are refused, as last logged; None while the file is good.
         self._complaint: str | None = None
+        # Tokens that are not in the file: that of the cluster.
+        self._further: tuple[Token, ...] = ()
 
     def tokens(self) -> list[Token]:
         """Return all tokens, in the order of their creation; none if there is no file.
@@ -51,6 +53,19 @@ class TokenStore:
         Raises ConfigError if the file cannot be read or trusted.
         """
         return self._file.tokens()
+
+    def accept_cluster(self, secret: str) -> None:
+        """Accept the token of the cluster, with which other nodes connect; no list shows it."""
+        cluster = Token(
+            id="cluster",
+            label="cluster",
+            identity=default_identity(self._state_dir),
+            agents=None,
+            sha256=tokens.digest(secret),
+            created=_timestamp(self._now()),
+            may_speak_for=(EVERYONE,),
+        )
+        self._further = (cluster,)
 
     def create(
         self,
@@ -283,7 +298,7 @@ class TokenStore:
                 self._complaint = str(error)
             return []
         self._complaint = None
-        return known
+        return [*known, *self._further]
 
 
 def default_identity(state_dir: Path) -> str:

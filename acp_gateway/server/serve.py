@@ -36,6 +36,7 @@ from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
 if TYPE_CHECKING:
+    from acp_gateway.server.cluster import ClusterNode
     from acp_gateway.server.node_set import NodeSet
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ async def serve(
     with ExitStack() as stack:
         stack.enter_context(holding(state_dir))
         tokens = TokenStore(state_dir)
+        cluster = None if config.cluster is None else _open_cluster(config, tokens)
         registry = ProcessRegistry(state_dir / "agents")
         for group in registry.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
@@ -135,7 +137,7 @@ async def serve(
         async with trio.open_nursery() as notifying:
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
-                if config.nodes:
+                if config.nodes or cluster is not None:
                     nodes()
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
@@ -145,6 +147,8 @@ async def serve(
                     notifying.start_soon(notifier.run, state)
                     notifier.ready()
                     urls = [url for listener in listeners for url in listener.urls]
+                    if cluster is not None:
+                        gateway.start_task(cluster.run, gateway, nodes(), urls)
                     reload = Reloader(file, gateway, listeners, limiter, notifier, nodes).reload
                     reporter = StatusReporter(gateway, urls, file)
                     gateway.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
@@ -184,6 +188,14 @@ def _open_nodes(gateway: Gateway, own_id: str) -> "NodeSet":
     from acp_gateway.server.node_set import open_nodes
 
     return open_nodes(gateway, own_id)
+
+
+def _open_cluster(config: Config, tokens: TokenStore) -> "ClusterNode":
+    """Read the secrets of the cluster. Raises `ConfigError`."""
+    # Imported only where there is a cluster.
+    from acp_gateway.server.cluster import open_cluster
+
+    return open_cluster(config, tokens)
 
 
 def _count(number: int, name: str) -> str:

@@ -129,6 +129,7 @@ WITHOUT_JSON = {
     "relay": "its stdout is the protocol's",
     "replay": "its stdout is the protocol's",
     "serve": "it runs until it is stopped, and prints only logs",
+    "token cluster": "it prints a token, and nothing else",
     "up": "it runs until it is stopped, and prints what a user does next",
 }
 """Commands without `--json`, with the reason. Groups print only their help."""

@@ -10,7 +10,7 @@ from acp_gateway.client.local import LocalGateway
 from tests.doubles import run_command as run
 
 UP = {"name": "gpu1", "url": "wss://gpu1:7443/acp", "up": True, "since": "2026-11-22T09:00:00Z", "why": None}
-AWAY = {"name": "gpu2", "url": "wss://gpu2:7443/acp", "up": False, "since": "2026-11-22T10:00:00Z"}
+AWAY = {"name": "gpu2", "configured": False, "url": "wss://gpu2:7443/acp", "up": False, "since": "2026-11-22T10:00:00Z"}
 NODES: list[dict[str, Any]] = [
     UP
     | {"version": "1.2.3", "agents": ["opencode", "claude"], "sessions": 3, "turns": 2, "waiting": 1}
@@ -37,8 +37,8 @@ def test_nodes_are_rows_with_state_and_cause(config: Path, answer: dict[str, Any
     assert shown.exit_code == 0
     assert shown.stdout.startswith("NODE ")
     assert [" ".join(line.split()) for line in shown.stdout.splitlines()[1:]] == [
-        "gpu1 up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms -",
-        r"gpu2 away 2026-11-22 10:00:00 UTC - - 0 0 0 - no\x1b answer",
+        "gpu1 config up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms -",
+        r"gpu2 cluster away 2026-11-22 10:00:00 UTC - - 0 0 0 - no\x1b answer",
     ]
 
 

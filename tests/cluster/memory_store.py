@@ -27,7 +27,7 @@ class Mirror:
 
 
 class MemoryDirectory:
-    """What all nodes of a test share.
+    """The directory that all nodes of a test share.
 
     Args:
         clock: returns the time of the directory, in seconds.
@@ -47,6 +47,8 @@ class MemoryDirectory:
     def empty(self) -> None:
         """Forget everything, as FLUSHALL does."""
         self.nodes: dict[str, tuple[NodeRecord, float]] = {}
+        self.known: dict[str, NodeRecord] = {}
+        self.era = ""
         self.sessions: dict[str, SessionRecord] = {}
         self.mirrors: dict[str, Mirror] = {}
         self.tokens: dict[str, bytes] = {}
@@ -96,6 +98,7 @@ class MemoryStore:
         if known is not None and known.boot != record.boot:
             return False
         directory.nodes[record.name] = record, directory.clock() + ttl
+        directory.known[record.name] = record
         if known is None:
             directory.tell(Change("node", record.name, record.name))
         return True
@@ -109,6 +112,16 @@ class MemoryStore:
 
     async def nodes(self) -> list[NodeRecord]:
         return [record for _, record in sorted(self._live(await self._reach("nodes")).items())]
+
+    async def former_nodes(self) -> list[NodeRecord]:
+        directory = await self._reach("former_nodes")
+        live = self._live(directory)
+        return [record for name, record in sorted(directory.known.items()) if name not in live]
+
+    async def era(self, proposal: str) -> str:
+        directory = await self._reach("era")
+        directory.era = directory.era or proposal
+        return directory.era
 
     def _live(self, directory: MemoryDirectory) -> dict[str, NodeRecord]:
         return {name: record for name, (record, end) in directory.nodes.items() if end > directory.clock()}

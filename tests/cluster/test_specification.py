@@ -1,4 +1,4 @@
-"""What every directory of a cluster does. Redis with the marker `cluster`: `make test-cluster`."""
+"""The behaviour of every directory of a cluster. Redis with the marker `cluster`: `make test-cluster`."""
 
 from collections.abc import AsyncIterator
 
@@ -128,6 +128,26 @@ async def test_withdraw_removes_the_record_of_this_process_alone(store: ClusterS
     assert len(await store.nodes()) == 1
     await store.withdraw("gpu1", "b1")
     assert await store.nodes() == []
+
+
+async def test_former_nodes_are_those_that_have_expired_or_were_withdrawn(
+    store: ClusterStore, kind: Memory | Redis
+) -> None:
+    for name in ("gpu1", "gpu2", "gpu3"):
+        await store.announce(node(name, agents=["a"]), 0.05 if name == "gpu2" else 15)
+    await store.withdraw("gpu1", "b1")
+    await kind.wait(0.1)
+    assert await store.former_nodes() == [node("gpu1", agents=["a"]), node("gpu2", agents=["a"])]
+    assert await store.nodes() == [node("gpu3", agents=["a"])]
+
+
+async def test_era_is_the_first_proposal_until_the_directory_is_emptied(
+    store: ClusterStore, other: ClusterStore, kind: Memory | Redis
+) -> None:
+    assert await store.era("a") == "a"
+    assert await other.era("b") == "a"
+    await kind.empty()
+    assert await other.era("b") == "b"
 
 
 async def test_sessions_outlive_the_record_of_their_node(store: ClusterStore) -> None:

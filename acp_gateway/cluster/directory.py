@@ -1,0 +1,141 @@
+"""The nodes of the cluster as this one knows them, and whether the directory can be reached. Pure.
+
+Nothing is decided from absence: a node whose record has expired or was withdrawn stays known, until no record of it was
+seen for the retention.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from acp_gateway.cluster.records import NodeRecord
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.nodes import NodeSection
+from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.printable import printable
+from acp_gateway.security.tls import parse_pin
+
+MAX_NODES: Final = 500
+"""Maximum number of other nodes, each of which has a control connection: further ones are left out."""
+
+
+@dataclass(slots=True)
+class Update:
+    """The differences between two reads of the directory."""
+
+    sections: dict[str, NodeSection] = field(default_factory=dict)
+    """Nodes that were found, or whose address has changed."""
+    removed: list[str] = field(default_factory=list)
+    """Nodes that were not seen for the retention."""
+    unusable: list[tuple[str, str]] = field(default_factory=list)
+    """Each node whose record can't be used, with the cause, once."""
+
+
+class ClusterNodes:
+    """The other nodes of one cluster.
+
+    Args:
+        own_name: the name of this node.
+        token_file: the file with the token of the cluster.
+        retention: seconds after which a node is forgotten that no record was seen of.
+    """
+
+    def __init__(self, own_name: str, token_file: Path, retention: float) -> None:
+        self._own_name = own_name
+        self._token_file = token_file
+        self._retention = retention
+        self._sections: dict[str, NodeSection] = {}
+        # When a record of each was last seen.
+        self._seen: dict[str, float] = {}
+        self._complaints: dict[str, str] = {}
+        self.records: dict[str, NodeRecord] = {}
+        """The last record of each node."""
+        self.present: frozenset[str] = frozenset()
+        """Names of the nodes that had a record at the last read."""
+
+    def update(self, present: Iterable[NodeRecord], former: Iterable[NodeRecord], now: float) -> Update:
+        """Compare with what the directory has.
+
+        Args:
+            present: the records that have not expired.
+            former: the last records of other nodes. They count for nodes of which nothing is known yet.
+            now: time in seconds.
+        """
+        update = Update()
+        there = [record for record in present if record.name != self._own_name]
+        self.present = frozenset(record.name for record in there)
+        known = [record for record in former if record.name not in (*self._seen, self._own_name)]
+        for record in (*there, *known):
+            self._note(record, now, update)
+        for name in [name for name, seen in self._seen.items() if now - seen > self._retention]:
+            del self._seen[name], self._sections[name], self.records[name]
+            update.removed.append(name)
+        return update
+
+    def _note(self, record: NodeRecord, now: float, update: Update) -> None:
+        name = record.name
+        try:
+            if name not in self._seen and len(self._seen) >= MAX_NODES:
+                raise UsageError(f"there are {MAX_NODES} others already")
+            section = self._section(record)
+        except (ConfigError, UsageError) as error:
+            text = printable(str(error), size=300)
+            if self._complaints.get(name) != text and len(self._complaints) < MAX_NODES:
+                self._complaints[name] = text
+                update.unusable.append((name, text))
+            return
+        self._complaints.pop(name, None)
+        self._seen[name] = now
+        self.records[name] = record
+        if self._sections.get(name) != section:
+            self._sections[name] = update.sections[name] = section
+
+    def _section(self, record: NodeRecord) -> NodeSection:
+        """Return the section that leads to a node. Raises `ConfigError` or `UsageError`."""
+        url = parse_target(record.url)
+        if url.scheme not in ("wss", "ws") or not (url.tls or url.loopback):
+            raise UsageError("its address is neither wss:// nor ws:// on loopback")
+        pin = None if record.pin is None or not url.tls else record.pin
+        if pin is not None:
+            parse_pin(pin)
+        return NodeSection(url=url, token_file=self._token_file, pin=pin)
+
+
+class Contact:
+    """Whether the directory can be reached, since when, and why not."""
+
+    def __init__(self, now: float) -> None:
+        self.up = False
+        self.since = now
+        """Time since which `up` is as it is, in seconds since 1970."""
+        self.why = "not reached yet"
+
+    def reached(self, now: float) -> bool:
+        """Note an answer; return True if it is news."""
+        if self.up:
+            return False
+        self.up, self.since, self.why = True, now, ""
+        return True
+
+    def lost(self, why: str, now: float) -> bool:
+        """Note a failure; return True if it is news: the directory was there before, or it is the first attempt."""
+        news = self.up or self.why == "not reached yet"
+        if self.up:
+            self.since = now
+        self.up, self.why = False, printable(why)
+        return news
+
+    @property
+    def problem(self) -> str | None:
+        """Say since when the directory is lost and why, in one line; None while it is there."""
+        return None if self.up else f"{self.lost_since}: {self.why}"
+
+    @property
+    def lost_since(self) -> str | None:
+        """The same without the cause, which may name addresses."""
+        if self.up:
+            return None
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return f"the directory of the cluster is lost since {since}, the gateway goes on without it"

@@ -1,0 +1,204 @@
+"""Makes a running gateway a node of its cluster. Imported only with `[cluster]`."""
+
+import logging
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.cluster.member import Member
+from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
+from acp_gateway.cluster.seal import Seal
+from acp_gateway.cluster.session_writer import SessionWriter
+from acp_gateway.cluster.store import ClusterStore
+from acp_gateway.config.addresses import Address, parse_address
+from acp_gateway.config.cluster import ClusterSection
+from acp_gateway.config.load import Config, ListenSection
+from acp_gateway.config.nodes import NodeSection
+from acp_gateway.core.sessions import SessionScope
+from acp_gateway.errors import ConfigError, GatewayError
+from acp_gateway.gateway.control_channel import load_of
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.security.tls import client_context, spki_pin
+from acp_gateway.security.token_format import read_token_file
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.node_set import NodeSet
+
+log = logging.getLogger(__name__)
+
+OpenStore = Callable[[ClusterSection, int, str], AbstractAsyncContextManager[ClusterStore]]
+"""Opens the directory: by the section, the maximum bytes of a mirrored journal, and the token of the cluster."""
+
+
+def open_store(section: ClusterSection, journal_limit: int, token: str) -> AbstractAsyncContextManager[ClusterStore]:
+    """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
+    if find_spec("coredis") is None:
+        raise ConfigError(
+            "needs the package coredis: install acp-remote-gateway with the extra cluster, as in "
+            "`pip install 'acp-remote-gateway[cluster]'`",
+            key="cluster",
+        )
+    from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+
+    address = section.url
+    options = RedisOptions(
+        host=address.host,
+        port=address.port,
+        unix_path=address.path or None,
+        db=address.db,
+        username=address.user,
+        password=None if section.password_file is None else read_token_file(section.password_file, any_form=True),
+        tls=client_context(ca=section.ca, pin=None) if address.tls else None,
+        timeout=section.timeout,
+        retention=section.retention,
+        journal_limit=journal_limit,
+    )
+    return open_redis_store(options, section.name, Seal(token))
+
+
+class GatewayNodes:
+    """The nodes of a gateway, as a `Member` sees them."""
+
+    def __init__(self, nodes: NodeSet) -> None:
+        self._nodes = nodes
+
+    def add(self, name: str, section: NodeSection) -> None:
+        self._nodes.add(name, section)
+
+    def remove(self, name: str) -> None:
+        self._nodes.remove(name)
+
+    def is_up(self, name: str) -> bool:
+        node = self._nodes.directory.nodes.get(name)
+        return node is not None and node.up
+
+    def assume(self, record: NodeRecord, sessions: Sequence[Mapping[str, Any]]) -> None:
+        if record.name in self._nodes.directory.nodes:
+            self._nodes.directory.assume(
+                record.name, record.agents, sessions, version=record.version, folders=record.workspaces
+            )
+
+
+class ClusterNode:
+    """This gateway as a node of its cluster. Made before it listens, by `open_cluster`.
+
+    Args:
+        config: the configuration, with the section.
+        store: the directory, which is entered by `run`.
+    """
+
+    def __init__(self, config: Config, store: AbstractAsyncContextManager[ClusterStore]) -> None:
+        assert config.cluster is not None
+        self._config = config
+        self._section = config.cluster
+        self._opening = store
+        self._boot = secrets.token_hex(8)
+        self.member: Member | None = None
+        """None until the gateway runs."""
+
+    async def run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
+        """Be a node until cancelled. `urls` are the addresses at which the gateway listens."""
+        try:
+            await self._run(gateway, nodes, urls)
+        except* Exception:
+            log.exception("internal error: this gateway is no node of its cluster any more")
+
+    async def _run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
+        name = self._section.name
+
+        def describe() -> NodeRecord:
+            load = load_of(gateway.hubs, gateway.metrics.recent_lag)
+            return NodeRecord(
+                name=name,
+                url=str(own_address(self._section, urls)),
+                pin=own_pin(self._section, self._config.listen),
+                boot=self._boot,
+                version=__version__,
+                agents=tuple(gateway.config.agents)[:MAX_NAMES],
+                workspaces=tuple(
+                    str(workspace.root)[:TEXT] for workspace in list(gateway.config.workspaces.values())[:MAX_NAMES]
+                ),
+                sessions=load["sessions"],
+                turns=load["turns"],
+                lag=load["lag"],
+            )
+
+        async with self._opening as store, trio.open_nursery() as nursery:
+            member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
+            writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
+            member.renewed.append(writer.renewed)
+            _tell_of(member, gateway)
+            nursery.start_soon(writer.run)
+            nursery.start_soon(member.run)
+
+
+def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_store) -> ClusterNode:
+    """Read the secrets of the section, and accept the token of the cluster from now on. Raises `ConfigError`."""
+    section = config.cluster
+    assert section is not None
+    token = read_token_file(section.token_file)
+    node = ClusterNode(config, open_it(section, config.gateway.journal_limit, token))
+    own_address(section, [listen.url for listen in config.listen])
+    own_pin(section, config.listen)
+    tokens.accept_cluster(token)
+    return node
+
+
+def own_address(section: ClusterSection, urls: Sequence[str]) -> Address:
+    """Return the address of this node for the others. Raises `ConfigError` if none of `urls` is one."""
+    if section.advertise is not None:
+        return section.advertise
+    addresses = [parse_address(url) for url in urls]
+    for address in addresses:
+        if address.scheme == "wss":
+            return replace(address, host=socket.gethostname().lower()) if address.wildcard else address
+    for address in addresses:
+        if address.scheme == "ws" and address.loopback:
+            return address
+    raise ConfigError(
+        "the other nodes need an address of this one: add a [[listen]] section with wss://, or name the address of a "
+        "proxy here",
+        key="cluster.advertise",
+    )
+
+
+def own_pin(section: ClusterSection, listeners: Sequence[ListenSection]) -> str | None:
+    """Return the pin that the others check; None for a certificate of an authority. Raises `ConfigError`."""
+    if section.pin is not None:
+        return None if section.pin == "none" else section.pin
+    for listener in listeners:
+        if listener.address.scheme == "wss" and listener.cert is not None:
+            return _pin_of(listener.cert)
+    return None
+
+
+def _pin_of(cert: Path) -> str:
+    try:
+        text = cert.read_text(encoding="ascii")
+        end = "-----END CERTIFICATE-----"
+        return spki_pin(ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERT") :].partition(end)[0] + end))
+    except (OSError, ValueError, GatewayError) as error:
+        raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
+
+
+def _tell_of(member: Member, gateway: Gateway) -> None:
+    """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
+    gateway.readiness.cluster_problem = lambda: member.contact.problem
+    merge = gateway.admissions.merge_nodes
+    assert merge is not None, "the gateway has nodes"
+
+    async def merge_and_tell(scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
+        merged = await merge(scope, agents, answer)
+        problem = member.contact.lost_since
+        return merged if problem is None else {**merged, "problems": [*merged.get("problems", ()), problem]}
+
+    gateway.admissions.merge_nodes = merge_and_tell

@@ -1,0 +1,207 @@
+"""One node of a cluster: renewing, learning, losing the directory."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from acp_gateway.cluster.member import Member, describe_sessions
+from acp_gateway.cluster.records import NodeRecord, SessionRecord
+from acp_gateway.cluster.store import Change
+from acp_gateway.config.cluster import ClusterSection, RedisAddress
+from acp_gateway.config.nodes import NodeSection
+from tests.cluster.memory_store import MemoryDirectory
+
+REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
+
+
+class Nodes:
+    """The nodes of a gateway."""
+
+    def __init__(self) -> None:
+        self.added: dict[str, NodeSection] = {}
+        self.up: set[str] = set()
+        self.assumed: dict[str, list[str]] = {}
+
+    def add(self, name: str, section: NodeSection) -> None:
+        self.added[name] = section
+
+    def remove(self, name: str) -> None:
+        del self.added[name]
+
+    def is_up(self, name: str) -> bool:
+        return name in self.up
+
+    def assume(self, record: NodeRecord, sessions: Sequence[Mapping[str, Any]]) -> None:
+        self.assumed[record.name] = [session["sessionId"] for session in sessions]
+
+
+class Node:
+    """A member with its nodes."""
+
+    def __init__(self, directory: MemoryDirectory, name: str, boot: str = "b", **options: Any) -> None:
+        section = ClusterSection(url=REDIS, name=name, token_file=Path("t"), **options)
+        self.nodes = Nodes()
+        record = NodeRecord(name=name, url=f"wss://{name}:1", boot=boot)
+        self.member = Member(
+            directory.store(name), section, boot, lambda: record, self.nodes, lambda: 1e9 + trio.current_time()
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Node"]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.member.run)
+            await wait_all_tasks_blocked()
+            yield self
+            nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def directory(mock_clock: MockClock) -> MemoryDirectory:
+    return MemoryDirectory()
+
+
+async def pass_time(clock: MockClock, seconds: float) -> None:
+    """Let this time pass in small steps."""
+    for _ in range(round(seconds * 4)):
+        clock.jump(0.25)
+        await wait_all_tasks_blocked()
+
+
+async def test_nodes_learn_of_each_other_at_the_start_and_by_changes(directory: MemoryDirectory) -> None:
+    async with Node(directory, "gpu1").running() as first, Node(directory, "gpu2").running() as second:
+        await wait_all_tasks_blocked()
+        assert set(second.nodes.added) == {"gpu1"}
+        assert set(first.nodes.added) == {"gpu2"}
+
+
+async def test_record_is_renewed_before_its_ttl(directory: MemoryDirectory, mock_clock: MockClock) -> None:
+    async with Node(directory, "gpu1").running():
+        await pass_time(mock_clock, 60)
+        assert [record.name for record in await directory.store("x").nodes()] == ["gpu1"]
+
+
+async def test_node_withdraws_when_it_stops_and_stays_known_to_others(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    async with Node(directory, "gpu1").running() as first:
+        async with Node(directory, "gpu2").running():
+            await wait_all_tasks_blocked()
+        assert set(directory.nodes) == {"gpu1"}
+        await pass_time(mock_clock, 20)
+        assert set(first.nodes.added) == {"gpu2"}
+        assert first.nodes.assumed == {"gpu2": []}
+
+
+async def test_node_of_another_process_with_the_name_is_an_error_until_it_has_gone(
+    directory: MemoryDirectory, mock_clock: MockClock, caplog: pytest.LogCaptureFixture, nursery: trio.Nursery
+) -> None:
+    caplog.set_level("INFO")
+    first = Node(directory, "gpu1", "b1")
+    running = trio.CancelScope()
+
+    async def run_first() -> None:
+        with running:
+            await first.member.run()
+
+    nursery.start_soon(run_first)
+    await wait_all_tasks_blocked()
+    async with Node(directory, "gpu1", "b2").running():
+        await pass_time(mock_clock, 30)
+        assert sum("another process is the node gpu1" in line for line in caplog.messages) == 1
+        assert directory.nodes["gpu1"][0].boot == "b1"
+        running.cancel()
+        await pass_time(mock_clock, 10)
+        assert directory.nodes["gpu1"][0].boot == "b2"
+    assert "this gateway is the node gpu1 of the cluster" in caplog.messages
+
+
+async def test_lost_directory_is_logged_once_and_everything_is_written_again_when_it_is_back(
+    directory: MemoryDirectory, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    written: list[bool] = []
+    node = Node(directory, "gpu1")
+
+    async def renewed(emptied: bool) -> None:
+        written.append(emptied)
+
+    node.member.renewed.append(renewed)
+    async with node.running():
+        assert written == [True]
+        directory.lose()
+        await pass_time(mock_clock, 60)
+        assert node.member.contact.problem is not None
+        directory.empty()
+        directory.reachable = True
+        await pass_time(mock_clock, 20)
+        assert node.member.contact.problem is None
+        assert set(directory.nodes) == {"gpu1"}
+    assert written.count(True) == 2
+    assert sum("the directory of the cluster is lost" in line for line in caplog.messages) == 1
+
+
+async def test_emptied_directory_is_written_again_within_one_renewal(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    written: list[bool] = []
+    node = Node(directory, "gpu1")
+
+    async def renewed(emptied: bool) -> None:
+        written.append(emptied)
+
+    node.member.renewed.append(renewed)
+    async with node.running():
+        directory.empty()
+        await pass_time(mock_clock, 5)
+        assert set(directory.nodes) == {"gpu1"}
+        assert written == [True, True]
+
+
+async def test_attempts_to_reach_a_lost_directory_become_rarer(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    async with Node(directory, "gpu1", renew=1.0).running():
+        directory.lose()
+        await pass_time(mock_clock, 60)
+        before = directory.operations.count("announce")
+        await pass_time(mock_clock, 60)
+        assert directory.operations.count("announce") - before <= 60 / 7
+
+
+async def test_sessions_of_a_node_that_does_not_answer_are_read(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    other = directory.store("gpu2")
+    await other.announce(NodeRecord(name="gpu2", url="wss://gpu2:1", boot="b"), 1)
+    await other.claim(SessionRecord(key="gpu2/s", node="gpu2", agent="a", owner="ann", epoch=0))
+    async with Node(directory, "gpu1").running() as node:
+        assert node.nodes.assumed == {"gpu2": ["s"]}
+        node.nodes.assumed.clear()
+        node.nodes.up.add("gpu2")
+        await pass_time(mock_clock, 120)
+        assert node.nodes.assumed == {}
+
+
+async def test_changes_are_passed_on(directory: MemoryDirectory) -> None:
+    heard: list[Change] = []
+    node = Node(directory, "gpu1")
+    node.member.listeners.append(heard.append)
+    async with node.running():
+        await directory.store("gpu2").put_token("t", b"")
+        await wait_all_tasks_blocked()
+        assert heard == [Change("tokens", "", "gpu2")]
+
+
+def test_described_sessions_have_all_members_and_the_live_ones_are_last() -> None:
+    live = SessionRecord(key="gpu1/a", node="gpu1", agent="x", owner="ann", epoch=1, live=True, turn=True, title="T")
+    past = SessionRecord(key="gpu1/b", node="gpu1", agent="x", owner="ann", epoch=1, cwd="/src", updated="2026")
+    common = {"agent": "x", "owner": "ann", "waiting": [], "connected": 0, "away": 0}
+    assert describe_sessions([live, past]) == [
+        common | {"sessionId": "b", "live": False, "turn": False, "cwd": "/src", "updatedAt": "2026"},
+        common | {"sessionId": "a", "live": True, "turn": True, "title": "T"},
+    ]

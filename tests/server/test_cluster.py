@@ -1,0 +1,217 @@
+"""Gateways that find each other by a directory, in this process."""
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.control import Listing, list_sessions, request
+from acp_gateway.client.dialing import Destination, dial
+from acp_gateway.cluster.store import ClusterStore
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.cluster import ClusterSection, RedisAddress
+from acp_gateway.config.load import Config
+from acp_gateway.errors import ConfigError, Unauthorized
+from acp_gateway.protocol.methods import STATUS
+from acp_gateway.security.token_format import mint
+from acp_gateway.server import cluster, node_watcher
+from acp_gateway.server.cluster import own_address, own_pin
+from acp_gateway.server.serve import serve
+from acp_gateway.transports.websocket import Timing
+from tests.cluster.memory_store import MemoryDirectory
+from tests.doubles import Editor
+from tests.server.machines import control, node_config, until_agents
+from tests.server.serving import secure, serving
+
+REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
+
+
+@pytest.fixture
+def directory(monkeypatch: pytest.MonkeyPatch) -> MemoryDirectory:
+    """A directory that the gateways of the test use instead of Redis."""
+    directory = MemoryDirectory()
+
+    @asynccontextmanager
+    async def open_store(section: ClusterSection, _limit: int, _token: str) -> AsyncIterator[ClusterStore]:
+        yield directory.store(section.name)
+
+    monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
+    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(node_watcher, "INTERVAL", 0.01)
+    return directory
+
+
+def member_config(folder: Path, name: str, **options: Any) -> Config:
+    """The configuration of a node of the cluster, with an agent of its own."""
+    folder.mkdir(exist_ok=True)
+    token = folder / "cluster.token"
+    if not token.exists():
+        token.touch(0o600)
+        token.write_text(mint())
+    config = node_config(folder / name)
+    own = replace(config.listen[0], url=f"unix://{folder}/{name}.sock", peer_uid=True)
+    section = ClusterSection(url=REDIS, name=name, token_file=token, **({"renew": 0.02, "ttl": 1.0} | options))
+    return replace(config, listen=(*config.listen, own), cluster=section)
+
+
+@asynccontextmanager
+async def two_nodes(folder: Path) -> AsyncIterator[tuple[str, str]]:
+    """The unix sockets of two nodes of one cluster, which know each other."""
+    async with AsyncExitStack() as stack:
+        configs = [member_config(folder, name) for name in ("gpu1", "gpu2")]
+        urls = [(await stack.enter_async_context(serving(config)))[1] for config in configs]
+        await until_agents(urls[0], "gpu2/memory")
+        await until_agents(urls[1], "gpu1/memory")
+        yield urls[0], urls[1]
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def listed(destination: Destination) -> Listing:
+    return await list_sessions(destination, time_limit=30)
+
+
+async def status_of(url: str) -> dict[str, Any]:
+    status: dict[str, Any] = await request(control(url), STATUS, {}, time_limit=30)
+    return status
+
+
+async def test_each_node_of_a_cluster_is_a_door_to_the_others(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as urls:
+        for url, other in zip(urls, ("gpu2", "gpu1"), strict=True):
+            editor = Editor(await dial(control(url, agent=f"{other}/memory", control=False), Timing()))
+            await editor.initialize()
+            opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+            session = opened["result"]["sessionId"]
+            assert (tmp_path / other / "sessions" / f"{session}.session").exists()
+            while f"{other}/{session}" not in directory.sessions:
+                await trio.lowlevel.checkpoint()
+            await editor.stream.aclose()
+        nodes = (await status_of(urls[0]))["nodes"]
+        assert [(node["name"], node["up"], node["configured"]) for node in nodes] == [("gpu2", True, False)]
+
+
+async def test_node_that_has_stopped_stays_known_with_its_sessions(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with serving(member_config(tmp_path, "gpu1")) as (_, url):
+        async with serving(member_config(tmp_path, "gpu2")) as (_, other):
+            await until_agents(url, "gpu2/memory")
+            editor = Editor(await dial(control(other, agent="memory", control=False), Timing()))
+            await editor.initialize()
+            opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+            key = f"gpu2/{opened['result']['sessionId']}"
+            await until(lambda: key in directory.sessions)
+            await editor.stream.aclose()
+        assert "gpu2" not in directory.nodes
+        await until_agents(url, "gpu2/memory")
+        while key not in [it["sessionId"] for it in (await listed(control(url))).sessions]:
+            await trio.lowlevel.checkpoint()
+        listing = await listed(control(url))
+        (shown,) = [it for it in listing.sessions if it["sessionId"] == key]
+        assert shown["agent"] == "gpu2/memory"
+        assert "unreachableSince" in shown
+
+
+async def test_lost_directory_is_told_and_nodes_go_on(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (url, _):
+        assert (await status_of(url))["problems"] == []
+        directory.lose()
+        while not (await status_of(url))["problems"]:
+            await trio.lowlevel.checkpoint()
+        (problem,) = (await status_of(url))["problems"]
+        assert "the directory of the cluster is lost since" in problem
+        assert any("is lost since" in line for line in (await listed(control(url))).problems)
+        await until_agents(url, "gpu2/memory")
+        editor = Editor(await dial(control(url, agent="gpu2/memory", control=False), Timing()))
+        await editor.initialize()
+        await editor.stream.aclose()
+        directory.reachable = True
+        while (await status_of(url))["problems"]:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_emptied_directory_is_written_again(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (url, _):
+        editor = Editor(await dial(control(url, agent="memory", control=False), Timing()))
+        await editor.initialize()
+        await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+        await until(lambda: directory.sessions)
+        directory.empty()
+        await until(lambda: directory.sessions and len(directory.nodes) == 2)
+        await editor.stream.aclose()
+
+
+async def test_token_of_the_cluster_is_accepted_and_another_one_is_not(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    config = member_config(tmp_path, "gpu1")
+    async with serving(config) as (url, _):
+        listing = await listed(control(url, tmp_path / "cluster.token"))
+        assert listing.sessions == []
+        wrong = tmp_path / "wrong"
+        wrong.write_text(mint())
+        with pytest.raises(Unauthorized):
+            await listed(control(url, wrong))
+
+
+async def test_cluster_without_its_token_file_does_not_start(tmp_path: Path) -> None:
+    config = member_config(tmp_path, "gpu1")
+    (tmp_path / "cluster.token").unlink()
+    with pytest.raises(ConfigError, match="there is no such file"):
+        await serve(config, {})
+
+
+@pytest.mark.parametrize(
+    ("advertise", "urls", "address"),
+    [
+        ("wss://door.example", ["tcp://127.0.0.1:1"], "wss://door.example:443/acp"),
+        (None, ["ws://127.0.0.1:5", "wss://gpu1.example:7443"], "wss://gpu1.example:7443/acp"),
+        (None, ["tcp://127.0.0.1:1", "ws://127.0.0.1:5"], "ws://127.0.0.1:5/acp"),
+    ],
+)
+def test_advertise_is_by_default_the_first_listener_that_others_can_reach(
+    advertise: str | None, urls: list[str], address: str
+) -> None:
+    section = ClusterSection(
+        url=REDIS, name="a", token_file=Path("t"), advertise=None if advertise is None else parse_target(advertise)
+    )
+    assert str(own_address(section, urls)) == address
+
+
+def test_advertise_of_a_wildcard_has_the_name_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "GPU1")
+    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
+    assert str(own_address(section, ["wss://0.0.0.0:7443"])) == "wss://gpu1:7443/acp"
+
+
+def test_advertise_is_required_without_a_listener_for_others() -> None:
+    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
+    with pytest.raises(ConfigError, match="need an address of this one"):
+        own_address(section, ["tcp://127.0.0.1:1", "unix:///s"])
+
+
+def test_pin_is_by_default_that_of_the_listener(tmp_path: Path) -> None:
+    config = secure(tmp_path, "wss://127.0.0.1:0")
+    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
+    pin = own_pin(section, config.listen)
+    assert pin is not None
+    assert pin.startswith("sha256:")
+    assert own_pin(replace(section, pin="none"), config.listen) is None
+    assert own_pin(replace(section, pin="sha256:1"), config.listen) == "sha256:1"
+    (tmp_path / "cert.pem").write_text("nonsense")
+    with pytest.raises(ConfigError, match="no certificate can be read"):
+        own_pin(section, config.listen)
+
+
+def test_open_store_without_its_library_says_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
+    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
+    with pytest.raises(ConfigError, match=r"acp-remote-gateway\[cluster\]"):
+        cluster.open_store(section, 1, "token")
