@@ -46,7 +46,7 @@ from acp_gateway.transports.sockets import (
     connect_unix,
 )
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import CONNECTION_ID, PASSED, RESUME, Timing
+from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
 from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
 
 if TYPE_CHECKING:
@@ -118,8 +118,8 @@ class Destination:
     """A client certificate and its key for TLS, both or neither."""
     cookies: "CookieJar | None" = None
     """The cookies of servers that are no gateways, which outlive a connection; None to forget them with it."""
-    passed: tuple[str, ...] = ()
-    """Ids of the gateways that the connection comes through; for WebSockets."""
+    origin: tuple[tuple[str, str], ...] = ()
+    """Headers by which a gateway tells that a connection comes through it, and for whom; for WebSockets."""
     server: str = "`acp-gateway serve`"
     """Name of what should answer there, for errors."""
     token_hint: str = ""
@@ -290,8 +290,7 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     headers = {"User-Agent": f"acp-gateway/{__version__}"}
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
-    if destination.passed:
-        headers[PASSED] = ",".join(destination.passed)
+    headers |= dict(destination.origin)
     try:
         websocket = await connect_websocket(
             stream,

@@ -38,7 +38,8 @@ class NodeSection:
     """The address of the other gateway: `wss://host:port`, `ws://` on loopback, or `host[:port]`."""
 
     token_file: FilePath
-    """A file with a token of the other gateway, in mode 0600. There, everything counts as done by its identity."""
+    """A file with a token of the other gateway, in mode 0600. There, everything counts as done by its identity, except
+    for identities that the token may speak for."""
 
     pin: Annotated[str, read_pin] | None = None
     """`sha256:HEX` of the other gateway's public key; with it, the certificate needs no authority."""
@@ -82,6 +83,8 @@ def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None
         insecure_plaintext=node.insecure_plaintext,
         connect_timeout=node.connect_timeout,
         reconnect_timeout=node.reconnect_timeout,
+        # A link is opened for one identity, and shows the sessions of that alone.
+        scope="identity",
         mcp_servers="allow",
         client_fs=True,
         client_terminal=True,

@@ -93,6 +93,11 @@ class Registry:
         self._leave(session)
         self._forget(session)
 
+    @property
+    def owners(self) -> set[str]:
+        """The identities that have sessions."""
+        return {*self._live, *self._past}
+
     def count_live(self, owner: str | None = None) -> int:
         """Return the number of live sessions, of one identity or of all."""
         return sum(map(len, self._live.values())) if owner is None else len(self._live.get(owner, ()))
@@ -158,7 +163,7 @@ class Registry:
         elsewhere = [it for it in self._by_id.get(session_id, ()) if it.agent.rpartition("/")[0] == machine]
         if any(session.live or session.owner != scope.identity for session in elsewhere):
             return False
-        return scope.identity == self.own_identity and not self.known(agent, session_id)
+        return (scope.apart or scope.identity == self.own_identity) and not self.known(agent, session_id)
 
     def __iter__(self) -> Iterator[Session]:
         return (session for same in list(self._sessions.values()) for session in same)

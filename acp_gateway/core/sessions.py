@@ -59,6 +59,9 @@ class SessionScope:
     """For a guest, the owner of the session once it was found. Another session of the same id is out of scope."""
     workspaces: tuple[str, ...] | None = None
     """Names of the workspaces where the client may open sessions; None for all."""
+    apart: bool = False
+    """True if the agent itself keeps the identities apart, as that of a node may: what it has and was never registered
+    is the identity's."""
 
     @property
     def sees_all(self) -> bool:

@@ -125,6 +125,8 @@ class ConnectRequest:
     """To ask the gateway itself, and no agent."""
     passed: tuple[str, ...] = ()
     """Ids of the gateways that the connection comes through; empty if it is a client's own."""
+    request_id: str = ""
+    """The id of the connection in the audit of the gateway that it comes through; empty if that names none."""
     via: str = EDITOR
     """Kind of program that connects, as other clients are shown it."""
 

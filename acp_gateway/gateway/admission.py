@@ -92,14 +92,15 @@ class Authorizer:
                     raise unknown_session(scope.only)
         if connect_request.passed and agent and agent not in self.config.agents:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
-        return Grant(access, connect_request, agent, scope, role)
+        return Grant(access, connect_request, agent, self._at(agent, scope), role)
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
     ) -> ConnectRequest:
         """Return the request with the id and the agent of a session that is asked for as `NODE/ID`.
 
-        The agent is that of the session as it is known here, else, for the gateway's own user, as the node lists it.
+        The agent is that of the session as it is known here, else, for an identity that is told the sessions there, as
+        the node lists it.
         Raises `UnknownSession` if there is none, and `Busy` if the node was not reached yet.
         """
         # Imported only where there are nodes.
@@ -122,13 +123,23 @@ class Authorizer:
         if agent is None:
             if len(agents) == 1:
                 agent = agents.pop()
-            elif access.identity == self._registry.own_identity:
-                agent = self.directory.agent_of(node, real_id)
+            elif self._is_told_more(node, access):
+                agent = self.directory.agent_of(node, real_id, access.identity)
                 if agent is None and self.directory.nodes[node].agents is None:
                     raise Busy(self.directory.nodes[node].away)
         if agent is None or not agent.startswith(f"{node}{SEPARATOR}"):
             raise unknown_session(session_id)
         return replace(connect_request, session=real_id, agent=agent)
+
+    def _is_told_more(self, node: str, access: Access) -> bool:
+        """Return whether an identity is told sessions of a node that were not opened through this gateway."""
+        assert self.directory is not None, "the caller has nodes"
+        return access.identity == self._registry.own_identity or self.directory.nodes[node].speaks_for(access.identity)
+
+    def _at(self, agent: str, scope: SessionScope) -> SessionScope:
+        """Return the scope at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
+        apart = self.directory is not None and not scope.guest and self.directory.speaks_for(agent, scope.identity)
+        return replace(scope, apart=apart) if apart else scope
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""
@@ -192,7 +203,7 @@ class Authorizer:
         except AccessError:
             raise unknown_session(scope.only) from None
         # What was never registered may be on the disk of the gateway's own user.
-        if scope.only is None or not self._registry.may_exist(scope, agent, scope.only):
+        if scope.only is None or not self._registry.may_exist(self._at(agent, scope), agent, scope.only):
             raise unknown_session(scope.only)
         return agent
 

@@ -21,6 +21,9 @@ from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
 
+MAX_BUCKETS = 10_000
+"""Number of rates of identities beyond which those without a connection are forgotten."""
+
 REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "unauthorized")
 ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 EVICTED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
@@ -120,9 +123,9 @@ class Connections:
         self._now = now
         self._watches: set[_Watch] = set()
         self._counts: Counter[Hashable] = Counter()
-        # By identity, with its guests apart: bounded by the number of tokens. And how many
-        # connections share each of them.
-        self._buckets: dict[Hashable, TokenBucket] = {}
+        # By identity, with its guests apart: `MAX_BUCKETS`, and those of present connections. And how many connections
+        # share each of them.
+        self._buckets: dict[tuple[str, bool], TokenBucket] = {}
         self._sharing: Counter[_Sharing] = Counter()
 
     def set_limits(self, limits: LimitsSection) -> None:
@@ -175,9 +178,15 @@ class Connections:
 
         together = self._buckets.get(account)
         if together is None:
+            if len(self._buckets) >= MAX_BUCKETS:
+                # Another gateway may name any number of identities.
+                self._buckets = {key: bucket for key, bucket in self._buckets.items() if self._is_shared(*key)}
             burst = self._rates.burst
             together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
         return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
+
+    def _is_shared(self, identity: str, guest: bool) -> bool:  # noqa: FBT001
+        return any(_Sharing(identity, guest, observer) in self._sharing for observer in (False, True))
 
     def watched(self, connection: ManagedConnection) -> AbstractContextManager[None]:
         """Count a connection during this block, and end it when its credential is no longer valid."""

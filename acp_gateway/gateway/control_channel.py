@@ -1,7 +1,7 @@
 """Answers the requests of control connections: sessions, rights, codes for browsers, the gateway's state, reload."""
 
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,6 +17,7 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
+from acp_gateway.gateway.spoken_sessions import MAX_SESSIONS, MAX_SIZE, fair_share, spoken_scopes, within_size
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
@@ -101,6 +102,8 @@ class ControlContext:
     """Adds the sessions of nodes to a list; None without any."""
     load: Callable[[], dict[str, Any]] | None = None
     """Returns the load of the gateway; None for a connection that is not told."""
+    may_speak_for: Sequence[str] = ()
+    """Identities whose sessions are listed as well; `EVERYONE` for all."""
 
 
 async def serve_control_channel(
@@ -187,12 +190,20 @@ def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any
 
     Sessions that are not live come first: in a terminal the live ones are visible without scrolling back.
     """
-    scope = shown_scope(context.registry, scope)
-    past = past_sessions(context.registry, Viewer(scope, agents=context.agents))
-    listed = [_describe(session) for session in past[-PAST:]]
-    answer: dict[str, Any] = {"sessions": listed + _live_sessions(scope, context)}
-    if len(past) > PAST:
-        answer["more"] = len(past) - PAST
+    registry = context.registry
+    scopes = spoken_scopes(shown_scope(registry, scope), registry, context.may_speak_for)
+    agents = _RunningAgents(context)
+    live = [_live_sessions(each, agents) for each in scopes]
+    past = [past_sessions(registry, Viewer(each, agents=context.agents)) for each in scopes]
+    if len(scopes) == 1:
+        listed = [_describe(session) for session in past[0][-PAST:]] + live[0]
+    else:
+        shown = fair_share(live, MAX_SESSIONS)
+        ended = fair_share(past, MAX_SESSIONS - len(shown))
+        listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
+    answer: dict[str, Any] = {"sessions": listed}
+    if more := sum(map(len, past)) + sum(map(len, live)) - len(listed):
+        answer["more"] = more
     problem = context.problem()
     if problem is not None:
         is_own = scope.identity == context.registry.own_identity
@@ -207,26 +218,38 @@ def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
     return {"sessions": len(sessions), "turns": sum(bool(session.turns) for session in sessions), "lag": round(lag, 6)}
 
 
-def _live_sessions(scope: SessionScope, context: ControlContext) -> list[dict[str, Any]]:
+class _RunningAgents:
+    """The agent processes whose sessions are listed.
+
+    The requests of a process that are of no known session are those of the owner of all its sessions. If these have
+    several owners, the gateway's own user is told the requests without titles: their owner is unknown.
+    """
+
+    def __init__(self, context: ControlContext) -> None:
+        self.registry = context.registry
+        hubs = [hub for hub in context.hubs() if hub.name in context.agents]
+        self.hub_of = {hub.multiplexer.agent_handle: hub for hub in hubs}
+        self.of_owner: dict[str, list[tuple[Hub, bool]]] = {}
+        """By identity: the processes whose other requests are told to it, and True if they are its own."""
+        for hub in hubs:
+            owners = {session.owner for session in hub.multiplexer.sessions}
+            owner = owners.pop() if len(owners) == 1 else None
+            told = self.registry.own_identity if owner is None else owner
+            self.of_owner.setdefault(told, []).append((hub, owner is not None))
+
+
+def _live_sessions(scope: SessionScope, agents: _RunningAgents) -> list[dict[str, Any]]:
     """Return the live sessions in scope and their open agent requests, the oldest first.
 
-    A request without a known session is listed under the session that the agent named, for the owner of all sessions
-    of this agent process. If they have several owners, the gateway's own user gets the request without its title: its
-    owner is unknown.
+    A request without a known session is listed under the session that the agent named.
     """
-    registry = context.registry
-    hubs = [hub for hub in context.hubs() if hub.name in context.agents]
-    hub_of = {hub.multiplexer.agent_handle: hub for hub in hubs}
     listed = []
-    for session in registry.live(scope):
-        hub = None if session.agent_handle is None else hub_of.get(session.agent_handle)
+    for session in agents.registry.live(scope):
+        hub = None if session.agent_handle is None else agents.hub_of.get(session.agent_handle)
         if hub is not None:
             listed.append(_describe(session, hub))
-    for hub in hubs:
-        owners = {session.owner for session in hub.multiplexer.sessions}
-        is_mine = owners == {scope.identity}
-        is_own_user = len(owners) != 1 and scope.identity == registry.own_identity
-        if scope.only is None and scope.workspaces is None and (is_mine or is_own_user):
+    if scope.only is None and scope.workspaces is None:
+        for hub, is_mine in agents.of_owner.get(scope.identity, ()):
             unrouted = hub.multiplexer.waiting(None)
             listed += [_describe_unrouted(agent_request, hub, scope, titled=is_mine) for agent_request in unrouted]
     return listed

@@ -49,4 +49,5 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         gateway.operations if grant.access.is_own_user else None,
         gateway.admissions.merge_nodes,
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
+        grant.access.may_speak_for,
     )

@@ -9,15 +9,16 @@ from typing import Unpack
 
 import trio
 
-from acp_gateway.config.load import AgentSection, Config, agent_environment
+from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Client, Role
-from acp_gateway.errors import AccessError, AgentError, ConfigError, LinkGone
+from acp_gateway.core.sessions import AgentHandle, Client, Role, SessionScope
+from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
-from acp_gateway.gateway.agent.connection import DialAgent, run_listening_agent
-from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
+from acp_gateway.gateway.agent.connection import DialAgent
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.agent_runner import AgentRunner
 from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
@@ -82,7 +83,6 @@ class Gateway:
         own_id: str = "",
     ) -> None:
         settings = config.gateway
-        self._dial = dial
         self.config = config
         self.tokens = tokens
         self.audit = audit
@@ -116,11 +116,10 @@ class Gateway:
         """Reads the histories of sessions, live or not."""
         self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
-        # The gateway's own environment, of which agents get a part.
-        self._environment = environment
+        self._agents = AgentRunner(lambda: self.config, spawner, environment, dial, self.audit_throttle)
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
-        self._shared: dict[tuple[str, str | None], Hub] = {}
+        self._shared: dict[tuple[str, str | None, bool], Hub] = {}
         self._links = LinkRegistry()
         self.control_streams: set[MaintainedStream] = set()
         """The open control connections."""
@@ -254,7 +253,8 @@ class Gateway:
         """Record the start of a connection, and return its recording."""
         name, grant = attached.client.name, attached.grant
         about = {"connection": name, "agent": grant.agent, "identity": grant.access.identity}
-        self.audit_throttle.record("attached", **about, credential=grant.access.credential, role=grant.role.value)
+        details = about | {"request": grant.connect_request.request_id or None}
+        self.audit_throttle.record("attached", **details, credential=grant.access.credential, role=grant.role.value)
         tape = NO_TAPE if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
         log.info("%s: attached to agent %s as %s%s", name, grant.agent, grant.access.identity, observes)
@@ -328,20 +328,21 @@ class Gateway:
         if section is None:
             return None
         if section.scope == "connection":
-            return self._start_hub(agent, section)
-        key = agent, scope.identity if section.scope == "identity" else None
+            return self._start_hub(agent, section, scope)
+        # What a link to a node was opened for stays as it is: another one begins when that changes.
+        key = agent, scope.identity if section.scope == "identity" else None, scope.apart
         shared = self._shared.get(key)
         if shared is None or shared.ended:
-            shared = self._shared[key] = self._start_hub(agent, section)
+            shared = self._shared[key] = self._start_hub(agent, section, scope)
         return shared
 
-    def _start_hub(self, agent: str, section: AgentSection) -> Hub:
+    def _start_hub(self, agent: str, section: AgentSection, scope: SessionScope) -> Hub:
         self.metrics.add_agents([agent])
         multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",
-            run_agent=partial(self._run_agent, agent, section),
+            run_agent=partial(self._agents.run, agent, section, scope),
             multiplexer=multiplexer,
             limits=limits_of(self.config.gateway, section),
             services=self.services,
@@ -365,38 +366,6 @@ class Gateway:
         for other in self.hubs:
             with contained(other):
                 other.sessions_freed()
-
-    # What a hub needs to know
-
-    async def _run_agent(self, name: str, section: AgentSection, *, task_status: trio.TaskStatus[Agent]) -> None:
-        section = self.config.find_agent(name) or section
-        if section.url is None:
-            await run_agent(self._launch(name, section), self._spawner, task_status=task_status)
-            return
-        assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
-        await run_listening_agent(
-            name,
-            section.url,
-            partial(self._dial, name, section, self.config.gateway),
-            connect_timeout=section.connect_timeout,
-            task_status=task_status,
-        )
-
-    def _launch(self, name: str, section: AgentSection) -> Launch:
-        try:
-            environment = agent_environment(section, self._environment)
-        except ConfigError as error:
-            raise AgentError(f"the agent {name} cannot be started: {error}") from error
-        return Launch(
-            name=name,
-            command=section.command or (),
-            environment=environment,
-            cwd=None if section.cwd is None else str(section.cwd),
-            max_message_size=self.config.gateway.max_message_size,
-            eof_grace=section.eof_grace,
-            term_grace=section.term_grace,
-            log_stderr=section.log_stderr,
-        )
 
     async def _forget_expired(self) -> None:
         """Forget sessions that were unused for `retention_days`, from time to time."""

@@ -7,6 +7,7 @@ absence: a node that is away keeps its agents, and stays a node until it is remo
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Final
 
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
@@ -14,12 +15,16 @@ from acp_gateway.config.schema import NAME
 from acp_gateway.config.toml_file import suggestion
 from acp_gateway.errors import Busy, UnknownAgent
 from acp_gateway.printable import printable
+from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE
 
 MAX_AGENTS: Final = 200
 """Maximum number of agents of one node that are known here, more than a configuration has."""
 
 MAX_FOLDERS: Final = 200
 """Maximum number of directories of one node that are known here, more than a configuration has."""
+
+MAX_SPOKEN_FOR: Final = 10_000
+"""Maximum number of identities that this gateway may act for at a node by their names, as many as a large team has."""
 
 PATH_SIZE: Final = 4096
 """Maximum characters of such a directory, as on Linux."""
@@ -51,6 +56,10 @@ class Node:
     reason: str = ""
     """The same as a word for programs, that of the error; empty before the first attempt."""
     version: str = ""
+    identity: str = ""
+    """The identity that this gateway has there; empty if the node has not told it."""
+    may_speak_for: frozenset[str] = frozenset()
+    """The identities that this gateway may act for there; `EVERYONE` for all."""
     agents: tuple[str, ...] | None = None
     """Names of its agents, as the node itself uses them; None before it was reached for the first time."""
     folders: tuple[str, ...] = ()
@@ -64,6 +73,20 @@ class Node:
     while it is away, and if it does not tell."""
     seen: float | None = None
     """Time of its last answer, in seconds since 1970."""
+
+    def speaks_for(self, identity: str) -> bool:
+        """Return whether this gateway may act for an identity there."""
+        if len(identity) > IDENTITY_SIZE:
+            return False
+        return EVERYONE in self.may_speak_for or identity in self.may_speak_for
+
+    def has(self, session: Mapping[str, Any], owner: str) -> bool:
+        """Return whether a session there is that of an identity here.
+
+        Where this gateway may not act for it, all is done by its own identity there.
+        """
+        there = owner if self.speaks_for(owner) else self.identity
+        return there in ("", session["owner"])
 
     @property
     def away(self) -> str:
@@ -151,6 +174,17 @@ class NodeDirectory:
         node.up, node.why, node.reason, node.seen = True, "", "", now
         self._describe(node, agents, version, folders)
         return not was_up or node.agents != before
+
+    def set_rights(self, name: str, identity: str, may_speak_for: Iterable[str]) -> None:
+        """Note which identity this gateway has at a node, and which it may act for there."""
+        node = self.nodes[name]
+        node.identity = identity
+        node.may_speak_for = frozenset(islice(may_speak_for, MAX_SPOKEN_FOR))
+
+    def speaks_for(self, agent: str, identity: str) -> bool:
+        """Return whether this gateway may act for an identity at the node of an agent, which keeps it apart then."""
+        parts = split_name(agent, self.sections)
+        return parts is not None and self.nodes[parts[0]].speaks_for(identity)
 
     def set_away(self, name: str, why: str, now: float, reason: str = "") -> bool:
         """Note that a node does not answer; return True if this is news: it did before, or it is the first attempt."""
@@ -240,9 +274,13 @@ class NodeDirectory:
         parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
 
-    def agent_of(self, node: str, session_id: str) -> str | None:
-        """Return the agent of a session of a node, as it is named here; None if the node has not listed just one."""
-        found = {str(it["agent"]) for it in self.nodes[node].sessions if it["sessionId"] == session_id}
+    def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
+        """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.
+
+        `owner` is the identity here whose session it must be.
+        """
+        there = self.nodes[node]
+        found = {str(it["agent"]) for it in there.sessions if it["sessionId"] == session_id and there.has(it, owner)}
         return f"{node}{SEPARATOR}{found.pop()}" if len(found) == 1 else None
 
     def check_agent(self, name: str) -> None:

@@ -1,7 +1,9 @@
 """Merges the sessions of nodes into a gateway's own list, as `NODE/ID`.
 
-A session that was opened through this gateway is in both lists; it comes once. Only the gateway's own user is told the
-others: at a node they belong to the identity of this gateway's token, and here that is the user's.
+A session that was opened through this gateway is in both lists; it comes once. Where this gateway may speak for an
+identity, that is told all sessions which the identity has at the node. Elsewhere only the gateway's own user is told
+more than what was opened here: at the node it belongs to the identity of this gateway's token, and here that is the
+user's.
 """
 
 from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
@@ -21,6 +23,9 @@ WAITING: Final = 100
 _TEXTS: Final = ("title", "cwd", "updatedAt", "history")
 
 _COUNTS: Final = ("connected", "away")
+
+Further = Callable[[Node, str, Mapping[str, Any]], bool]
+"""Returns whether a session of a node is told: by the node, the agent as it is named here, and the session."""
 
 
 class NodeSessions:
@@ -48,7 +53,8 @@ class NodeSessions:
         await self._refresh()
         nodes = self._directory.nodes
         wide = scope.identity == self._registry.own_identity and scope.sees_all
-        merged = {**answer, "sessions": merge_sessions(answer["sessions"], nodes, self._further(agents, wide=wide))}
+        further = self._further(scope, agents)
+        merged = {**answer, "sessions": merge_sessions(answer["sessions"], nodes, further)}
         usable = [node for node in nodes.values() if _is_usable(node, agents)]
         problems = [node.away if wide else node.away_since for node in usable if not node.up]
         if problems:
@@ -57,53 +63,71 @@ class NodeSessions:
             merged["more"] = answer.get("more", 0) + more
         return merged
 
-    def _further(self, agents: Container[str], *, wide: bool) -> Callable[[str, str], bool]:
-        """Return whether a session of a node is told that is not in the gateway's own list: by its agent and id.
+    def _further(self, scope: SessionScope, agents: Container[str]) -> Further:
+        """Return whether a session of a node is told that is not in the gateway's own list.
 
-        One that was opened through the gateway belongs to an identity here, which may be another one.
+        Where this gateway does not speak for the identity, what was opened through it may be another identity's here.
         """
-        return lambda agent, session_id: wide and agent in agents and not self._registry.known(agent, session_id)
+        identity, registry = scope.identity, self._registry
+        is_own = identity == registry.own_identity
+
+        def further(node: Node, agent: str, session: Mapping[str, Any]) -> bool:
+            if not scope.sees_all or agent not in agents or not node.has(session, identity):
+                return False
+            return node.speaks_for(identity) or (is_own and not registry.known(agent, session["sessionId"]))
+
+        return further
 
 
 def merge_sessions(
-    own: Iterable[Mapping[str, Any]], nodes: Mapping[str, Node], further: Callable[[str, str], bool]
+    own: Iterable[Mapping[str, Any]], nodes: Mapping[str, Node], further: Further
 ) -> list[dict[str, Any]]:
     """Return the sessions of a gateway with those of its nodes, those that are not live first.
 
     A session of a node that is in `own` is described as it is here while it is live here, else as the node knows it.
-    Others of the nodes are added if `further` returns True for their agent and id.
+    Others of the nodes are added if `further` returns True for the node, the agent as it is named here, and the
+    session.
     """
-    listed = {key: session for node in nodes.values() for key, session in _sessions_of(node)}
+    # Agents that count their sessions have the same ids for several owners.
+    listed = {
+        (f"{node.name}{SEPARATOR}{session['agent']}", session["sessionId"], session["owner"]): (node, session)
+        for node in nodes.values()
+        for session in node.sessions
+    }
+    keys: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
+    for key in listed:
+        keys.setdefault(key[:2], []).append(key)
     merged = []
     for session in own:
         described = dict(session)
         parts = split_name(session["agent"], nodes)
         if parts is not None:
-            theirs = listed.pop((session["agent"], session["sessionId"]), None)
-            if theirs is not None and not session["live"]:
-                described |= {name: value for name, value in theirs.items() if name != "owner"}
+            node = nodes[parts[0]]
+            for key in keys.get((session["agent"], session["sessionId"]), ()):
+                if key in listed and node.has(listed[key][1], session["owner"]):
+                    theirs = _describe(*listed.pop(key))
+                    if not session["live"]:
+                        described |= {name: value for name, value in theirs.items() if name != "owner"}
             described["sessionId"] = f"{parts[0]}{SEPARATOR}{session['sessionId']}"
-            described |= _absence(nodes[parts[0]])
+            described |= _absence(node)
         merged.append(described)
-    merged += [session for key, session in listed.items() if further(*key)]
+    merged += [_describe(node, session) for key, (node, session) in listed.items() if further(node, key[0], session)]
     return sorted(merged, key=lambda session: bool(session["live"]))
 
 
-def _sessions_of(node: Node) -> Iterable[tuple[tuple[str, str], dict[str, Any]]]:
-    """Yield the sessions of a node by agent and id, described anew: another machine has written them."""
-    for session in node.sessions:
-        agent = f"{node.name}{SEPARATOR}{session['agent']}"
-        described: dict[str, Any] = {
-            "sessionId": f"{node.name}{SEPARATOR}{session['sessionId']}",
-            "agent": agent[:TEXT],
-            "owner": session["owner"][:TEXT],
-            "live": session.get("live") is not False,
-            "turn": session["turn"],
-            "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
-        }
-        described |= {name: session[name] for name in _COUNTS}
-        described |= {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
-        yield (agent, session["sessionId"]), described | _absence(node)
+def _describe(node: Node, session: Mapping[str, Any]) -> dict[str, Any]:
+    """Describe a session of a node anew: another machine has written it."""
+    described: dict[str, Any] = {
+        "sessionId": f"{node.name}{SEPARATOR}{session['sessionId']}",
+        "agent": f"{node.name}{SEPARATOR}{session['agent']}"[:TEXT],
+        "owner": session["owner"][:TEXT],
+        "live": session.get("live") is not False,
+        "turn": session["turn"],
+        "waiting": [_waiting(request) for request in session["waiting"][:WAITING]],
+    }
+    described |= {name: session[name] for name in _COUNTS}
+    described |= {name: text[:TEXT] for name in _TEXTS if (text := session.get(name)) is not None}
+    return described | _absence(node)
 
 
 def _waiting(request: Mapping[str, Any]) -> dict[str, Any]:

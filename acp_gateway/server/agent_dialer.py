@@ -9,12 +9,14 @@ from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, o
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, GatewaySection
 from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.gateway.agent.connection import LinkOrigin
+from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.server.agent_link import AgentLink
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket import PASSED, Timing
 
 __all__ = ["ATTEMPT_TIMEOUT", "connect_to_agent"]
 
@@ -28,6 +30,7 @@ async def connect_to_agent(
     name: str,
     section: AgentSection,
     settings: GatewaySection,
+    origin: LinkOrigin | None = None,
     *,
     own_id: str = "",
     find: Callable[[str], AgentSection | None] = lambda _: None,
@@ -35,8 +38,9 @@ async def connect_to_agent(
     """Connect to the agent at `section.url`, and return a stream that is ready for `initialize`.
 
     The stream of an agent behind another gateway outlives its connections. `own_id` is the id of this gateway, which
-    nodes are told. `find` returns the section of an agent when a connection was lost: the address or the token may be
-    another one by then. Without one, the agent goes on with the section that it had.
+    nodes are told with the origin of the link; both stay the same when it is resumed. `find` returns the section of an
+    agent when a connection was lost: the address or the token may be another one by then. Without one, the agent goes
+    on with the section that it had.
 
     Raises:
         Unreachable: there is no answer within `ATTEMPT_TIMEOUT`, or a temporary refusal.
@@ -45,8 +49,9 @@ async def connect_to_agent(
     Cancelling closes the connection.
     """
     # The agents of nodes are those with a slash in their names.
-    passed = (own_id,) if own_id and "/" in name else ()
-    destination = _destination(section, settings, passed)
+    of_node = bool(own_id) and "/" in name
+    headers = _origin_headers(own_id, section, origin) if of_node else ()
+    destination = _destination(section, settings, headers)
     with trio.move_on_after(ATTEMPT_TIMEOUT):
         if not destination.address.websocket:
             connection = await open_connection(destination)
@@ -54,20 +59,32 @@ async def connect_to_agent(
         timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         dialed = await _dial(destination, timing, Resume())
         if dialed.received is None:
-            if passed:
+            if of_node:
                 await dialed.stream.aclose()
                 raise ProtocolError(f"{destination.address} resumes no links, so it is no acp-gateway")
             return dialed.stream
 
         def again() -> Destination:
             present = find(name)
-            return _destination(present if present is not None and present.url else section, settings, passed)
+            used = present if present is not None and present.url else section
+            return _destination(used, settings, headers)
 
         return AgentLink(name, dialed, again, timing, reconnect_timeout=section.reconnect_timeout, dial=_dial)
     raise Unreachable(f"{destination.address}: no answer within {ATTEMPT_TIMEOUT:g} s")
 
 
-def _destination(section: AgentSection, settings: GatewaySection, passed: tuple[str, ...]) -> Destination:
+def _origin_headers(own_id: str, section: AgentSection, origin: LinkOrigin | None) -> tuple[tuple[str, str], ...]:
+    """Return the headers that tell a node for whom a link is. The clients' roles are kept here: they share the link."""
+    headers: list[tuple[str, str]] = [(PASSED, own_id)]
+    if origin is not None:
+        headers.append((REQUEST, origin.request_id))
+        if origin.identity is not None:
+            assert section.far_agent is not None, "it is an agent of a node"
+            headers.append((FOR, write_claim(OnBehalf(origin.identity, "controller", (section.far_agent,)))))
+    return tuple(headers)
+
+
+def _destination(section: AgentSection, settings: GatewaySection, origin: tuple[tuple[str, str], ...]) -> Destination:
     """Return where an agent listens, with the token of this moment. Raises `ConfigError`."""
     assert section.url is not None
     return Destination(
@@ -77,7 +94,7 @@ def _destination(section: AgentSection, settings: GatewaySection, passed: tuple[
         pin=None if section.pin is None else parse_pin(section.pin),
         ca=section.ca,
         max_message_size=settings.max_message_size,
-        passed=passed,
+        origin=origin,
         server="the agent",
     )
 

@@ -7,7 +7,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qs
 
 import msgspec
@@ -19,6 +19,7 @@ from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
+from acp_gateway.protocol.on_behalf import FOR, REQUEST, REQUEST_ID, OnBehalf, read_claim
 from acp_gateway.transports.websocket import CONNECTION_ID, PASSED, RESUME
 from acp_gateway.transports.websocket_server import SUBPROTOCOL
 
@@ -259,6 +260,41 @@ def read_passed(headers: Headers) -> tuple[str, ...]:
     if len(values) > 1 or not all(map(_GATEWAY_ID.fullmatch, ids)):
         raise BadRequest(f"{PASSED} must be ids of gateways, 16 hexadecimal digits each, with commas between them")
     return ids
+
+
+class Passage(NamedTuple):
+    """What a gateway says of a connection that comes through it."""
+
+    passed: tuple[str, ...] = ()
+    """Ids of the gateways on the way; empty for a connection of a client's own."""
+    request_id: str = ""
+    """The request id in the audit of that gateway; empty if it names none."""
+    claim: OnBehalf | None = None
+    """For whom it acts; None for its own credential's identity."""
+
+
+def read_passage(headers: Headers) -> Passage:
+    """Return what an upgrade request says of the gateways that it comes through. Raises `BadRequest`."""
+    passed, requests, claims = read_passed(headers), headers.get_all(REQUEST), headers.get_all(FOR)
+    if not requests and not claims:
+        return Passage(passed)
+    if not passed:
+        raise BadRequest(f"{FOR} and {REQUEST} are for connections through a gateway, which have {PASSED} as well")
+    if len(requests) > 1 or len(claims) > 1:
+        raise BadRequest(f"there is more than one {FOR} or {REQUEST} header")
+    if requests and not REQUEST_ID.fullmatch(requests[0]):
+        raise BadRequest(f"{REQUEST} must be at most 64 letters, digits and hyphens")
+    claim = read_claim(claims[0]) if claims else None
+    if claims and claim is None:
+        raise BadRequest(f"{FOR} is not understood: it must be exactly as a gateway of this version writes it")
+    return Passage(passed, requests[0] if requests else "", claim)
+
+
+def check_no_passage(headers: Headers) -> None:
+    """Raise `BadRequest` for a request that only a gateway's WebSocket may be: nothing else heeds these headers."""
+    for name in (PASSED, FOR, REQUEST):
+        if name in headers:
+            raise BadRequest(f"{name} is for the WebSockets of other gateways at /acp, and for nothing else")
 
 
 def read_resume_request(query: str, headers: Headers) -> ResumeRequest | None:

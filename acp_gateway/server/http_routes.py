@@ -15,6 +15,7 @@ from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthoriz
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
+from acp_gateway.protocol.on_behalf import FOR
 from acp_gateway.server.assets import FAVICON, FOLDER, MANIFEST, PAGE, serve_page
 from acp_gateway.server.authorization import Client, ConnectionAuthorizer
 from acp_gateway.server.browser_bridge import BrowserBridge
@@ -27,10 +28,11 @@ from acp_gateway.server.hello import (
     BadRequest,
     asks_for_websocket,
     check_host,
+    check_no_passage,
     check_origin,
     client_address,
     read_bearer,
-    read_passed,
+    read_passage,
     read_query,
     read_resume_request,
 )
@@ -249,13 +251,19 @@ class HttpRoutes:
             return Response(HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
         access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
         if not asks_for_websocket(request.headers):
+            check_no_passage(request.headers)
             return self._streamable_http.answer(client.connection, access, request)
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
         resumes = link is not None and link.connection_id is not None
         connect_request = ConnectRequest() if resumes else read_query(request.query)
-        if passed := read_passed(request.headers):
-            connect_request = replace(connect_request, passed=passed)
+        passed, request_id, claim = read_passage(request.headers)
+        if passed:
+            connect_request = replace(connect_request, passed=passed, request_id=request_id)
+        if claim is not None:
+            if connect_request.control:
+                raise BadRequest(f"{FOR} is not for control connections: these are the gateway's own")
+            access = access.acting_for(claim)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
 
     def _answer_browser(self, client: Client, request: Request) -> Answer:
@@ -283,6 +291,7 @@ class HttpRoutes:
         A `POST` only tells a page whether it is signed in: browsers hide the status of a refused WebSocket from it, and
         send no `Origin` with `GET`.
         """
+        check_no_passage(request.headers)
         cookie = self._check_page(request)
         access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
         if request.method != "GET" or not asks_for_websocket(request.headers):
@@ -301,6 +310,7 @@ class HttpRoutes:
         cookie = self._check_page(request)
         if request.method == "OPTIONS":
             return Response(HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
+        check_no_passage(request.headers)
         access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
         return self._editors.answer(client, access, request)
 

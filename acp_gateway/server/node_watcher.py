@@ -20,6 +20,7 @@ from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
+from acp_gateway.transports.websocket import PASSED
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ def destination_of(node: NodeSection, own_id: str) -> Destination:
         ca=node.ca,
         max_message_size=LIST_SIZE,
         control=True,
-        passed=(own_id,),
+        origin=((PASSED, own_id),),
     )
 
 
@@ -135,6 +136,7 @@ class NodeWatcher:
         if not self._is_current(name, watch):
             return
         rights = overview.rights
+        self._directory.set_rights(name, rights.identity, rights.may_speak_for)
         if self._directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)

@@ -303,3 +303,12 @@ def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
     assert registry.find_by_id(GUEST, "s") is None
     registry.remove(first)
     assert registry.find_by_id(GUEST, "s") is second
+
+
+def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_registered() -> None:
+    registry = Registry("me")
+    assert not registry.may_exist(SessionScope("ann"), "gpu/agent", "s")
+    assert registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    live(registry, "s", "bob", "gpu/agent")
+    assert not registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    assert registry.owners == {"bob"}

@@ -32,8 +32,7 @@ from acp_gateway.errors import (
     Unauthorized,
     UnknownSession,
 )
-from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway import hub_services
+from acp_gateway.gateway import agent_runner, hub_services
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
@@ -194,7 +193,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory, and can load a session."""
     agents = ServingAgents(loadSession=True)
-    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
     return agents
 
 
@@ -608,12 +607,12 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert (policy.permission_timeout, policy.version) == (60.0, __version__)
     assert "agent login" in policy.login_hint([])
     async with trio.open_nursery() as gateway._nursery:
-        limits = gateway._start_hub("fake", section)._limits
+        limits = gateway._start_hub("fake", section, SessionScope("me"))._limits
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
     assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
     assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
-    launch = gateway._launch("fake", section)
+    launch = gateway._agents.launch("fake", section)
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
 

@@ -175,7 +175,7 @@ def test_another_source_is_believed_only_while_the_node_does_not_answer(director
     directory.assume("gpu1", ["a", "/"], [session("1")], version="0.9", folders=["/srv"], more=2)
     node = directory.nodes["gpu1"]
     assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), 2)
-    assert directory.agent_of("gpu1", "1") == "gpu1/a"
+    assert directory.agent_of("gpu1", "1", "root") == "gpu1/a"
     directory.check_agent("gpu1/a")
     directory.set_up("gpu1", ["b"], "1.0", 10.0)
     directory.set_sessions("gpu1", [], 0)
@@ -195,3 +195,19 @@ def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDi
     assert directory.nodes["gpu1"].seen == 20.0
     directory.assume("gpu1", [], [], load=load)
     assert [node["load"] for node in directory.describe()] == [load, None]
+
+
+def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(directory: NodeDirectory) -> None:
+    assert not directory.speaks_for("gpu1/a", "alice")
+    directory.set_rights("gpu1", "door", ["alice"])
+    directory.set_rights("gpu2", "door", ["*"])
+    assert directory.speaks_for("gpu1/a", "alice")
+    assert not directory.speaks_for("gpu1/a", "bob")
+    assert directory.speaks_for("gpu2/a", "bob")
+    # What fits no header is no identity there.
+    assert not directory.speaks_for("gpu2/a", "x" * 257)
+    assert not directory.speaks_for("alice", "alice")
+    directory.set_away("gpu1", "gone", 20.0)
+    assert directory.speaks_for("gpu1/a", "alice")
+    directory.set_rights("gpu1", "door", [])
+    assert not directory.speaks_for("gpu1/a", "alice")

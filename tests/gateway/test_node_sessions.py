@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
 from acp_gateway.gateway.node_directory import ID_SIZE, MAX_SESSIONS, NodeDirectory
-from acp_gateway.gateway.node_sessions import TEXT, WAITING, NodeSessions, merge_sessions
+from acp_gateway.gateway.node_sessions import TEXT, WAITING, Further, NodeSessions, merge_sessions
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 ALL = {"demo", "gpu1/memory", "gpu2/memory"}
@@ -35,9 +34,7 @@ def registry() -> Registry:
     return Registry("root")
 
 
-def merged(
-    directory: NodeDirectory, *own: dict[str, Any], further: Callable[[str, str], bool] = lambda *_: True
-) -> list[dict[str, Any]]:
+def merged(directory: NodeDirectory, *own: dict[str, Any], further: Further = lambda *_: True) -> list[dict[str, Any]]:
     return merge_sessions(own, directory.nodes, further)
 
 
@@ -112,9 +109,9 @@ def test_a_session_whose_id_or_agent_can_be_none_is_left_out(directory: NodeDire
 
 def test_a_session_is_found_by_its_node_if_only_one_agent_has_it(directory: NodeDirectory) -> None:
     directory.set_sessions("gpu1", [session("1"), session("2"), session("2", "other")], 0)
-    assert directory.agent_of("gpu1", "1") == "gpu1/memory"
-    assert directory.agent_of("gpu1", "2") is None
-    assert directory.agent_of("gpu2", "1") is None
+    assert directory.agent_of("gpu1", "1", "root") == "gpu1/memory"
+    assert directory.agent_of("gpu1", "2", "root") is None
+    assert directory.agent_of("gpu2", "1", "root") is None
 
 
 async def test_nodes_that_are_away_are_problems_and_only_the_own_user_is_told_why(
@@ -141,3 +138,36 @@ async def test_nodes_that_are_away_are_problems_and_only_the_own_user_is_told_wh
         assert told == {"sessions": [], "problems": ["the disk is full", away], "more": 1}
     assert await sessions.merge(SessionScope("ann"), {"demo", "gpu2/memory"}, {"sessions": []}) == {"sessions": []}
     assert len(refreshed) == 5
+
+
+async def test_where_this_gateway_speaks_for_an_identity_that_is_told_its_own_sessions_and_no_other(
+    directory: NodeDirectory, registry: Registry
+) -> None:
+    directory.set_rights("gpu1", "door", ["alice", "root"])
+    directory.set_rights("gpu2", "door", [])
+    for name in ("gpu1", "gpu2"):
+        owners = ("door", "alice", "bob", "root")
+        directory.set_sessions(name, [session(f"of {owner}", owner=owner) for owner in owners], 0)
+    sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
+
+    async def told(scope: SessionScope) -> list[str]:
+        return ids((await sessions.merge(scope, ALL, {"sessions": []}))["sessions"])
+
+    assert await told(SessionScope("alice")) == ["gpu1/of alice"]
+    assert await told(SessionScope("bob")) == []
+    # At the second node, all that comes from here is the identity's of the token.
+    assert await told(SessionScope("root")) == ["gpu1/of root", "gpu2/of door"]
+    assert await told(SessionScope("alice", "of alice")) == []
+    assert await told(SessionScope("alice", workspaces=("w",))) == []
+    assert await told(SessionScope("guest-1", "of alice", guest=True)) == []
+    assert directory.agent_of("gpu1", "of alice", "alice") == "gpu1/memory"
+    assert directory.agent_of("gpu1", "of alice", "bob") is None
+
+
+def test_equal_ids_of_two_owners_at_a_node_stay_apart(directory: NodeDirectory) -> None:
+    directory.set_rights("gpu1", "door", ["*"])
+    theirs = [session("1", owner=owner, live=live) for owner, live in (("alice", True), ("bob", False))]
+    directory.set_sessions("gpu1", theirs, 0)
+    own = session("1", "gpu1/memory", owner="alice", live=False)
+    (found,) = merged(directory, own, further=lambda *_: False)
+    assert (found["owner"], found["live"]) == ("alice", True)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate
@@ -61,7 +61,7 @@ def free_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory."""
     agents = ServingAgents()
-    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
     return agents
 
 
@@ -69,7 +69,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
 def loading_agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory, and can load a session."""
     agents = ServingAgents(loadSession=True, promptCapabilities={"image": True})
-    monkeypatch.setattr(gateway_module, "run_agent", agents.run)
+    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
     return agents
 
 

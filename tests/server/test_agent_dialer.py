@@ -217,12 +217,14 @@ async def test_an_agent_that_is_not_there_yet_is_tried_again(
     url, listeners = await at_unix(front)
     attempts = 0
 
-    async def connect(name: str, section: AgentSection, settings: GatewaySection, **more: Any) -> MaintainedStream:
+    async def connect(
+        name: str, section: AgentSection, settings: GatewaySection, *more: Any, **names: Any
+    ) -> MaintainedStream:
         nonlocal attempts
         attempts += 1
         if attempts < 4:
             raise Unreachable("not yet")
-        return await connect_to_agent(name, section, settings, **more)
+        return await connect_to_agent(name, section, settings, *more, **names)
 
     monkeypatch.setattr(serve_module, "connect_to_agent", connect)
     async with listening(agent, listeners), serving(front_config(front, url, connect_timeout=TIMEOUT)) as (at,):

@@ -11,7 +11,7 @@ from acp_gateway.adapters import browser
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import WorkspaceSection
 from acp_gateway.errors import AgentError
-from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent_supervisor import RestartBackoff
 from acp_gateway.protocol import jsonrpc
@@ -145,7 +145,7 @@ async def test_a_prompt_that_fails_later_without_a_turn_is_told(
         async def broken(*_: object, task_status: object) -> None:
             raise AgentError("no such program")
 
-        monkeypatch.setattr(gateway_module, "run_agent", broken)
+        monkeypatch.setattr(agent_runner, "run_agent", broken)
         monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
         await page.result("session/prompt", sessionId=session, prompt=TEXT)
         told = await page.until(lambda: next((it for it in page.of("session/status_changed") if "error" in it), None))

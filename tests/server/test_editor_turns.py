@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.config.editor_options import EditorSection
-from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.server import editor_answers, editor_turns
@@ -444,7 +444,7 @@ def test_any_sequence_of_messages_and_aborts_tells_each_its_own_turn(steps: list
 
 async def play(folder: Path, patch: pytest.MonkeyPatch, steps: list[str], obeys: bool) -> None:
     agents, lanes = ServingAgents(), Lanes()
-    patch.setattr(gateway_module, "run_agent", agents.run)
+    patch.setattr(agent_runner, "run_agent", agents.run)
     messages: list[tuple[Heard, trio.CancelScope]] = []
     # Texts that the agent has said, by the message whose turn ran.
     said_in: dict[int, str] = {}

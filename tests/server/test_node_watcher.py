@@ -21,7 +21,7 @@ from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import node_watcher
 from acp_gateway.server.agent_link import AgentLink
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket import PASSED, Timing
 from tests.doubles import Editor
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
 from tests.server.http_client import Http
@@ -225,7 +225,7 @@ async def test_two_gateways_that_are_nodes_of_each_other_use_only_each_others_ow
         rights = await until_agents(one, "two/memory", token_file=token)
         assert set(rights["agents"]) == {"memory", "two/memory"}
         await until_agents(two, "one/memory", token_file=tmp_path / "two" / "node.token")
-        through: dict[str, Any] = {"token_file": token, "passed": ("0123456789abcdef",)}
+        through: dict[str, Any] = {"token_file": token, "origin": ((PASSED, "0123456789abcdef"),)}
         seen = await request(control(one, **through), ACCESS, {}, time_limit=30)
         assert set(seen["agents"]) == {"memory"}
         with pytest.raises(UnknownAgent, match="another gateway can't use those"):
@@ -245,10 +245,14 @@ async def test_forged_hops_are_refused(
 ) -> None:
     async with serving(node_config(tmp_path)) as (url,):
         with pytest.raises(error, match=why):
-            await editor_at(url, "memory", tmp_path / "node.token", passed=passed)
+            await editor_at(url, "memory", tmp_path / "node.token", origin=((PASSED, ",".join(passed)),))
         # A link can't be begun by a second way either.
         with pytest.raises(error, match=why):
-            await dial_link(control(url, tmp_path / "node.token", control=False, passed=passed), TIMING, Resume())
+            await dial_link(
+                control(url, tmp_path / "node.token", control=False, origin=((PASSED, ",".join(passed)),)),
+                TIMING,
+                Resume(),
+            )
 
 
 def test_nothing_of_nodes_is_imported_without_any(tmp_path: Path) -> None:

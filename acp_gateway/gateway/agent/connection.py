@@ -6,6 +6,7 @@ stops the program at the other end.
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import trio
@@ -22,8 +23,19 @@ log = logging.getLogger(__name__)
 LAST_INPUT_TIMEOUT = 3.0
 """Seconds for an agent to read its last messages before the connection is closed; as `eof_grace` of a process."""
 
-DialAgent = Callable[[str, AgentSection, GatewaySection], Awaitable[MaintainedStream]]
-"""Opens a connection to the agent of a name and its section, see `Dial`."""
+
+@dataclass(frozen=True, slots=True)
+class LinkOrigin:
+    """What a node is told of a link to it."""
+
+    request_id: str
+    """The id of the link in the audits of both gateways."""
+    identity: str | None = None
+    """The identity that it is opened for; None for that of this gateway's token."""
+
+
+DialAgent = Callable[[str, AgentSection, GatewaySection, LinkOrigin | None], Awaitable[MaintainedStream]]
+"""Opens a connection to the agent of a name and its section, see `Dial`; with an origin if it is an agent of a node."""
 
 Dial = Callable[[], Awaitable[MaintainedStream]]
 """Opens a connection that is ready for `initialize`. Raises `GatewayError`; cancelling closes the connection."""

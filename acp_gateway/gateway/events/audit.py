@@ -37,14 +37,23 @@ FILE_NAME: Final = "audit.jsonl"
 
 EVENTS: Final = frozenset(
     {
-        *("authenticated", "refused", "attached", "detached", "session_joined", "session_left", "session_shared"),
+        *(
+            "authenticated",
+            "refused",
+            "attached",
+            "detached",
+            "node_link",
+            "session_joined",
+            "session_left",
+            "session_shared",
+        ),
         *("agent_started", "agent_not_started", "agent_ended", "permission_decided", "elicitation_decided"),
         *("tool_call", "mode_set", "model_set", "file_refused"),
         *("cwd_refused", "mcp_server_dropped", "mcp_server_refused"),
         *("token_created", "token_rotated", "token_revoked", "reloaded", "entries_lost"),
         *("browser_code_created", "browser_signed_in", "browser_ended"),
         *("invitation_created", "invitation_accepted"),
-        "ignored_provider_command",
+        *("ignored_provider_command", "node_link"),
     }
 )
 """The names of all events, as docs/support.md has them."""
