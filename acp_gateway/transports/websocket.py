@@ -208,7 +208,7 @@ class WebSocketStream(FramedStream):
                 if len(messages) >= MAX_MESSAGES:
                     self._unread = data
                     return messages
-            end = self._counter.cut(data) if self._is_server else len(data)
+            end = self._counter.cut(data)
             if data and not end:
                 # The header is not complete.
                 self._unread = data
