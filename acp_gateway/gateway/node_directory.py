@@ -66,6 +66,8 @@ class Node:
     """Directories of its machine below which sessions may work."""
     sessions: Sequence[Mapping[str, Any]] = ()
     """Its sessions, as it has described them last; see `docs/wire.md`."""
+    listed_by_itself: bool = False
+    """True if the node itself has told these sessions."""
     more: int = 0
     """Number of its sessions that are not among these."""
     load: Mapping[str, float] | None = None
@@ -86,7 +88,8 @@ class Node:
         Where this gateway may not act for it, all is done by its own identity there.
         """
         there = owner if self.speaks_for(owner) else self.identity
-        return there in ("", session["owner"])
+        # An older gateway does not tell the identity, and lists the sessions of that alone.
+        return there == session["owner"] or (not there and self.listed_by_itself)
 
     @property
     def away(self) -> str:
@@ -205,6 +208,7 @@ class NodeDirectory:
         Those without an id or agent that can be one are left out.
         """
         self._keep_sessions(self.nodes[name], sessions, more)
+        self.nodes[name].listed_by_itself = True
 
     def assume(
         self,
@@ -216,17 +220,21 @@ class NodeDirectory:
         folders: Sequence[str] = (),
         more: int = 0,
         load: Mapping[str, float] | None = None,
+        may_speak_for: Iterable[str] = (),
     ) -> None:
         """Note what another source than the node itself has about it. While the node answers, its own word counts.
 
-        `sessions` have all members that `docs/wire.md` requires, as those of a list of the node.
+        `sessions` have all members that `docs/wire.md` requires, as those of a list of the node, and may be those of
+        any identity. `may_speak_for` counts until the node itself has told its rights.
         """
         node = self.nodes[name]
         if node.up:
             return
         self._describe(node, agents, version, folders)
         self._keep_sessions(node, sessions, more)
-        node.load = load
+        node.load, node.listed_by_itself = load, False
+        if not node.identity:
+            node.may_speak_for = frozenset(may_speak_for)
 
     def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
         node.agents = tuple(agent for agent in agents if NAME.fullmatch(agent))[:MAX_AGENTS]

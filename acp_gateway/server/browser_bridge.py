@@ -157,19 +157,11 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             session, exists = next(iter(self._changed.items()))
             del self._changed[session]
             describer = self.describer
-            standing = self.calls.standing_for(session.name)
             if exists and describer.viewer.sees(session):
-                # Of several with one name, only that is told which the name stands for.
-                if standing is session:
-                    return [browser_output.changed(describer.describe(session))]
-                continue
-            if standing is not None and standing is not session:
-                if standing.agent != session.agent and self.sessions.get(standing) is not None:
-                    continue
-                self._changed[standing] = True
+                return [browser_output.changed(describer.describe(session))]
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
-                return [browser_output.removed(session.name)]
+                return [browser_output.removed(session.id)]
         return []
 
 

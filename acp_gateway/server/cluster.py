@@ -20,7 +20,6 @@ from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.session_writer import SessionWriter
 from acp_gateway.cluster.store import ClusterStore
-from acp_gateway.cluster.token_sync import TokenSync
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
@@ -30,6 +29,7 @@ from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.gateway.control_channel import load_of
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context, spki_pin
+from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.node_set import NodeSet
@@ -85,7 +85,12 @@ class GatewayNodes:
     def assume(self, record: NodeRecord, sessions: Sequence[Mapping[str, Any]]) -> None:
         if record.name in self._nodes.directory.nodes:
             self._nodes.directory.assume(
-                record.name, record.agents, sessions, version=record.version, folders=record.workspaces
+                record.name,
+                record.agents,
+                sessions,
+                version=record.version,
+                folders=record.workspaces,
+                may_speak_for=(EVERYONE,),
             )
 
 
@@ -136,11 +141,8 @@ class ClusterNode:
         async with self._opening as store, trio.open_nursery() as nursery:
             member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
             writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
-            tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
-            member.renewed += [tokens.renewed, writer.renewed]
-            member.listeners.append(tokens.note)
+            member.renewed.append(writer.renewed)
             _tell_of(member, gateway)
-            nursery.start_soon(tokens.run)
             nursery.start_soon(writer.run)
             nursery.start_soon(member.run)
 

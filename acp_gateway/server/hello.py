@@ -263,7 +263,7 @@ def read_passed(headers: Headers) -> tuple[str, ...]:
 
 
 class Passage(NamedTuple):
-    """What a gateway says of a connection that comes through it."""
+    """The statements of a gateway about a connection that comes through it."""
 
     passed: tuple[str, ...] = ()
     """Ids of the gateways on the way; empty for a connection of a client's own."""

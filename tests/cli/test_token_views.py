@@ -1,4 +1,4 @@
-"""What `token list` and `token show` say of a token."""
+"""Texts of `token list` and `token show` about a token."""
 
 from pathlib import Path
 
@@ -12,12 +12,12 @@ def test_may_speak_for_is_shown_in_the_list_in_json_and_in_the_details(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = TokenStore(tmp_path)
-    door, _ = store.create("door", "me", None, may_speak_for=["alice", "bob", "alice"])
+    speaker, _ = store.create("door", "me", None, may_speak_for=["alice", "bob", "alice"])
     other, _ = store.create("laptop", "me", None)
-    assert token_as_json(door, store, {})["may_speak_for"] == ["alice", "bob"]
-    assert token_lines(door, store, {})["may speak for"] == "alice,bob"
+    assert token_as_json(speaker, store, {})["may_speak_for"] == ["alice", "bob"]
+    assert token_lines(speaker, store, {})["may speak for"] == "alice,bob"
     assert token_as_json(other, store, {})["may_speak_for"] == []
     assert token_lines(other, store, {})["may speak for"] == "-"
-    print_tokens(store, [door, other], tmp_path)
+    print_tokens(store, [speaker, other], tmp_path)
     rows = [row.split() for row in capsys.readouterr().out.splitlines() if "controller" in row]
     assert [row[-2] for row in rows] == ["alice,bob", "-"]

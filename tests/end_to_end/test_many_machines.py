@@ -6,6 +6,8 @@
 import json
 import os
 import signal
+import socket
+import ssl
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -15,6 +17,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
+from acp_gateway.transports.websocket import PASSED
 from tests.end_to_end import running
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.switch import Switch
@@ -195,3 +199,92 @@ def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Pa
         found = nodes_in(near)
         assert {name: (each["up"], each["agents"]) for name, each in found.items()} == {"gpu1": (True, ["memory"])}
         assert f":{new.port}/" in found["gpu1"]["url"]
+
+
+def token_of(gateway: RunningGateway, identity: str, *options: str) -> Path:
+    """Make a token of an identity at a gateway."""
+    return gateway.save_token("token", "create", "--label", "x", "--identity", identity, *options)
+
+
+def claim_at(gateway: RunningGateway, token_file: Path, identity: str) -> str:
+    """Ask for a WebSocket as a gateway that acts for an identity; return the answer."""
+    address = urlsplit(gateway.urls["wss"])
+    headers = {
+        "Host": f"127.0.0.1:{address.port}",
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "AAAAAAAAAAAAAAAAAAAAAA==",
+        "Authorization": f"Bearer {token_file.read_text().strip()}",
+        PASSED: "0123456789abcdef",
+        FOR: write_claim(OnBehalf(identity, "controller", ("memory",))),
+    }
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    plain = socket.create_connection(("127.0.0.1", address.port or 0), 30)
+    with plain, context.wrap_socket(plain) as stream:
+        lines = [f"GET {address.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        stream.sendall("\r\n".join(lines).encode())
+        with stream.makefile("rb") as answer:
+            return answer.read().decode()
+
+
+def owners(gateway: RunningGateway, token_file: Path) -> dict[str, str]:
+    """The sessions that a token is told, and the owner of each."""
+    return {session["sessionId"]: session["owner"] for session in gateway.sessions(token_file)}
+
+
+def audited(gateway: RunningGateway, event: str) -> list[dict[str, Any]]:
+    """The entries of an event in the audit of a gateway."""
+    entries = map(json.loads, (gateway.directory / "state" / "audit.jsonl").read_text().splitlines())
+    return [entry for entry in entries if entry["event"] == event]
+
+
+def test_identities_that_the_front_may_speak_for_are_themselves_at_the_node_until_its_token_is_revoked(
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as stack:
+        far = stack.enter_context(node(tmp_path / "gpu1"))
+        ordinary = token_of(far, "carol")
+        speaking = token_of(far, "front", "--may-speak-for", "alice", "--may-speak-for", "bob")
+        far.token_file.write_text(speaking.read_text())
+        near = stack.enter_context(front(tmp_path / "front", {"gpu1": (far, stack.enter_context(way_to(far)))}))
+        tokens = {name: token_of(near, name) for name in ("alice", "bob")}
+        direct = {name: token_of(far, name) for name in ("alice", "bob")}
+        editors = {}
+        for name, token in tokens.items():
+            editors[name] = stack.enter_context(Editor(near, "wss", "--token-file", str(token)))
+            editors[name].open_session()
+            assert editors[name].talk(f"{name} through the front") == "end_turn"
+        for name, editor in editors.items():
+            assert owners(far, direct[name]) == {editor.session: name}
+            assert owners(near, tokens[name]) == {f"gpu1/{editor.session}": name}
+        # A session that alice opens at the node itself is hers at the front as well.
+        with Editor(far, "wss", "--token-file", str(direct["alice"])) as at_node:
+            at_node.open_session()
+            assert at_node.talk("said at the node") == "end_turn"
+            assert owners(near, tokens["alice"])[f"gpu1/{at_node.session}"] == "alice"
+            assert len(owners(near, tokens["bob"])) == 1
+            attach = ("--token-file", str(tokens["alice"]), "--attach", f"gpu1/{at_node.session}")
+            with Editor(near, "wss", *attach) as late:
+                assert late.open_session() == at_node.session
+                late.until_told("said at the node")
+        links = {entry["request"]: entry["identity"] for entry in audited(near, "node_link")}
+        attached = {entry["request"]: entry["identity"] for entry in audited(far, "attached") if "request" in entry}
+        assert set(links.values()) == {"alice", "bob"}
+        assert attached == links
+        for forger, identity in (
+            (ordinary, "alice"),
+            (ordinary, "carol"),
+            (direct["alice"], "bob"),
+            (speaking, "carol"),
+        ):
+            answer = claim_at(far, forger, identity)
+            assert answer.startswith("HTTP/1.1 403 ")
+            assert "may not speak for that identity" in answer
+        listed_tokens = json.loads(run_program("token", "list", "--json", "--config", far.config))["tokens"]
+        (revoked,) = (token["id"] for token in listed_tokens if token["may_speak_for"])
+        run_program("token", "revoke", revoked, "--config", far.config)
+        near.read_log_until("node gpu1 is away: ")
+        ended = [entry for entry in audited(far, "detached") if entry["why"] == "the token is not valid any more"]
+        assert {entry["identity"] for entry in ended} == {"alice", "bob"}

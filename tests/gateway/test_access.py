@@ -55,7 +55,7 @@ def claim(identity: str = "alice", **more: Any) -> OnBehalf:
 
 
 @pytest.mark.parametrize("may_speak_for", [[], ["bob"], ["Alice"], ["alic", "alice2"]])
-def test_a_token_without_may_speak_for_that_identity_acts_for_nobody(
+def test_a_token_without_may_speak_for_that_identity_acts_for_none(
     tokens: TokenStore, may_speak_for: list[str]
 ) -> None:
     access = Access.of(tokens.create("door", "alice", None, may_speak_for=may_speak_for)[0])
@@ -101,7 +101,7 @@ def test_an_identity_that_is_spoken_for_has_the_agents_of_both_and_the_workspace
     assert not Access.of(token).acting_for(claim(agents=("c",))).may_use("c")
 
 
-def test_a_browser_of_a_token_speaks_for_nobody(tokens: TokenStore, tmp_path: Path) -> None:
+def test_a_browser_of_a_token_speaks_for_no_identity(tokens: TokenStore, tmp_path: Path) -> None:
     token, _ = tokens.create("door", "ann", None, may_speak_for=["*"])
     with pytest.raises(Forbidden):
         Access.of_browser(sign_in(tokens, tmp_path, token), token).acting_for(claim())

@@ -13,6 +13,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
+from acp_gateway.gateway import connections as connections_module
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
@@ -578,3 +579,13 @@ def test_a_connected_browser_is_in_use_and_one_that_is_away_is_not(scene: Scene,
     scene.now += 30 * DAY
     scene.connections.enforce()
     assert connected.disconnects == [SIGNED_OUT]
+
+
+async def test_rates_of_identities_without_a_connection_are_forgotten_beyond_a_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections_module, "MAX_BUCKETS", 2)
+    connections = Connections(LimitsSection(), TokenStore(tmp_path))
+    for number in range(5):
+        connections.rate_limiter(f"identity {number}")
+        assert len(connections._buckets) <= 2

@@ -175,7 +175,6 @@ def test_another_source_is_believed_only_while_the_node_does_not_answer(director
     directory.assume("gpu1", ["a", "/"], [session("1")], version="0.9", folders=["/srv"], more=2)
     node = directory.nodes["gpu1"]
     assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), 2)
-    assert directory.agent_of("gpu1", "1", "root") == "gpu1/a"
     directory.check_agent("gpu1/a")
     directory.set_up("gpu1", ["b"], "1.0", 10.0)
     directory.set_sessions("gpu1", [], 0)
@@ -211,3 +210,16 @@ def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(direct
     assert directory.speaks_for("gpu1/a", "alice")
     directory.set_rights("gpu1", "door", [])
     assert not directory.speaks_for("gpu1/a", "alice")
+
+
+def test_sessions_that_another_source_tells_are_found_by_their_owners_alone(directory: NodeDirectory) -> None:
+    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}])
+    assert directory.agent_of("gpu1", "1", "root") is None
+    assert directory.agent_of("gpu1", "1", "alice") is None
+    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}], may_speak_for=["*"])
+    assert directory.agent_of("gpu1", "1", "root") is None
+    assert directory.agent_of("gpu1", "1", "alice") == "gpu1/a"
+    # The rights that the node itself has told are not replaced.
+    directory.set_rights("gpu1", "front", [])
+    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}], may_speak_for=["*"])
+    assert directory.agent_of("gpu1", "1", "alice") is None

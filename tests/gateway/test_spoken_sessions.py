@@ -7,7 +7,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
 from acp_gateway.gateway.spoken_sessions import fair_share, spoken_scopes, within_size
 
-DOOR = SessionScope("door")
+OWN = SessionScope("door")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def registry() -> Registry:
 def test_may_speak_for_adds_the_identities_that_have_sessions(
     may_speak_for: tuple[str, ...], identities: list[str], registry: Registry
 ) -> None:
-    assert [scope.identity for scope in spoken_scopes(DOOR, registry, may_speak_for)] == identities
+    assert [scope.identity for scope in spoken_scopes(OWN, registry, may_speak_for)] == identities
 
 
 def test_a_connection_for_one_session_is_told_of_no_other_identity(registry: Registry) -> None:

@@ -1,4 +1,4 @@
-"""The claim of a gateway that acts for somebody: one spelling, and nothing else."""
+"""The claim of a gateway that acts for an identity: one spelling, and nothing else."""
 
 import json
 from base64 import urlsafe_b64encode

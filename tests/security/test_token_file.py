@@ -77,7 +77,6 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
                 "session": None,
                 "workspaces": ["proj"],
                 "may_speak_for": [],
-                "local": False,
                 "expires": None,
                 "rotated": None,
                 "former_sha256": None,
@@ -97,7 +96,7 @@ def as_version_1(content: Any) -> None:
 def as_version_3(content: Any) -> None:
     content["version"] = 3
     for entry in content["tokens"]:
-        del entry["may_speak_for"], entry["local"]
+        del entry["may_speak_for"]
 
 
 def as_version_2(content: Any) -> None:

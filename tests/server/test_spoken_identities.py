@@ -61,7 +61,7 @@ class Machines:
         return {it["sessionId"]: it["owner"] for it in listing.sessions}
 
     async def told(self, identity: str) -> dict[str, str]:
-        """What an identity is told at the front."""
+        """The sessions that an identity is told at the front."""
         return await self.owners(self.front, self.token("front", identity))
 
     def audit(self, machine: str, event: str) -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ class Machines:
 
 @asynccontextmanager
 async def machines(folder: Path, *may_speak_for: str) -> AsyncIterator[Machines]:
-    """A node and a front; the front's token is that of the identity `door`."""
+    """A node and a front; the front's token is that of the identity `speaker`."""
     config = node_config(folder / "gpu1")
     store = TokenStore(folder / "gpu1")
     store.revoke(store.tokens()[0].id)
@@ -122,7 +122,7 @@ async def test_a_session_that_was_opened_at_the_node_is_listed_and_joined_by_its
         await joined.initialize()
         assert "error" not in await joined.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
         assert await prompted(joined, session, "through the front") == ["through the front"]
-        # Its id alone is as good to nobody else.
+        # Its id alone is of no use to another identity.
         other = await all_of_them.at_front("bob")
         await other.initialize()
         refused = await other.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
@@ -188,31 +188,31 @@ async def node(tmp_path: Path) -> AsyncIterator[tuple[str, Path, Path]]:
     """A node, an ordinary token of alice's, and one that may speak for her."""
     config = node_config(tmp_path)
     ordinary = save_token(tmp_path, "ordinary", "bob")
-    door = save_token(tmp_path, "door", "door", may_speak_for=["alice"])
+    speaker = save_token(tmp_path, "door", "door", may_speak_for=["alice"])
     async with serving(config) as (url,):
-        yield url, ordinary, door
+        yield url, ordinary, speaker
 
 
 async def test_the_rights_of_a_token_say_for_whom_it_may_speak(node: tuple[str, Path, Path]) -> None:
-    url, ordinary, door = node
-    assert (await request(control(url, door), ACCESS, {}, time_limit=30))["maySpeakFor"] == ["alice"]
+    url, ordinary, speaker = node
+    assert (await request(control(url, speaker), ACCESS, {}, time_limit=30))["maySpeakFor"] == ["alice"]
     assert "maySpeakFor" not in await request(control(url, ordinary), ACCESS, {}, time_limit=30)
 
 
 async def test_a_forged_claim_of_an_ordinary_token_is_refused(node: tuple[str, Path, Path]) -> None:
-    url, ordinary, door = node
-    for token, identity in ((ordinary, "alice"), (ordinary, "bob"), (door, "bob"), (door, "door")):
+    url, ordinary, speaker = node
+    for token, identity in ((ordinary, "alice"), (ordinary, "bob"), (speaker, "bob"), (speaker, "door")):
         with pytest.raises(Forbidden, match="may not speak for that identity"):
             await editor_at(url, "memory", token, origin=(WAY, claim(identity)))
-    editor = await editor_at(url, "memory", door, origin=(WAY, claim()))
+    editor = await editor_at(url, "memory", speaker, origin=(WAY, claim()))
     assert "agentCapabilities" in await editor.initialize()
     await close(editor)
 
 
 async def test_a_claim_narrows_agents_and_never_widens_them(node: tuple[str, Path, Path]) -> None:
-    url, _, door = node
+    url, _, speaker = node
     with pytest.raises(Forbidden, match="does not allow the agent memory"):
-        await editor_at(url, "memory", door, origin=(WAY, claim(agents=("other",))))
+        await editor_at(url, "memory", speaker, origin=(WAY, claim(agents=("other",))))
 
 
 @pytest.mark.parametrize(
@@ -238,8 +238,8 @@ async def test_a_claim_narrows_agents_and_never_widens_them(node: tuple[str, Pat
 async def test_forged_headers_of_gateways_are_refused_in_one_line(
     headers: tuple[tuple[str, str], ...], why: str, node: tuple[str, Path, Path]
 ) -> None:
-    url, _, door = node
-    reply = await upgrade(url, door, headers)
+    url, _, speaker = node
+    reply = await upgrade(url, speaker, headers)
     head, _, body = reply.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 400 ")
     assert why in body.decode()
@@ -265,24 +265,24 @@ async def upgrade(url: str, token: Path, headers: tuple[tuple[str, str], ...], t
 
 
 async def test_a_control_connection_is_the_gateways_own_and_takes_no_claim(node: tuple[str, Path, Path]) -> None:
-    url, _, door = node
+    url, _, speaker = node
     with pytest.raises(ProtocolError, match="not for control connections"):
-        await request(control(url, door, origin=(WAY, claim())), ACCESS, {}, time_limit=30)
+        await request(control(url, speaker, origin=(WAY, claim())), ACCESS, {}, time_limit=30)
 
 
 @pytest.mark.parametrize("name", [PASSED, FOR, REQUEST])
 async def test_no_request_over_http_or_for_a_browser_has_headers_of_gateways(
     name: str, node: tuple[str, Path, Path]
 ) -> None:
-    url, _, door = node
-    bearer = {"Authorization": f"Bearer {door.read_text()}"}
+    url, _, speaker = node
+    bearer = {"Authorization": f"Bearer {speaker.read_text()}"}
     value = dict((WAY, claim(), (REQUEST, "a")))[name]
     stream = await trio.open_tcp_stream("127.0.0.1", port_of(url))
     async with stream:
         reply = await Http(stream).ask("POST", "/acp", INITIALIZE, **JSON, **EVENTS, **bearer, **{name: value})
     assert reply.status == 400
     assert reply.body.decode().startswith(f"{name} is for the WebSockets of other gateways")
-    assert b" 400 " in (await upgrade(url, door, ((name, value),), "/ws")).partition(b"\r\n")[0]
+    assert b" 400 " in (await upgrade(url, speaker, ((name, value),), "/ws")).partition(b"\r\n")[0]
 
 
 @pytest.mark.parametrize("member", [FOR, "for", "identity", "passed", "speaksFor"])
@@ -306,10 +306,10 @@ async def test_a_link_is_resumed_only_for_the_identity_that_it_was_opened_for(
     node: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
     url, _, _ = node
-    door = save_token(tmp_path, "both", "door", may_speak_for=["alice", "bob"])
+    speaker = save_token(tmp_path, "both", "door", may_speak_for=["alice", "bob"])
 
     async def dial(resume: Resume, *headers: tuple[str, str]) -> Any:
-        return await dial_link(control(url, door, control=False, origin=headers), Timing(), resume)
+        return await dial_link(control(url, speaker, control=False, origin=headers), Timing(), resume)
 
     first = await dial(Resume(), WAY, claim())
     again = Resume(first.connection_id, 0)

@@ -26,7 +26,7 @@ LAST_INPUT_TIMEOUT = 3.0
 
 @dataclass(frozen=True, slots=True)
 class LinkOrigin:
-    """What a node is told of a link to it."""
+    """The facts that a node is told of a link to it."""
 
     request_id: str
     """The id of the link in the audits of both gateways."""
