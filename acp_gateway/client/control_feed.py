@@ -79,17 +79,30 @@ class ControlFeed:
         self._interval = interval
         self._connect = connect
         self._wanted = trio.Event()
+        # Set with the list that is under way, and with the one after it.
+        self._listed, self._listed_next = trio.Event(), trio.Event()
         self._succeeded = False
 
-    def refresh(self) -> None:
-        """Ask for the next list, or try to connect, now."""
+    def refresh(self) -> trio.Event:
+        """Ask for the next list, or try to connect, now.
+
+        Returns an event that is set with the first list that was asked for later than this, or with the loss of the
+        connection.
+        """
         self._wanted.set()
+        return self._listed_next
 
     async def run(self) -> None:
         """Follow the sessions until cancelled.
 
         Raises `GatewayError` if the first attempt fails, and later if the gateway refuses.
         """
+        try:
+            await self._run()
+        finally:
+            self._release()
+
+    async def _run(self) -> None:
         failures = 0
         while True:
             listed = False
@@ -106,6 +119,7 @@ class ControlFeed:
             if not self._succeeded or isinstance(error, REFUSALS):
                 raise error
             self._handler.lost(error)
+            self._release()
             failures = 0 if listed else failures + 1
             await self._pause(backoff(failures, BACKOFF_MAX, random.random()))  # noqa: S311
 
@@ -121,8 +135,10 @@ class ControlFeed:
                     # They change with the configuration there, and with the token.
                     if trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()
+                    self._listed, self._listed_next = self._listed_next, trio.Event()
                     self._handler.receive(Overview(await _list(stream, destination), rights))
                     listed = self._succeeded = True
+                    self._listed.set()
                     await self._pause(self._interval)
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 pass  # Lost.
@@ -134,6 +150,12 @@ class ControlFeed:
         if failure is not None:
             raise failure
         return listed
+
+    def _release(self) -> None:
+        """Set the events of `refresh`: no list comes over the connection."""
+        for event in (self._listed, self._listed_next):
+            event.set()
+        self._listed, self._listed_next = trio.Event(), trio.Event()
 
     async def _pause(self, seconds: float) -> None:
         with trio.move_on_after(seconds):

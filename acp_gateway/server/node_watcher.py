@@ -56,8 +56,6 @@ class _Watch:
         self.scope = trio.CancelScope()
         self.feed: ControlFeed | None = None
         """None before the first attempt."""
-        self.report = trio.Event()
-        """Set with the next report, and replaced."""
 
 
 class NodeWatcher:
@@ -96,7 +94,6 @@ class NodeWatcher:
             if sections.get(name) != watch.section:
                 del self._watches[name]
                 watch.scope.cancel()
-                watch.report.set()
         for name, section in sections.items():
             if name not in self._watches:
                 watch = self._watches[name] = _Watch(section)
@@ -129,8 +126,7 @@ class NodeWatcher:
             async with trio.open_nursery() as nursery:
                 for name, watch in self._watches.items():
                     if self._directory.nodes[name].up and watch.feed is not None:
-                        watch.feed.refresh()
-                        nursery.start_soon(watch.report.wait)
+                        nursery.start_soon(watch.feed.refresh().wait)
 
     def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
         if not self._is_current(name, watch):
@@ -142,16 +138,9 @@ class NodeWatcher:
             log.info("node %s is there; its agents: %s", name, agents)
         self._directory.set_sessions(name, overview.listing.sessions, overview.listing.more)
         self._directory.set_load(name, overview.listing.load)
-        _report(watch)
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
         if not self._is_current(name, watch):
             return
         if self._directory.set_away(name, str(error), self._clock(), error.reason):
             log.warning("node %s is away: %s", name, self._directory.nodes[name].why)
-        _report(watch)
-
-
-def _report(watch: _Watch) -> None:
-    reported, watch.report = watch.report, trio.Event()
-    reported.set()

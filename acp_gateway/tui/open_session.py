@@ -48,7 +48,7 @@ class OpenSession:
     ) -> None:
         self.was_joined = bool(session)
         """True for a session that was not opened here."""
-        self.when_open: Callable[[], None] = lambda: None
+        self.when_open: Callable[[], object] = lambda: None
         """Called when the session is open."""
         self._scope = trio.CancelScope()
         self._dialogue = Dialogue(PROGRAM, cwd=cwd, session=session)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.client.control_feed import INTERVAL, ControlFeed, FeedHandler, Overview, Rights
 from acp_gateway.client.dialing import Destination
@@ -41,6 +41,8 @@ class Scene:
     lost: list[GatewayError] = field(default_factory=list)
     streams: list[MaintainedStream] = field(default_factory=list)
     end: GatewayError | None = None
+    requests: list[object] = field(default_factory=list)
+    """Ids of the requests."""
 
     def __post_init__(self) -> None:
         handler = FeedHandler(self.overviews.append, self.lost.append)
@@ -52,6 +54,11 @@ class Scene:
             await self.feed.run()
         except GatewayError as error:
             self.end = error
+
+    async def answer(self, result: dict[str, Any]) -> None:
+        """Answer the last request, to which it is silent by itself."""
+        answer = {"jsonrpc": "2.0", "id": self.requests[-1], **result}
+        await self.streams[-1].send(json.dumps(answer).encode())
 
     async def _connect(self, _destination: Destination, _timing: object) -> MaintainedStream:
         if self.failures:
@@ -66,6 +73,7 @@ class Scene:
         try:
             async for batch in stream:
                 for request in map(json.loads, batch):
+                    self.requests.append(request["id"])
                     if request["method"] == "_acp-gateway/sessions":
                         self.times.append(trio.current_time())
                     answer = self.access if request["method"] == "_acp-gateway/access" else self.listing
@@ -96,9 +104,38 @@ async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_cloc
 async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
-        scene.feed.refresh()
-        await trio.sleep(1)
+        listed = scene.feed.refresh()
+        await listed.wait()
         assert scene.times == [0, 1]
+        assert len(scene.overviews) == 2
+
+
+async def test_refresh_waits_for_a_list_that_was_asked_for_later(autojump_clock: MockClock) -> None:
+    async with following(Scene(silent=True)) as scene:
+        await wait_all_tasks_blocked()
+        # The request for the rights, then that for the first list, which is under way.
+        await scene.answer(scene.access)
+        await wait_all_tasks_blocked()
+        listed = scene.feed.refresh()
+        await scene.answer(scene.listing)
+        await wait_all_tasks_blocked()
+        assert len(scene.overviews) == 1
+        assert not listed.is_set()
+        await scene.answer(scene.listing)
+        await listed.wait()
+        assert len(scene.overviews) == 2
+
+
+async def test_refresh_waits_for_no_list_of_a_lost_connection(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        scene.silent = True
+        listed = scene.feed.refresh()
+        await wait_all_tasks_blocked()
+        scene.failures.append(Unreachable("no route"))
+        await scene.streams[0].aclose()
+        await listed.wait()
+        assert len(scene.overviews) == 1
 
 
 async def test_rights_that_have_changed_come_with_a_later_list(autojump_clock: MockClock) -> None:
