@@ -196,6 +196,12 @@ class BareClient:
         found = self.ask("_acp-gateway/sessions", {}, _WHOLE)
         return re.search(rb'"turn"\s*:\s*true', found.string[: found.end()]) is not None
 
+    def list_sessions(self) -> int:
+        """Ask the gateway, over a control connection, for the sessions, and return their number."""
+        self._tail = b""
+        found = self.ask("_acp-gateway/sessions", {}, _WHOLE)
+        return found.string[: found.end()].count(b'"sessionId"')
+
     def leave(self) -> None:
         """Close the connection for good; a resumable link is ended as well."""
         if self._resume_point is not None:

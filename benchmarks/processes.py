@@ -84,6 +84,15 @@ def listening_at(pid: int, port: int | None, log: Path) -> int | None:
     return port if listening_socket(port) in open_files(pid) else None
 
 
+def wait_for_line(log: Path, words: str) -> None:
+    """Wait until a server has logged a line with these words. Raises RelayFailed after `START_TIMEOUT`."""
+    deadline = time.monotonic() + START_TIMEOUT
+    while words not in log.read_text(errors="replace"):
+        if time.monotonic() > deadline:
+            raise RelayFailed(f"{last_line(log)}: no {words!r} within {START_TIMEOUT:g} s")
+        time.sleep(LOOK)
+
+
 def free_port() -> int:
     """Return a port that is free at the moment."""
     with socket.socket() as sock:

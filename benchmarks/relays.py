@@ -29,6 +29,7 @@ from benchmarks.processes import (
     program,
     resident_kb,
     server,
+    wait_for_line,
 )
 
 TOKENS: Final = "tokens.json"
@@ -58,6 +59,8 @@ class Running:
     """Seconds from its start until it listened."""
     copies_itself: bool = False
     """True if it forks for each connection."""
+    behind: "Running | None" = None
+    """The gateway that it leads to, if any; it counts for memory, CPU time and descriptors."""
 
     def resident(self) -> int:
         """Return its resident memory in bytes, without agents."""
@@ -72,6 +75,8 @@ class Running:
         return sum(len(descriptors(pid)) for pid in self._pids())
 
     def _pids(self) -> list[int]:
+        if self.behind is not None:
+            return [self.pid, self.behind.pid]
         if not self.pid or not self.copies_itself:
             return [self.pid] if self.pid else []
         return [self.pid, *(pid for pid in children(self.pid) if program(pid) == program(self.pid))]
@@ -158,17 +163,16 @@ def our_gateway(
 def run_ours(
     programs: Programs, listen: Scheme, sections: Mapping[str, Mapping[str, Any]], agent: Agent
 ) -> Iterator[Running]:
-    """Run our gateway. Its state directory is on the disk of the benchmark's directory."""
+    """Run our gateway, without an agent of its own if there is none. Its state is on the disk of the programs."""
     with folder(programs) as directory:
         config, token_file = directory / "config.toml", directory / "token"
         listener = {"url": f"{listen}://127.0.0.1:0"}
         if has_tls(listen):
             listener |= {"cert": str(directory / "cert.pem"), "key": str(directory / "key.pem")}
-        # The load generator opens its sessions in the root directory.
-        own: dict[str, dict[str, Any]] = {
-            "gateway": {"state_dir": str(directory / "state")},
-            "agents.benchmark": {"command": list(agent), "cwd": "/"},
-        }
+        own: dict[str, dict[str, Any]] = {"gateway": {"state_dir": str(directory / "state")}}
+        if agent:
+            # The load generator opens its sessions in the root directory.
+            own["agents.benchmark"] = {"command": list(agent), "cwd": "/"}
         tables = {f"[{name}]": {**own.get(name, {}), **options} for name, options in sections.items()}
         config.write_text(toml({**tables, "[[listen]]": listener}))
         state = Path(tables["[gateway]"]["state_dir"])
@@ -184,6 +188,30 @@ def run_ours(
             else:
                 endpoint = Endpoint("lines", f"127.0.0.1:{started.port}", tls=has_tls(listen), token=token)
             yield Running(endpoint, started.pid, directory, started.seconds)
+
+
+def front_gateway(programs: Programs, nodes: Sequence[str]) -> Relay:
+    """Return our gateway in front of another one, which has the agent and is known to it under each of these names."""
+    return Relay("front", "acp-gateway behind acp-gateway", partial(run_front, programs, nodes))
+
+
+@contextmanager
+def run_front(programs: Programs, nodes: Sequence[str], agent: Agent) -> Iterator[Running]:
+    """Run both gateways over WebSockets without TLS, until the one in front has reached its nodes."""
+    with our_gateway(programs, listen="ws", agent_options={"scope": "identity"}).running(agent) as node:
+        section = {
+            "url": f"ws://{node.endpoint.address.partition('/')[0]}",
+            "token_file": str(node.directory / "token"),
+        }
+        sections: dict[str, Mapping[str, Any]] = {
+            "gateway": {"default_agent": f"{nodes[0]}/benchmark"},
+            "limits": UNTHROTTLED,
+            **{f"nodes.{name}": section for name in nodes},
+        }
+        with run_ours(programs, "ws", sections, ()) as front:
+            for name in nodes:
+                wait_for_line(front.directory / "log", f"node {name} is there")
+            yield replace(front, behind=node)
 
 
 @cache
