@@ -1,6 +1,7 @@
 """The report of the task `nodes` about lists."""
 
 from benchmarks.measuring import Measured
+from benchmarks.report import NOTHING
 from benchmarks.tasks.nodes import lists_table
 
 
@@ -14,6 +15,6 @@ def test_the_time_for_each_session_is_compared_between_the_sizes() -> None:
 
 def test_sizes_that_failed_are_missing_figures() -> None:
     section = lists_table(Measured("nodes", [], [{}], {"nodes: 1": "in round 1: gone"}), {"nodes": [1, 4]})
-    assert section.rows == [("nodes", "1 · 4", "– · –", "–")]
+    assert section.rows == [("nodes", "1 · 4", f"{NOTHING} · {NOTHING}", NOTHING)]
     assert [target.met for target in section.targets] == [None]
     assert "nodes: 1 failed in round 1: gone" in section.notes
