@@ -104,7 +104,7 @@ class ClusterNodes:
 
 
 class Contact:
-    """Whether the directory can be reached, since when, and why not."""
+    """True if the directory can be reached, since when, and why not."""
 
     def __init__(self, now: float) -> None:
         self.up = False

@@ -68,7 +68,7 @@ class Member:
         self._nodes = nodes
         self._clock = clock
         self.contact = Contact(clock())
-        """Whether the directory can be reached."""
+        """True if the directory can be reached."""
         self.known = ClusterNodes(section.name, section.token_file, section.retention)
         """The other nodes."""
         self.renewed: list[Callable[[bool], Awaitable[None]]] = []

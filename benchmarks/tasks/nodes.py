@@ -1,4 +1,4 @@
-"""What a second gateway costs: for messages between a client and an agent of a node, and for lists of sessions."""
+"""The cost of a second gateway: for messages between a client and an agent of a node, and for lists of sessions."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -84,7 +84,7 @@ async def status_of(url: str) -> dict[str, Any]:
     return status
 
 
-async def test_each_node_of_a_cluster_is_a_door_to_the_others(directory: MemoryDirectory, tmp_path: Path) -> None:
+async def test_each_node_of_a_cluster_leads_to_the_others(directory: MemoryDirectory, tmp_path: Path) -> None:
     async with two_nodes(tmp_path) as urls:
         for url, other in zip(urls, ("gpu2", "gpu1"), strict=True):
             editor = Editor(await dial(control(url, agent=f"{other}/memory", control=False), Timing()))
