@@ -32,6 +32,7 @@ def token_as_json(token: "Token", store: "TokenStore", used: dict[str, str]) -> 
         "workspaces": None if token.workspaces is None else list(token.workspaces),
         "session": token.session,
         "may_speak_for": list(token.may_speak_for),
+        "local": token.local,
         "created": token.created,
         "rotated": token.rotated,
         "expires": token.expires,

@@ -139,6 +139,7 @@ token.add_command(cluster_token)
     metavar="NAME",
     help="Let another gateway act for this identity with the token; '*' for all. May be repeated.",
 )
+@click.option("--local", is_flag=True, help="Let it count on this gateway only, not on every node of its cluster.")
 @json_option
 def create_token(
     config: Path | None,
@@ -151,6 +152,7 @@ def create_token(
     lifetime: float | None,
     may_speak_for: tuple[str, ...],
     *,
+    local: bool,
     as_json: bool,
 ) -> None:
     """Make a token and print it, this once."""
@@ -158,7 +160,9 @@ def create_token(
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
-    check_names("agent", [name for name in agents if not settings.is_of_node(name)], settings.agents)
+    far = settings.cluster is not None
+    own = [name for name in agents if not settings.is_of_node(name) and not (far and "/" in name)]
+    check_names("agent", own, settings.agents)
     if workspaces and not settings.workspaces:
         raise UsageError(
             "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
@@ -175,6 +179,7 @@ def create_token(
         session=session,
         workspaces=workspaces or None,
         may_speak_for=may_speak_for,
+        local=local,
         lifetime=lifetime,
     )
     record_token(settings, "token_created", record)

@@ -7,6 +7,7 @@
     directory      the other nodes as this one knows them, and whether the directory can be reached; pure
     member         renews the record of this node, learns of the others, passes on changes
     session_writer writes this node's sessions, behind their changes
+    token_sync     keeps the tokens of this gateway and those of the directory the same
 
 The directory helps to find things and to keep two gateways from running one session. What a gateway serves, it serves
 from its own state: when the directory is lost, nothing is decided from its absence.

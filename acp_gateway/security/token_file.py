@@ -48,6 +48,8 @@ class Token(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The names of the workspaces that it may use; None for all."""
     may_speak_for: tuple[str, ...] = ()
     """The identities that another gateway may act for with it; `EVERYONE` for all."""
+    local: bool = False
+    """True if it counts on this gateway only, and not on every node of its cluster."""
     expires: Timestamp | None = None
     """Time from which it is refused. None for a token that is valid until it is revoked."""
     rotated: Timestamp | None = None

@@ -77,6 +77,7 @@ class TokenStore:
         session: str | None = None,
         workspaces: Sequence[str] | None = None,
         may_speak_for: Sequence[str] = (),
+        local: bool = False,
         lifetime: float | None = None,
     ) -> tuple[Token, str]:
         """Add a token; return its entry and its text, which is not stored.
@@ -102,7 +103,7 @@ class TokenStore:
         _check_spoken(may_speak_for, role, session)
         with self._file.writing():
             limits = agents, role, session, workspaces, may_speak_for
-            return self._add(self.tokens(), label, identity, *limits, lifetime)
+            return self._add(self.tokens(), label, identity, *limits, lifetime, local=local)
 
     def create_guest(
         self, session: str, *, role: Role, lifetime: float | None, label: str | None = None
@@ -194,6 +195,18 @@ class TokenStore:
             self._file.write([kept if token.id == token_id else token for token in self.tokens()])
         return kept
 
+    def change(self, change: Callable[[list[Token]], list[Token]]) -> bool:
+        """Replace all tokens by what `change` makes of them; return whether they have changed.
+
+        Raises ConfigError if the file cannot be read or written.
+        """
+        with self._file.writing():
+            before = self.tokens()
+            after = change(before)
+            if after != before:
+                self._file.write(after)
+        return after != before
+
     def has_expired(self, token: Token) -> bool:
         """Return whether a token has expired."""
         # Both are UTC in one form of one width: the order of the texts is that of the times.
@@ -270,6 +283,8 @@ class TokenStore:
         workspaces: Sequence[str] | None,
         may_speak_for: Sequence[str],
         lifetime: float | None,
+        *,
+        local: bool = False,
     ) -> tuple[Token, str]:
         secret = tokens.mint(kind_of(role, session))
         created = self._now()
@@ -284,6 +299,7 @@ class TokenStore:
             session=session,
             workspaces=None if workspaces is None else tuple(dict.fromkeys(workspaces)),
             may_speak_for=tuple(dict.fromkeys(may_speak_for)),
+            local=local,
             expires=_end(created, lifetime),
         )
         self._file.write([*known, token])

@@ -20,6 +20,7 @@ from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.session_writer import SessionWriter
 from acp_gateway.cluster.store import ClusterStore
+from acp_gateway.cluster.token_sync import TokenSync
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.load import Config, ListenSection
@@ -141,8 +142,11 @@ class ClusterNode:
         async with self._opening as store, trio.open_nursery() as nursery:
             member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
             writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
-            member.renewed.append(writer.renewed)
+            tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
+            member.renewed += [tokens.renewed, writer.renewed]
+            member.listeners.append(tokens.note)
             _tell_of(member, gateway)
+            nursery.start_soon(tokens.run)
             nursery.start_soon(writer.run)
             nursery.start_soon(member.run)
 

@@ -167,6 +167,7 @@ def test_token_list_as_json_has_tokens_and_browsers(config: Path, store: TokenSt
                 "workspaces": None,
                 "session": None,
                 "may_speak_for": [],
+                "local": False,
                 "created": token.created,
                 "rotated": None,
                 "expires": token.expires,

@@ -77,6 +77,7 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
                 "session": None,
                 "workspaces": ["proj"],
                 "may_speak_for": [],
+                "local": False,
                 "expires": None,
                 "rotated": None,
                 "former_sha256": None,
@@ -96,7 +97,7 @@ def as_version_1(content: Any) -> None:
 def as_version_3(content: Any) -> None:
     content["version"] = 3
     for entry in content["tokens"]:
-        del entry["may_speak_for"]
+        del entry["may_speak_for"], entry["local"]
 
 
 def as_version_2(content: Any) -> None:

@@ -19,6 +19,7 @@ from acp_gateway.config.load import Config
 from acp_gateway.errors import ConfigError, Unauthorized
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_format import mint
+from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import cluster, node_watcher
 from acp_gateway.server.cluster import own_address, own_pin
 from acp_gateway.server.serve import serve
@@ -55,7 +56,8 @@ def member_config(folder: Path, name: str, **options: Any) -> Config:
         token.write_text(mint())
     config = node_config(folder / name)
     own = replace(config.listen[0], url=f"unix://{folder}/{name}.sock", peer_uid=True)
-    section = ClusterSection(url=REDIS, name=name, token_file=token, **({"renew": 0.02, "ttl": 1.0} | options))
+    values: dict[str, Any] = {"url": REDIS, "renew": 0.02, "ttl": 1.0} | options
+    section = ClusterSection(name=name, token_file=token, **values)
     return replace(config, listen=(*config.listen, own), cluster=section)
 
 
@@ -64,7 +66,11 @@ async def two_nodes(folder: Path) -> AsyncIterator[tuple[str, str]]:
     """The unix sockets of two nodes of one cluster, which know each other."""
     async with AsyncExitStack() as stack:
         configs = [member_config(folder, name) for name in ("gpu1", "gpu2")]
-        urls = [(await stack.enter_async_context(serving(config)))[1] for config in configs]
+        urls = []
+        for config in configs:
+            websocket, url = await stack.enter_async_context(serving(config))
+            (config.gateway.state_dir / "websocket").write_text(websocket)
+            urls.append(url)
         await until_agents(urls[0], "gpu2/memory")
         await until_agents(urls[1], "gpu1/memory")
         yield urls[0], urls[1]
@@ -159,6 +165,29 @@ async def test_token_of_the_cluster_is_accepted_and_another_one_is_not(
         wrong.write_text(mint())
         with pytest.raises(Unauthorized):
             await listed(control(url, wrong))
+
+
+async def test_token_of_one_node_counts_on_the_other_until_it_is_revoked_anywhere(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    tokens = TokenStore(tmp_path / "gpu1")
+    async with two_nodes(tmp_path) as (_, url):
+        secret = tmp_path / "laptop.token"
+        secret.touch(0o600)
+        token, text = tokens.create("laptop", "ann", None)
+        secret.write_text(text)
+        other = (tmp_path / "gpu2" / "websocket").read_text()
+        while token.id not in directory.tokens or token not in TokenStore(tmp_path / "gpu2").tokens():
+            await trio.lowlevel.checkpoint()
+        editor = Editor(await dial(control(other, secret, agent="memory", control=False), Timing()))
+        await editor.initialize()
+        tokens.revoke(token.id)
+        async for _batch in editor.stream:
+            pass
+        await editor.stream.aclose()
+        with pytest.raises(Unauthorized):
+            await listed(control(other, secret))
+    assert url
 
 
 async def test_cluster_without_its_token_file_does_not_start(tmp_path: Path) -> None:

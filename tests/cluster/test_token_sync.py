@@ -1,0 +1,122 @@
+"""Tokens that count on every node."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.cluster.store import Change, ClusterLost
+from acp_gateway.cluster.token_sync import TokenSync
+from acp_gateway.security.token_store import TokenStore
+from tests.cluster.memory_store import MemoryDirectory
+
+
+class Node:
+    """The tokens of one gateway."""
+
+    def __init__(self, directory: MemoryDirectory, folder: Path) -> None:
+        self.tokens = TokenStore(folder)
+        self.changes = 0
+        self.sync = TokenSync(directory.store(folder.name), folder, self.note)
+
+    def note(self) -> None:
+        self.changes += 1
+
+    @property
+    def labels(self) -> set[str]:
+        return {token.label for token in self.tokens.tokens()}
+
+
+@pytest.fixture
+async def directory() -> MemoryDirectory:
+    return MemoryDirectory()
+
+
+@pytest.fixture
+async def nodes(directory: MemoryDirectory, tmp_path: Path) -> tuple[Node, Node]:
+    return Node(directory, tmp_path / "gpu1"), Node(directory, tmp_path / "gpu2")
+
+
+async def test_token_that_one_node_makes_is_accepted_by_the_other(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    _, secret = first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    await second.sync.sync()
+    assert second.tokens.authenticate(secret).identity == "ann"
+    assert (first.changes, second.changes) == (0, 1)
+
+
+async def test_revoked_token_goes_everywhere_and_its_connections_are_looked_at(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    await second.sync.sync()
+    second.tokens.revoke(token.id)
+    await second.sync.sync()
+    await first.sync.sync()
+    assert first.labels == set()
+    assert first.changes == 1
+
+
+async def test_revoked_token_does_not_come_back_when_the_directory_is_emptied(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    first.tokens.revoke(token.id)
+    await first.sync.sync()
+    directory.empty()
+    # The other one has not compared since, and has the token still.
+    await second.sync.sync()
+    await first.sync.sync()
+    await second.sync.sync()
+    assert (first.labels, second.labels) == (set(), set())
+
+
+async def test_token_that_is_revoked_while_the_directory_is_lost_is_revoked_elsewhere_later(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    first.tokens.revoke(token.id)
+    with pytest.raises(ClusterLost):
+        await first.sync.sync()
+    directory.reachable = True
+    for node in nodes:
+        await node.sync.renewed(False)
+    assert second.labels == set()
+
+
+async def test_run_compares_after_changes_here_and_elsewhere(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(node.sync.run)
+        first.tokens.create("laptop", "ann", None)
+        while not directory.tokens:
+            await trio.lowlevel.checkpoint()
+        second.sync.note(Change("tokens", "", "gpu1"))
+        while second.labels != {"laptop"}:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_file_that_cannot_be_read_is_told_once_and_revokes_nothing(
+    nodes: tuple[Node, Node], tmp_path: Path, caplog: pytest.LogCaptureFixture, directory: MemoryDirectory
+) -> None:
+    first, _ = nodes
+    first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    (tmp_path / "gpu1" / "tokens.json").write_text("nonsense")
+    await first.sync.sync()
+    await first.sync.sync()
+    assert sum("tokens are not shared with the cluster" in line for line in caplog.messages) == 1
+    assert len(directory.tokens) == 1
+    assert directory.revoked == set()

@@ -1,0 +1,99 @@
+"""Gateways whose directory is in Redis: they find each other, and go on when it is killed, paused or emptied."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.control import list_sessions, request
+from acp_gateway.client.dialing import dial
+from acp_gateway.config.cluster import RedisAddress
+from acp_gateway.protocol.methods import STATUS
+from acp_gateway.transports.websocket import Timing
+from tests.cluster.redis_server import RedisServer
+from tests.doubles import Editor
+from tests.server.machines import control, until_agents
+from tests.server.serving import serving
+from tests.server.test_cluster import member_config
+
+pytestmark = pytest.mark.cluster
+
+
+@asynccontextmanager
+async def cluster_of(folder: Path, redis: RedisServer, *names: str) -> AsyncIterator[list[str]]:
+    """The unix sockets of nodes that know each other."""
+    address = RedisAddress("127.0.0.1", redis.port, "", tls=False, db=0, user=None)
+    async with AsyncExitStack() as stack:
+        urls = []
+        for name in names:
+            config = member_config(folder, name, url=address, renew=0.1, ttl=1.0, timeout=0.5)
+            urls.append((await stack.enter_async_context(serving(config)))[1])
+        for url, own in zip(urls, names, strict=True):
+            await until_agents(url, *(f"{name}/memory" for name in names if name != own))
+        yield urls
+
+
+async def problems_of(url: str) -> list[str]:
+    status: dict[str, Any] = await request(control(url), STATUS, {}, time_limit=30)
+    return list(status["problems"])
+
+
+async def until_problems(url: str, wanted: Callable[[list[str]], bool]) -> list[str]:
+    while not wanted(found := await problems_of(url)):
+        await trio.lowlevel.checkpoint()
+    return found
+
+
+async def prompt(url: str, agent: str, session: str | None = None) -> str:
+    """Say hello in a session, a new one without its id; return the id."""
+    editor = Editor(await dial(control(url, agent=agent, control=False), Timing()))
+    await editor.initialize()
+    params: dict[str, Any] = {"cwd": "/", "mcpServers": []}
+    if session is None:
+        session = str((await editor.request("session/new", params))["result"]["sessionId"])
+    else:
+        await editor.request("session/load", params | {"sessionId": session})
+    await editor.stream.aclose()
+    return session
+
+
+async def test_any_of_three_nodes_is_a_door_and_knows_the_sessions_of_all(tmp_path: Path, redis: RedisServer) -> None:
+    names = ("gpu1", "gpu2", "gpu3")
+    async with cluster_of(tmp_path, redis, *names) as urls:
+        session = await prompt(urls[0], "gpu3/memory")
+        for url, known in zip(urls, (f"gpu3/{session}", f"gpu3/{session}", session), strict=True):
+            while known not in [it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions]:
+                await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+async def test_nodes_go_on_without_redis_and_write_everything_again(
+    how: str, tmp_path: Path, redis: RedisServer
+) -> None:
+    async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as (url, _):
+        assert await problems_of(url) == []
+        getattr(redis, how)()
+        (problem,) = await until_problems(url, bool)
+        assert "the directory of the cluster is lost since" in problem
+        session = await prompt(url, "gpu2/memory")
+        await prompt(url, "gpu2/memory", session)
+        redis.start() if how == "kill" else redis.go_on()
+        await until_problems(url, lambda found: not found)
+
+
+async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_restart_of_the_door(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as urls:
+        session = await prompt(urls[0], "gpu2/memory")
+        # Its writing is behind the change.
+        await trio.sleep(1.5)
+    async with cluster_of(tmp_path, redis, "gpu1") as (url,):
+        await until_agents(url, "gpu2/memory")
+        while f"gpu2/{session}" not in [
+            it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions
+        ]:
+            await trio.lowlevel.checkpoint()
