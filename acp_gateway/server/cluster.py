@@ -75,6 +75,10 @@ class GatewayNodes:
 
     def add(self, name: str, section: NodeSection) -> None:
         self._nodes.add(name, section)
+        node = self._nodes.directory.nodes[name]
+        if not node.up and name not in self._nodes.directory.configured:
+            # Sessions of a node that was not reached yet are told to their owners alone.
+            self._nodes.directory.set_rights(name, node.identity, (EVERYONE,))
 
     def remove(self, name: str) -> None:
         self._nodes.remove(name)

@@ -12,6 +12,7 @@ import trio
 
 from acp_gateway.client.control import Listing, list_sessions, request
 from acp_gateway.client.dialing import Destination, dial
+from acp_gateway.cluster.records import NodeRecord, SessionRecord
 from acp_gateway.cluster.store import ClusterStore
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
@@ -26,7 +27,7 @@ from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.memory_store import MemoryDirectory
 from tests.doubles import Editor
-from tests.server.machines import control, node_config, until_agents
+from tests.server.machines import control, node_config, save_token, until_agents
 from tests.server.serving import secure, serving
 
 REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
@@ -188,6 +189,35 @@ async def test_token_of_one_node_counts_on_the_other_until_it_is_revoked_anywher
         with pytest.raises(Unauthorized):
             await listed(control(other, secret))
     assert url
+
+
+async def test_identity_of_a_client_is_its_own_at_every_node(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with two_nodes(tmp_path) as (first, _):
+        secret = save_token(tmp_path / "gpu1", "ann.token", "ann")
+        at = (tmp_path / "gpu1" / "websocket").read_text()
+        editor = Editor(await dial(control(at, secret, agent="gpu2/memory", control=False), Timing()))
+        await editor.initialize()
+        opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+        key = f"gpu2/{opened['result']['sessionId']}"
+        await until(lambda: key in directory.sessions)
+        assert directory.sessions[key].owner == "ann"
+        assert key in [it["sessionId"] for it in (await listed(control(at, secret))).sessions]
+        await editor.stream.aclose()
+        assert key not in [it["sessionId"] for it in (await listed(control(first))).sessions]
+
+
+async def test_sessions_of_a_node_that_was_never_reached_are_told_to_their_owners_alone(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    away = directory.store("gpu2")
+    await away.announce(NodeRecord(name="gpu2", url="ws://127.0.0.1:1", boot="b", agents=("memory",)), 0.001)
+    for owner in ("ann", "bob"):
+        await away.claim(SessionRecord(key=f"gpu2/{owner}s", node="gpu2", agent="memory", owner=owner, epoch=0))
+    async with serving(member_config(tmp_path, "gpu1")) as (url, own):
+        await until_agents(own, "gpu2/memory")
+        secret = save_token(tmp_path / "gpu1", "ann.token", "ann")
+        assert [it["sessionId"] for it in (await listed(control(url, secret))).sessions] == ["gpu2/anns"]
+        assert (await listed(control(own))).sessions == []
 
 
 async def test_cluster_without_its_token_file_does_not_start(tmp_path: Path) -> None:
