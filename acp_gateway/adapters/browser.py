@@ -267,11 +267,15 @@ class AcpRequest(NamedTuple):
     """JSON text."""
 
 
-def acp_request(call: Call) -> AcpRequest:
-    """Return the ACP message of a call; a new session needs more than that."""
+def acp_request(call: Call, session_id: str) -> AcpRequest:
+    """Return the ACP message of a call, whose session has this id at its agent; a new session needs more than that."""
+    quoted = jsonrpc.encode(session_id)
     if call.method in _PASSED_ON:
-        return AcpRequest(call.method, call.params)
-    session = b'"sessionId":%b' % jsonrpc.encode(call.session)
+        span = spans.find(call.params, "sessionId")
+        assert span is not None, "the member was checked"
+        same = session_id == call.session
+        return AcpRequest(call.method, call.params if same else spans.splice(call.params, [(*span, quoted)]))
+    session = b'"sessionId":%b' % quoted
     if call.method == PROMPT:
         return AcpRequest(methods.PROMPT, b'{%b,"prompt":%b}' % (session, call.members["prompt"]))
     assert call.method in (CANCEL, DELETE)

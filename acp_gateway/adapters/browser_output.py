@@ -170,10 +170,18 @@ class BrowserOutput:
     """Composes the notifications of a session's feed."""
 
     def updates(
-        self, session_id: str, messages: Sequence[bytes], first: int, times: Sequence[int | None]
+        self,
+        session_id: str,
+        messages: Sequence[bytes],
+        first: int,
+        times: Sequence[int | None],
+        name: str | None = None,
     ) -> list[bytes]:
-        """Return the notification of updates, as `entries` has them."""
-        return [updated(session_id, entries(session_id, messages, first, times))]
+        """Return the notification of updates, as `entries` has them.
+
+        `name` is that of the session for browsers, if not its id.
+        """
+        return [updated(session_id if name is None else name, entries(session_id, messages, first, times))]
 
     def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
         """Return the notification of a request of the agent."""

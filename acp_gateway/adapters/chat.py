@@ -131,9 +131,9 @@ def _session_of(found: Mapping[str, Any]) -> str | None:
         return None
 
 
-def acp_request(call: ChatCall) -> AcpRequest:
-    """Return the ACP message of a call that is one for the agent."""
-    session = b'"sessionId":%b' % jsonrpc.encode(call.session)
+def acp_request(call: ChatCall, session_id: str) -> AcpRequest:
+    """Return the ACP message of a call that is one for the agent, whose session has this id there."""
+    session = b'"sessionId":%b' % jsonrpc.encode(session_id)
     if call.type == SEND:
         said = call.members.get("messageId")
         message_id = b"" if said is None else b',"messageId":%b' % jsonrpc.encode(said)

@@ -152,10 +152,15 @@ class ChatOutput:
         messages: Sequence[bytes],
         first: int,
         times: Sequence[int | None],
+        name: str | None = None,
     ) -> list[bytes]:
-        """Return the events of `session/update` messages, one at least for each; an unknown time is 0."""
+        """Return the events of `session/update` messages, one at least for each; an unknown time is 0.
+
+        `name` is that of the session for widgets, if not its id.
+        """
         events: list[bytes] = []
-        quoted = jsonrpc.encode(session_id)
+        name = session_id if name is None else name
+        quoted = jsonrpc.encode(name)
         for message, time in zip(messages, times, strict=True):
             chunk = _text_chunk(message, session_id, quoted, time)
             if chunk is not None:
@@ -165,7 +170,7 @@ class ChatOutput:
             found = [("unknown_update", _unknown(update, session_id))]
             if update.session in (session_id, None):
                 found = _events_of(update) or found
-            events += [event(kind, session_id, time, members) for kind, members in found]
+            events += [event(kind, name, time, members) for kind, members in found]
         return events
 
     def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
-from acp_gateway.core.sessions import AgentHandle, Session, SessionScope
+from acp_gateway.core.sessions import AgentHandle, Session, SessionScope, machine_of
 
 MAX_REMEMBERED: Final = 10_000
 """Maximum number of sessions that are not live and whose owner is remembered: a year of a busy gateway, in a few
@@ -122,10 +122,17 @@ class Registry:
             return None
         return seen[0] if seen else None
 
-    def find_by_id(self, scope: SessionScope, session_id: str) -> Session | None:
-        """Return the session of that id in this scope, of any agent, as `find` does; a live one first."""
-        agents = {session.agent: None for session in self._by_id.get(session_id, ())}
-        found = [it for agent in agents if (it := self.find(scope, agent, session_id)) is not None]
+    def find_by_name(self, scope: SessionScope, name: str) -> Session | None:
+        """Return the session of that `Session.name` in this scope, of any agent, as `find` does; a live one first."""
+        machine, _, its_id = name.partition("/")
+        places = [("", name), (machine, its_id)] if machine and its_id else [("", name)]
+        agents = {
+            session.agent: session_id
+            for place, session_id in places
+            for session in self._by_id.get(session_id, ())
+            if machine_of(session.agent) == place
+        }
+        found = [it for agent, its_id in agents.items() if (it := self.find(scope, agent, its_id)) is not None]
         if scope.guest and len(found) > 1:
             return None
         found.sort(key=lambda session: not session.live)
@@ -159,8 +166,8 @@ class Registry:
         if scope.workspaces is not None:
             return False  # Its workspace is unknown here.
         # Two agents of the configuration may be one program, with one disk; those of nodes have the node's.
-        machine = agent.rpartition("/")[0]
-        elsewhere = [it for it in self._by_id.get(session_id, ()) if it.agent.rpartition("/")[0] == machine]
+        machine = machine_of(agent)
+        elsewhere = [it for it in self._by_id.get(session_id, ()) if machine_of(it.agent) == machine]
         if any(session.live or session.owner != scope.identity for session in elsewhere):
             return False
         return (scope.apart or scope.identity == self.own_identity) and not self.known(agent, session_id)

@@ -62,6 +62,8 @@ class SessionScope:
     apart: bool = False
     """True if the agent itself keeps the identities apart, as that of a node may: what it has and was never registered
     is the identity's."""
+    machine: str | None = None
+    """The machine of `only`, as `machine_of` returns it; None for any."""
 
     @property
     def sees_all(self) -> bool:
@@ -72,11 +74,18 @@ class SessionScope:
         """Return True if the session is in scope."""
         if self.only is not None and session.id != self.only:
             return False
+        if self.machine is not None and machine_of(session.agent) != self.machine:
+            return False
         if self.workspaces is not None and session.workspace not in self.workspaces:
             return False
         if self.guest:
             return self.granted_by in (None, session.owner)
         return session.owner == self.identity
+
+
+def machine_of(agent: str) -> str:
+    """Return the node that an agent belongs to; empty for an agent of this gateway, whose name has no slash."""
+    return agent.rpartition("/")[0]
 
 
 EDITOR: Final = "editor"
@@ -320,7 +329,6 @@ class Session:
         """Reason why the last turn was cut off, if the session was re-opened after that."""
         self.journal_loaded = False
         """True if the journal of a session that is not live was read from the archive, as far as there is one."""
-
         self.awaited = 0
         """Number of agent processes that open the session as soon as its journal is read."""
         self.may_lack_end = False
@@ -328,6 +336,12 @@ class Session:
 
     def __repr__(self) -> str:
         return f"Session({self.agent} {self.id!r:.80})"
+
+    @property
+    def name(self) -> str:
+        """Its id where the sessions of all machines are told: `NODE/ID` for one of a node."""
+        machine = machine_of(self.agent)
+        return f"{machine}/{self.id}" if machine else self.id
 
     @property
     def state(self) -> SessionState:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from acp_gateway.config.load import Config
 from acp_gateway.config.toml_file import suggestion
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session, SessionScope
+from acp_gateway.core.sessions import Role, Session, SessionScope, machine_of
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage
@@ -60,8 +60,13 @@ class Authorizer:
         if access.role == "metrics":
             raise Forbidden("this token is for reading metrics and nothing else")
         check_path(connect_request.passed, self._own_id)
-        if connect_request.session is not None and self.directory is not None:
-            connect_request = self._find_node(access, connect_request, connect_request.session, bound)
+        name, machine, asked = connect_request.session, None, None
+        if self.directory is not None:
+            if bound is not None:
+                machine, bound = self._split(bound)
+            if name is not None:
+                asked = self._split(name)[0]
+                connect_request = self._find_node(access, connect_request, name, bound)
         if token is not None:
             self._storage.token_used(token.id)
         if bound is not None and connect_request.session not in (None, bound):
@@ -72,7 +77,12 @@ class Authorizer:
             access.session is not None,
             None if token is None else self._granted_by(token),
             access.workspaces,
+            machine=machine,
         )
+        if self.directory is not None and scope.only is not None:
+            scope = self._at_machine(scope, connect_request, asked)
+            if asked not in (None, scope.machine):
+                raise unknown_session(name)
         observes = connect_request.observe or access.role == "observer"
         role = Role.OBSERVER if observes else Role.CONTROLLER
         if connect_request.control:
@@ -140,6 +150,28 @@ class Authorizer:
         """Return the scope at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
         apart = self.directory is not None and not scope.guest and self.directory.speaks_for(agent, scope.identity)
         return replace(scope, apart=apart) if apart else scope
+
+    def _split(self, name: str) -> tuple[str | None, str]:
+        """Return the node of a session's name and its id there; None and the name if it is none of a node."""
+        # Imported only where there are nodes.
+        from acp_gateway.config.nodes import split_name
+
+        return split_name(name, self.config.nodes) or (None, name)
+
+    def _at_machine(self, scope: SessionScope, connect_request: ConnectRequest, asked: str | None) -> SessionScope:
+        """Return the scope of a session with its machine, where one is known; `asked` is the node that is asked for.
+
+        Without a node, a session of this machine wins over those of nodes.
+        """
+        if scope.machine is not None:
+            return scope
+        if asked is not None and not scope.guest:
+            return replace(scope, machine=asked)
+        if connect_request.agent is not None and not scope.guest:
+            return scope
+        seen = [*self._registry.past(scope), *self._registry.live(scope)]
+        is_here = any(not machine_of(session.agent) for session in seen)
+        return replace(scope, machine="" if is_here else asked)
 
     def _granted_by(self, token: Token) -> str | None:
         """Return the owner of the session that a guest's token first led to: agents may use a session id again."""

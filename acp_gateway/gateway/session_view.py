@@ -94,9 +94,9 @@ class SessionViews:
         """Return the viewer with a scope, as `shown_scope` returns it."""
         return Viewer(shown_scope(self._registry, scope), role, agents)
 
-    def find(self, viewer: Viewer, session_id: str) -> Session | None:
-        """Return the session of that id, of any agent; None if none exists for the viewer."""
-        session = self._registry.find_by_id(viewer.scope, session_id)
+    def find(self, viewer: Viewer, name: str) -> Session | None:
+        """Return the session of that `Session.name`, of any agent; None if none exists for the viewer."""
+        session = self._registry.find_by_name(viewer.scope, name)
         return session if session is not None and viewer.sees(session) else None
 
     def sessions(self, viewer: Viewer) -> Iterator[Session]:

@@ -157,11 +157,19 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             session, exists = next(iter(self._changed.items()))
             del self._changed[session]
             describer = self.describer
+            standing = self.calls.standing_for(session.name)
             if exists and describer.viewer.sees(session):
-                return [browser_output.changed(describer.describe(session))]
+                # Of several with one name, only that is told which the name stands for.
+                if standing is session:
+                    return [browser_output.changed(describer.describe(session))]
+                continue
+            if standing is not None and standing is not session:
+                if standing.agent != session.agent and self.sessions.get(standing) is not None:
+                    continue
+                self._changed[standing] = True
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
-                return [browser_output.removed(session.id)]
+                return [browser_output.removed(session.name)]
         return []
 
 

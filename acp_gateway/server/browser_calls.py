@@ -2,6 +2,7 @@
 
 import logging
 import platform
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -73,6 +74,10 @@ class BrowserCalls:
         """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
         return self._calls.find(session_id or "", self._bridge.viewer)
 
+    def standing_for(self, name: str) -> Session | None:
+        """Return the session that a name stands for at present: several agents may use the same id."""
+        return self._calls.standing_for(name, self._bridge.viewer)
+
     def _view(self, session: Session) -> SessionView:
         return self._gateway.views.view(session, self._bridge.viewer)
 
@@ -88,7 +93,7 @@ class BrowserCalls:
                 "identity": access.identity,
                 "role": bridge.role.value,
                 "guest": access.session is not None,
-                "session": bridge.bound,
+                "session": bridge.bound_name,
                 "mayShare": may_share(access, bridge.role, bridge.bound),
             }
         )
@@ -129,7 +134,10 @@ class BrowserCalls:
             # What changes meanwhile is told after the list, which may be older.
             with bridge.holding_changes():
                 found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
+                names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
+                    if names[session.name] > 1 and self.standing_for(session.name) is not session:
+                        continue
                     view = self._view(session)
                     if statuses is None or view.status in statuses:
                         described.append(jsonrpc.encode(describer.of(view)))
@@ -147,7 +155,7 @@ class BrowserCalls:
         if title and session.title is None:
             session.title = title
             session.archive.keep(session)
-        return jsonrpc.encode({"sessionId": session.id})
+        return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
         await self._history.send(call, self._session(call.session))
@@ -163,13 +171,14 @@ class BrowserCalls:
 
         def failed(response: Message) -> None:
             status = self._view(session).status
-            self._bridge.reply(browser_output.status_changed(session.id, status, error=error_of(response)))
+            self._bridge.reply(browser_output.status_changed(session.name, status, error=error_of(response)))
 
-        await self._calls.prompt(session, browser.acp_request(call), failed)
+        await self._calls.prompt(session, browser.acp_request(call, session.id), failed)
         return browser.SUCCESS
 
     async def _cancel(self, call: Call) -> bytes:
-        await self._calls.cancel(self._session(call.session), browser.acp_request(call))
+        session = self._session(call.session)
+        await self._calls.cancel(session, browser.acp_request(call, session.id))
         return browser.SUCCESS
 
     async def answer(self, answer: Answer) -> None:
@@ -186,7 +195,8 @@ class BrowserCalls:
         raise not_open()
 
     async def _pass_on(self, call: Call) -> bytes:
-        response = await self._calls.pass_on(self._session(call.session), browser.acp_request(call))
+        session = self._session(call.session)
+        response = await self._calls.pass_on(session, browser.acp_request(call, session.id))
         return lookup.raw_at(response.text, "result") or b"{}"
 
     async def _delete(self, call: Call) -> bytes:
@@ -198,7 +208,7 @@ class BrowserCalls:
         try:
             with trio.fail_after(ANSWER_TIMEOUT):
                 await initialized(client)
-            await bounded(client, browser.acp_request(call), session.agent)
+            await bounded(client, browser.acp_request(call, session.id), session.agent)
         except trio.TooSlowError:
             raise too_slow(session.agent) from None
         finally:

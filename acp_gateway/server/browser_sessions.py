@@ -123,6 +123,10 @@ class BrowserSessions:
         used = self._used.get(session)
         if used is None:
             self.check_room()
+            for other in self:
+                # Agents may use an id that another one has used: the name stands for the later session.
+                if other.session.name == session.name:
+                    other.feed = None
             used = self._used[session] = Used(session)
         return used
 

@@ -157,16 +157,17 @@ class ChatBridge(SessionConnection[ChatCall]):
     async def _send_message(self, call: ChatCall) -> None:
         session = self._session(call)
         await self._session_calls.prompt(
-            session, chat.acp_request(call), lambda response: self._fail_by(call, response)
+            session, chat.acp_request(call, session.id), lambda response: self._fail_by(call, response)
         )
         self._tell_options(session)
 
     async def _cancel_turn(self, call: ChatCall) -> None:
-        await self._session_calls.cancel(self._session(call), chat.acp_request(call))
+        session = self._session(call)
+        await self._session_calls.cancel(session, chat.acp_request(call, session.id))
 
     async def _change_mode(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.pass_on(session, chat.acp_request(call))
+        await self._session_calls.pass_on(session, chat.acp_request(call, session.id))
         self._tell_options(session)
 
     async def _respond(self, call: ChatCall) -> None:
@@ -226,14 +227,14 @@ class ChatBridge(SessionConnection[ChatCall]):
         else:
             epoch, position, states, truncated = found.epoch, found.first - 1, found.states, found.truncated
             rest = found.messages, found.times
-        self._known[session.id] = session
+        self._known[session.name] = session
         told = self._told[session] = {name: session.result.get(name, b"null") for name in _OPENED}
         about = {"agent": session.agent, "cwd": session.cwd, "title": session.title, "status": view.status}
         members = {name: jsonrpc.encode(value) for name, value in about.items()} | told
         if kind == "session_loaded":
             members["truncated"] = jsonrpc.encode(truncated)
-        self.reply(self._output.opened(kind, session.id, members))
-        for text in self._output.updates(session.id, states, 0, [None] * len(states)):
+        self.reply(self._output.opened(kind, session.name, members))
+        for text in self._output.updates(session.id, states, 0, [None] * len(states), session.name):
             self.reply(text)
         feed = SessionFeed(
             view, self.viewer, self.gateway.views, epoch, position, self._output, rest, knows_requests=False
@@ -248,12 +249,14 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _tell_again(self, session: Session) -> None:
         """Tell a session whose history was replaced, or cut behind what was told, from its beginning."""
-        if self._known.get(session.id) is not session or not self.viewer.sees(session):
+        if self._known.get(session.name) is not session or not self.viewer.sees(session):
             return
         try:
             await self._tell_history(session)
         except AccessError as error:
-            self.reply(self._output.failure(session.id, error.http_status, str(error), None, {"reason": error.reason}))
+            self.reply(
+                self._output.failure(session.name, error.http_status, str(error), None, {"reason": error.reason})
+            )
 
     def _tell_options(self, session: Session) -> None:
         """Tell modes and options that are known only since the session was opened again."""
@@ -264,16 +267,16 @@ class ChatBridge(SessionConnection[ChatCall]):
         new = {name: value for name, value in new.items() if value != b"null"}
         if new:
             told |= new
-            self.reply(self._output.opened("config", session.id, new))
+            self.reply(self._output.opened("config", session.name, new))
 
     def _note(self, changed: Changed) -> None:
         for session in changed.removed:
             self._told.pop(session, None)
-            if self._known.get(session.id) is session:
-                del self._known[session.id]
-                data = {"sessionId": session.id}
+            if self._known.get(session.name) is session:
+                del self._known[session.name]
+                data = {"sessionId": session.name}
                 text = "Session not found: it does not exist any more"
-                self.reply(self._output.failure(session.id, chat.SESSION_NOT_FOUND, text, None, data))
+                self.reply(self._output.failure(session.name, chat.SESSION_NOT_FOUND, text, None, data))
 
 
 _Rest: TypeAlias = tuple[Sequence[bytes], Sequence[int | None]]

@@ -50,13 +50,24 @@ class SessionCalls:
 
     def find(self, session_id: str, viewer: Viewer) -> Session:
         """Return a session. Raises `UnknownSession` if none of that id exists for the viewer."""
-        session = self._gateway.views.find(viewer, session_id)
+        session = self.standing_for(session_id, viewer)
         if session is None:
             raise unknown_session(session_id)
         if self._access.session is not None:
             # A guest's token is for the session that it leads to first.
-            self._gateway.admissions.authorize(self._access, ConnectRequest(session=session_id))
+            self._gateway.admissions.authorize(self._access, ConnectRequest(session=session.id))
         return session
+
+    def standing_for(self, name: str, viewer: Viewer) -> Session | None:
+        """Return the session that a name stands for; None if none of that name exists for the viewer.
+
+        Ids are one agent's at the most. A name that the connection uses stands for the same session until it leaves
+        that, or opens another one of the name.
+        """
+        for used in reversed(list(self._sessions)):
+            if used.session.name == name and viewer.sees(used.session):
+                return used.session
+        return self._gateway.views.find(viewer, name)
 
     @property
     def default_agent(self) -> str:

@@ -108,6 +108,16 @@ class SessionConnection(Generic[CallT]):
         scope = self.gateway.admissions.authorize(self.access, self._wanted).scope
         return self.gateway.views.viewer(scope, self.role, self.access.agents)
 
+    @property
+    def bound_name(self) -> str | None:
+        """The name of the only session that exists for the browser."""
+        if self.bound is None:
+            return None
+        viewer = self.viewer
+        names = {session.name for session in self.gateway.views.sessions(viewer)}
+        machine = viewer.scope.machine
+        return names.pop() if len(names) == 1 else f"{machine}/{self.bound}" if machine else self.bound
+
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection

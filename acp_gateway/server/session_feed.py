@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from acp_gateway.adapters import browser_output
 from acp_gateway.adapters.browser_output import BROWSER_OUTPUT
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions import Client, Session, TurnOutcome
+from acp_gateway.core.sessions import Client, Session, TurnOutcome, machine_of
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.session_view import SessionView, SessionViews, Viewer
@@ -40,9 +40,17 @@ class FeedOutput(Protocol):
     """Composes the messages for a browser; none where its dialect has no word for it. Errors are members of objects."""
 
     def updates(
-        self, session_id: str, messages: Sequence[bytes], first: int, times: Sequence[int | None]
+        self,
+        session_id: str,
+        messages: Sequence[bytes],
+        first: int,
+        times: Sequence[int | None],
+        name: str | None = None,
     ) -> list[bytes]:
-        """Tell `session/update` messages, the first of which has the number `first`; none is passed over."""
+        """Tell `session/update` messages, the first of which has the number `first`; none is passed over.
+
+        `name` is that of the session for the browser, where it is not the id.
+        """
 
     def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
         """Tell a request of the agent."""
@@ -145,7 +153,7 @@ class SessionFeed:
         if self._reset_to is not None:
             self.stopped = True
             self._rest = (), ()
-            return self._output.reset(self.session.id, self._reset_to)
+            return self._output.reset(self.session.name, self._reset_to)
         updates = self._next_updates()
         return [*self._next_requests(), *self._next_status()] if updates is None else updates
 
@@ -174,7 +182,9 @@ class SessionFeed:
         count = fitting(messages, PIECE_SIZE, PIECE_COUNT)
         if not journal.epoch:
             self._rest = messages[count:], times[count:]
-        told = self._output.updates(self.session.id, messages[:count], self._position + 1, times[:count])
+        told = self._output.updates(
+            self.session.id, messages[:count], self._position + 1, times[:count], self.session.name
+        )
         self._position += count
         return told
 
@@ -185,11 +195,11 @@ class SessionFeed:
         for key in [key for key in self._requests if key not in now]:
             message = self._requests.pop(key).message
             by, outcome = self.session.decisions.get(key, (None, None))
-            told += self._output.request_resolved(self.session.id, key, message, by, outcome)
+            told += self._output.request_resolved(self.session.name, key, message, by, outcome)
         for key, request in now.items():
             if key not in self._requests:
                 self._requests[key] = request
-                told += self._output.request(self.session.id, key, request.message)
+                told += self._output.request(self.session.name, key, request.message)
         return told
 
     def _next_status(self) -> list[bytes]:
@@ -202,12 +212,12 @@ class SessionFeed:
         if has_ended and turn is not None:
             # Beginning and end of a turn are told even if it is over, the next one has begun, or the agent has gone.
             if self._status[0] not in _BUSY:
-                told += self._output.status(self.session.id, "running", None)
+                told += self._output.status(self.session.name, "running", None)
             ended = "completed" if turn.error is None and turn.cut is None else "error"
-            told += self._output.turn_ended(self.session.id, ended, turn.stop_reason, error_of(turn))
+            told += self._output.turn_ended(self.session.name, ended, turn.stop_reason, error_of(turn))
             self._status, self._turn = (ended, None), turn
         if now != self._status:
-            told += self._output.status(self.session.id, *now)
+            told += self._output.status(self.session.name, *now)
         self._status = now
         return told
 
@@ -260,8 +270,9 @@ class Describer:
         session = view.session
         status, exit_reason = _status(view)
         return {
-            "id": session.id,
+            "id": session.name,
             "agentType": session.agent,
+            "machine": machine_of(session.agent) or None,
             "cwd": session.cwd,
             "title": session.title,
             "status": status,

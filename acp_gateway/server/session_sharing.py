@@ -58,7 +58,7 @@ def share_session(
     role: BrowserRole = "observer" if observe else "controller"
     label = f"{LABEL} of {access.identity}"
     try:
-        token, _ = gateway.tokens.create_guest(session.id, role=role, lifetime=GUEST_LIFETIME, label=label)
+        token, _ = gateway.tokens.create_guest(session.name, role=role, lifetime=GUEST_LIFETIME, label=label)
         code, secret = gateway.browsers.make_code(token, token.identity, role=role, label=label)
     except ConfigError as error:
         log.error("sessions can't be shared: %s", error)
@@ -68,7 +68,7 @@ def share_session(
     by = {"identity": access.identity, "connection": connection}
     gateway.audit.record("session_shared", session=session.id, agent=session.agent, token=token.id, role=role, **by)
     gateway.start_task(_revoke_unused, gateway, token)
-    return GuestLink(make_link(page, code=secret, session=session.id), code.expires)
+    return GuestLink(make_link(page, code=secret, session=session.name), code.expires)
 
 
 async def _revoke_unused(gateway: Gateway, token: Token) -> None:

@@ -112,15 +112,24 @@ def test_session_sync_is_session_get() -> None:
     ],
 )
 def test_a_request_becomes_the_message_of_acp(method: str, params: Any, acp: str, expected: Any) -> None:
-    composed = browser.acp_request(called(method, params))
+    composed = browser.acp_request(called(method, params), "s")
     assert (composed.method, json.loads(composed.params)) == (acp, expected)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("session/prompt", {"prompt": []}), ("session/set_mode", {"modeId": "gpu1/s"}), ("session/delete", {})],
+)
+def test_the_agent_gets_the_id_that_the_session_has_there(method: str, more: Any) -> None:
+    composed = browser.acp_request(called(method, {**more, "sessionId": "gpu1/s"}), "s")
+    assert json.loads(composed.params) == {**more, "sessionId": "s"}
 
 
 def test_a_prompt_passes_verbatim_with_numbers_escapes_and_lone_surrogates() -> None:
     prompt = rb'[{"type":"text","text":"\ud83d \u0061 \u2028"},{"n":1.10,"e":1e999,"n":2}]'
     call = browser.read(b'{"id":1,"method":"session/prompt","params":{"sessionId":"s","prompt":' + prompt + b"}}")
     assert isinstance(call, Call)
-    assert browser.acp_request(call).params == b'{"sessionId":"s","prompt":' + prompt + b"}"
+    assert browser.acp_request(call, "s").params == b'{"sessionId":"s","prompt":' + prompt + b"}"
 
 
 def test_a_notification_is_handled_without_a_response() -> None:

@@ -41,7 +41,7 @@ def invalid(text: bytes | str, sizes: Sizes = Sizes()) -> tuple[int, str, str | 
 )
 def test_an_event_becomes_the_message_of_acp(kind: str, members: Any, method: str, params: Any) -> None:
     call = read(kind, **members)
-    composed = chat.acp_request(call)
+    composed = chat.acp_request(call, "s")
     assert (composed.method, json.loads(composed.params)) == (method, params)
     assert (call.session, call.acts) == ("s", True)
 
@@ -70,9 +70,9 @@ def test_sessions_are_opened_with_optional_members() -> None:
 def test_content_passes_verbatim_with_numbers_escapes_and_lone_surrogates() -> None:
     block = rb'{"type":"text","text":"\ud83d \u0061 \u2028"},{"n":1.10,"e":1e999,"n":2}'
     call = chat.read(rb'{"type":"send_message","sessionId":"s","content":[' + block + b"]}")
-    assert chat.acp_request(call).params == b'{"sessionId":"s","prompt":[' + block + b"]}"
+    assert chat.acp_request(call, "s").params == b'{"sessionId":"s","prompt":[' + block + b"]}"
     call = chat.read(rb'{ "content" : "\ud83d \u0061", "sessionId":"s","type":"send_message"}')
-    assert chat.acp_request(call).params == rb'{"sessionId":"s","prompt":[{"type":"text","text":"\ud83d \u0061"}]}'
+    assert chat.acp_request(call, "s").params == rb'{"sessionId":"s","prompt":[{"type":"text","text":"\ud83d \u0061"}]}'
 
 
 @pytest.mark.parametrize(

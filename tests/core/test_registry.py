@@ -1,13 +1,15 @@
 """Sessions in the registry: their owners, and the clients that they exist for."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from acp_gateway.core import registry as registry_module
+from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import Request
-from acp_gateway.core.sessions import Client, SessionScope
+from acp_gateway.core.sessions import Client, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.registered import GUEST, ME, YOU, AgentDouble, live, past, session
 
@@ -288,21 +290,21 @@ def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> Non
 def test_a_session_is_found_by_its_id_alone_a_live_one_first() -> None:
     registry = Registry("me")
     ended = past(registry, "s", "me", "one")
-    assert registry.find_by_id(ME, "s") is ended
+    assert registry.find_by_name(ME, "s") is ended
     running = live(registry, "s", "me", "two")
-    assert registry.find_by_id(ME, "s") is running
-    assert registry.find_by_id(YOU, "s") is None
-    assert registry.find_by_id(ME, "t") is None
+    assert registry.find_by_name(ME, "s") is running
+    assert registry.find_by_name(YOU, "s") is None
+    assert registry.find_by_name(ME, "t") is None
 
 
 def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
     registry = Registry("me")
     first = live(registry, "s", "me", "one")
-    assert registry.find_by_id(GUEST, "s") is first
+    assert registry.find_by_name(GUEST, "s") is first
     second = live(registry, "s", "me", "two")
-    assert registry.find_by_id(GUEST, "s") is None
+    assert registry.find_by_name(GUEST, "s") is None
     registry.remove(first)
-    assert registry.find_by_id(GUEST, "s") is second
+    assert registry.find_by_name(GUEST, "s") is second
 
 
 def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_registered() -> None:
@@ -312,3 +314,19 @@ def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_
     live(registry, "s", "bob", "gpu/agent")
     assert not registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
     assert registry.owners == {"bob"}
+
+
+def test_a_name_has_the_machine_of_its_session() -> None:
+    registry = Registry("me")
+    here, there, odd = (
+        Session(agent, its_id, ME.identity, Journal(1000))
+        for agent, its_id in (("a", "s"), ("gpu/a", "s"), ("gpu/a", "x/y"))
+    )
+    for it in (there, here, odd):
+        registry.restore(it)
+    assert [it.name for it in (here, there, odd)] == ["s", "gpu/s", "gpu/x/y"]
+    assert [registry.find_by_name(ME, it.name) for it in (here, there, odd)] == [here, there, odd]
+    assert [registry.find_by_name(ME, name) for name in ("x/y", "other/s", "gpu/", "/s", "gpu")] == [None] * 5
+    assert not replace(ME, only="s", machine="gpu").sees(here)
+    assert replace(ME, only="s", machine="gpu").sees(there)
+    assert not replace(ME, only="s", machine="").sees(there)

@@ -158,7 +158,7 @@ def _widget(text: bytes) -> None:
     if call.type == chat.RESPOND:
         call.response(1)
     elif call.type in (chat.SEND, chat.SET_MODE, chat.CANCEL):
-        chat.acp_request(call)
+        chat.acp_request(call, call.session or "")
 
 
 def _browser(text: bytes) -> None:
@@ -167,7 +167,7 @@ def _browser(text: bytes) -> None:
     if isinstance(call, browser.Answer):
         call.response(1)
     elif call.method in (browser.PROMPT, browser.SET_CONFIG_OPTION):
-        browser.acp_request(call)
+        browser.acp_request(call, call.session or "")
 
 
 def _tap(text: bytes) -> Iterator[Step]:

@@ -7,13 +7,16 @@ from typing import Any, Literal
 
 import pytest
 
+from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Role, Session
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
+from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
 from acp_gateway.security.token_store import TokenStore, default_identity
@@ -35,6 +38,10 @@ class Listener:
         path = settings.state_dir / "sessions.db"
         self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
         self._admissions = Authorizer(config, self.registry, self.storage)
+        if config.nodes:
+            self._admissions.directory = NodeDirectory(config.nodes, 0.0)
+            for node in config.nodes:
+                self._admissions.directory.set_up(node, ["a"], "1.0", 0.0)
 
     def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Authorize a connection."""
@@ -51,6 +58,15 @@ class Scene:
     def listener(self, agents: dict[str, AgentSection] | None = None, **settings: Any) -> Listener:
         """The listener of a gateway with one agent where none are named."""
         return Listener(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
+
+    def door(self, *live: str) -> Listener:
+        """The listener of a gateway with the nodes `gpu1` and `gpu2`, and a session "1" of ann's at some agents."""
+        node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
+        config = make_config(self._state_dir, agents={"fake": agent()})
+        listener = Listener(replace(config, nodes={"gpu1": node, "gpu2": node}))
+        for name in live:
+            listener.registry.add(Session(name, "1", "ann", Journal(1000)), AgentDouble())
+        return listener
 
     def access(self, identity: str = "ann", *agents: str, **options: Any) -> Access:
         """With a token of this identity."""
@@ -444,3 +460,37 @@ def test_a_browser_for_one_session_joins_it_alone_and_never_one_of_another_owner
     for request in (ConnectRequest(), ConnectRequest(session="s1")):
         with pytest.raises(UnknownSession):
             listener.admit(only, request)
+
+
+# Sessions of nodes
+
+
+@pytest.mark.parametrize(("name", "agent"), [("1", "fake"), ("gpu1/1", "gpu1/a"), ("gpu2/1", "gpu2/a")])
+def test_of_equal_ids_a_guest_sees_only_the_session_of_the_machine_that_the_token_names(
+    name: str, agent: str, scene: Scene
+) -> None:
+    door = scene.door("gpu1/a", "fake", "gpu2/a")
+    guest = scene.guest(name)
+    for session in (None, name, "1"):
+        grant = door.admit(guest, ConnectRequest(session=session))
+        assert (grant.agent, grant.scope.only) == (agent, "1")
+        assert [it.agent for it in door.registry.live(grant.scope)] == [agent]
+    for other in {"gpu1/1", "gpu2/1", "gpu1/2", "2"} - {name}:
+        with pytest.raises(UnknownSession):
+            door.admit(guest, ConnectRequest(session=other))
+
+
+@pytest.mark.parametrize(("name", "agent"), [("1", "fake"), ("gpu2/1", "gpu2/a")])
+def test_of_equal_ids_a_browser_that_is_bound_to_one_sees_no_other(name: str, agent: str, scene: Scene) -> None:
+    door = scene.door("gpu1/a", "fake", "gpu2/a")
+    for access, asked in ((replace(scene.access(), only=name), None), (scene.access(), name)):
+        grant = door.admit(access, ConnectRequest(session=asked, control=True))
+        assert [it.agent for it in door.registry.live(grant.scope)] == [agent]
+
+
+def test_a_session_of_a_node_is_found_without_its_machine_where_no_other_has_the_id(scene: Scene) -> None:
+    door = scene.door("gpu1/a")
+    assert door.admit(scene.guest("1"), ConnectRequest()).agent == "gpu1/a"
+    assert door.admit(scene.access(), ConnectRequest(session="1")).agent == "gpu1/a"
+    with pytest.raises(UnknownSession):
+        door.admit(scene.guest("gpu2/1"), ConnectRequest())

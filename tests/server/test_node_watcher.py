@@ -399,7 +399,8 @@ async def test_the_page_offers_the_agents_of_nodes_in_the_directories_there(tmp_
         ]
         opened = await page.request("session/new", {"agentType": "gpu2/memory"})
         session = opened["result"]["sessionId"]
-        assert (tmp_path / "gpu2" / "sessions" / f"{session}.session").exists()
+        node, its_id = session.split("/")
+        assert (node, (tmp_path / "gpu2" / "sessions" / f"{its_id}.session").exists()) == ("gpu2", True)
         # The disk of the gateway in front has nothing to do with it.
         refused = await page.request("files/list", {"sessionId": session, "query": ""})
         assert "no workspace" in refused["error"]["message"]
