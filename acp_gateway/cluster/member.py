@@ -96,6 +96,13 @@ class Member:
                     except ClusterLost:
                         pass  # It expires.
 
+    @property
+    def problem(self) -> str | None:
+        """Say in one line why the others can't find this node; None if they can."""
+        if self.contact.up and self._refused:
+            return f"another process is the node {self._section.name} of the cluster, so this gateway is not announced"
+        return self.contact.problem
+
     def wake(self) -> None:
         """Renew at once."""
         self._wake.set()

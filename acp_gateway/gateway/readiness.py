@@ -34,7 +34,9 @@ class Readiness:
         self.absent_nodes: Callable[[], list[str]] = list
         """Says of each node that is away since when; replaced where there are nodes."""
         self.cluster_problem: Callable[[], str | None] = lambda: None
-        """Says since when the directory of the cluster is lost and why; replaced where there is one."""
+        """Says why the nodes of the cluster can't find this one; replaced where there is a cluster."""
+        self.cluster_up: Callable[[], bool] = lambda: False
+        """Returns whether the directory of the cluster can be reached; replaced where there is one."""
         self._state_dir = state_dir
         self._tokens = tokens
         self._browsers = browsers

@@ -206,7 +206,8 @@ def _pin_of(cert: Path) -> str:
 
 def _tell_of(member: Member, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: member.contact.problem
+    gateway.readiness.cluster_problem = lambda: member.problem
+    gateway.readiness.cluster_up = lambda: member.contact.up
     merge = gateway.admissions.merge_nodes
     assert merge is not None, "the gateway has nodes"
 

@@ -70,7 +70,9 @@ def check_config(path: Path | None) -> list[Finding]:
         for name, node in config.nodes.items():
             findings.extend(_check_token(node.token_file, root["nodes"].table()[name].table(), any_form=False))
         if config.cluster is not None:
-            findings.extend(_check_token(config.cluster.token_file, root["cluster"].table(), any_form=False))
+            cluster = root["cluster"].table()
+            findings.extend(_check_token(config.cluster.token_file, cluster, any_form=False))
+            findings.extend(_check_token(config.cluster.password_file, cluster, any_form=True, option="password_file"))
         findings.extend(_check_hooks(config.hooks, root))
     return findings
 
@@ -233,17 +235,19 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
 
 
-def _check_token(file: Path | None, table: Mapping[str, Entry], *, any_form: bool) -> Iterator[Finding]:
+def _check_token(
+    file: Path | None, table: Mapping[str, Entry], *, any_form: bool, option: str = "token_file"
+) -> Iterator[Finding]:
     """Check a file with a token, of a gateway unless it may have `any_form`."""
     if file is None:
         return
     if missing := missing_credential(file):
-        yield Finding("warning", table["token_file"].error(missing))
+        yield Finding("warning", table[option].error(missing))
         return
     try:
         read_token_file(file, any_form=any_form)
     except ConfigError as error:
-        yield Finding("error", table["token_file"].error(error.message))
+        yield Finding("error", table[option].error(error.message))
 
 
 def _check_hooks(hooks: HooksSection, root: Mapping[str, Entry]) -> Iterator[Finding]:

@@ -113,7 +113,7 @@ class _GatewayCollector:
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
         if self._gateway.config.cluster is not None:
-            up = self._gateway.readiness.cluster_problem() is None
+            up = self._gateway.readiness.cluster_up()
             yield _gauge("cluster_up", "1 while the directory of the cluster can be reached", (), [((), int(up))])
         yield _gauge("storage_problem", "1 while the storage fails", (), [((), int(problem))])
 

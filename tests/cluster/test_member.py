@@ -110,13 +110,17 @@ async def test_node_of_another_process_with_the_name_is_an_error_until_it_has_go
 
     nursery.start_soon(run_first)
     await wait_all_tasks_blocked()
-    async with Node(directory, "gpu1", "b2").running():
+    async with Node(directory, "gpu1", "b2").running() as second:
         await pass_time(mock_clock, 30)
+        assert second.member.problem is not None
+        assert "another process is the node gpu1" in second.member.problem
+        assert first.member.problem is None
         assert sum("another process is the node gpu1" in line for line in caplog.messages) == 1
         assert directory.nodes["gpu1"][0].boot == "b1"
         running.cancel()
         await pass_time(mock_clock, 10)
         assert directory.nodes["gpu1"][0].boot == "b2"
+        assert second.member.problem is None
     assert "this gateway is the node gpu1 of the cluster" in caplog.messages
 
 

@@ -1,6 +1,8 @@
 """The directory in Redis: when it is lost, hangs, refuses, or has what others wrote."""
 
 import socket
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -9,6 +11,8 @@ from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import Change, ClusterLost
+from acp_gateway.security.certificates import create_certificate
+from acp_gateway.security.tls import client_context
 from tests.cluster.redis_server import RedisServer, free_port
 
 SEAL = Seal("the token of the cluster")
@@ -104,6 +108,22 @@ async def test_wrong_password_is_lost_and_not_in_the_error() -> None:
                 assert "hunter2" not in str(raised.value)
         async with open_redis_store(options(server, password="right"), "gpu1", SEAL) as store:
             assert await store.nodes() == []
+
+
+@pytest.mark.cluster
+async def test_rediss_checks_the_certificate_by_ca(tmp_path: Path) -> None:
+    create_certificate(["127.0.0.1"], tmp_path)
+    cert, key, port = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem"), str(free_port())
+    tls = "--tls-port", port, "--tls-cert-file", cert, "--tls-key-file", key, "--tls-auth-clients", "no"
+    with RedisServer(*tls):
+        trusted = client_context(ca=tmp_path / "cert.pem", pin=None)
+        for context, reached in ((trusted, True), (client_context(ca=None, pin=None), False)):
+            async with open_redis_store(replace(options(int(port)), tls=context), "gpu1", SEAL) as store:
+                if reached:
+                    assert await store.nodes() == []
+                else:
+                    with pytest.raises(ClusterLost, match="certificate"):
+                        await store.nodes()
 
 
 @pytest.mark.cluster

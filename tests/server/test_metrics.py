@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
 from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.errors import ConfigError
@@ -244,6 +245,17 @@ async def test_a_node_is_up_while_it_answers(tmp_path: Path, serving_gateway: Ga
     shown = scrape(serving_gateway)
     assert shown["acp_gateway_node_up"] == {labels(node="gpu1"): 1}
     assert shown["acp_gateway_node_seen_timestamp_seconds"] == {labels(node="gpu1"): 1_000_000_000}
+
+
+@pytest.mark.parametrize("up", [True, False])
+async def test_cluster_is_up_while_its_directory_can_be_reached(
+    up: bool, tmp_path: Path, serving_gateway: Gateway
+) -> None:
+    address = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
+    section = ClusterSection(url=address, name="gpu1", token_file=tmp_path / "token")
+    serving_gateway.config = replace(serving_gateway.config, cluster=section)
+    serving_gateway.readiness.cluster_up = lambda: up
+    assert scrape(serving_gateway)["acp_gateway_cluster_up"] == {labels(): int(up)}
 
 
 # The library
