@@ -255,7 +255,8 @@ async def test_cluster_is_up_while_its_directory_can_be_reached(
     section = ClusterSection(url=address, name="gpu1", token_file=tmp_path / "token")
     serving_gateway.config = replace(serving_gateway.config, cluster=section)
     serving_gateway.readiness.cluster_up = lambda: up
-    assert scrape(serving_gateway)["acp_gateway_cluster_up"] == {labels(): int(up)}
+    exporter = MetricsExporter(serving_gateway, HandshakeLimiter(serving_gateway.config, serving_gateway.audit))
+    assert f"acp_gateway_cluster_up {float(up)}\n".encode() in exporter.response().body
 
 
 # The library
