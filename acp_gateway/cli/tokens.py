@@ -67,11 +67,17 @@ SESSION_DELAY = 0.5
 
 
 def check_session(settings: "Config", session: str) -> None:
-    """Raise `UsageError` if the gateway has no session with this id, open or stored."""
+    """Raise `UsageError` if the gateway has no session with this id, open or stored.
+
+    A node has its sessions itself: of `NODE/ID`, only the node is looked at.
+    """
     from acp_gateway.config.toml_file import suggestion
     from acp_gateway.gateway.gateway import DATABASE
     from acp_gateway.gateway.storage.database import read_session_ids
 
+    node, _, its_id = session.partition("/")
+    if its_id and (node in settings.nodes or settings.cluster is not None):
+        return
     path = settings.gateway.state_dir / DATABASE
     known = read_session_ids(path)
     if known is not None and session not in known:

@@ -17,6 +17,7 @@ from acp_gateway.security.token_store import Token
 if TYPE_CHECKING:
     from acp_gateway.gateway.control_channel import MergeNodes
     from acp_gateway.gateway.node_directory import NodeDirectory
+    from acp_gateway.gateway.node_sessions import NodeSessions
 
 _AGENTS_TOLD: Final = 20
 """Maximum number of allowed agents that an error names: as many as fit a line."""
@@ -46,6 +47,8 @@ class Authorizer:
         """The state of the nodes; None without any."""
         self.merge_nodes: MergeNodes | None = None
         """Adds the sessions of nodes to a list; None without any."""
+        self.node_sessions: NodeSessions | None = None
+        """The sessions of nodes; None without any."""
         self._own_id = own_id
         self._registry = registry
         self._storage = storage

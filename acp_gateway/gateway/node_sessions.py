@@ -6,7 +6,8 @@ more than what was opened here: at the node it belongs to the identity of this g
 user's.
 """
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from acp_gateway.config.nodes import SEPARATOR, split_name
@@ -40,17 +41,40 @@ class NodeSessions:
     def __init__(self, directory: NodeDirectory, registry: Registry, refresh: Callable[[], Awaitable[None]]) -> None:
         self._directory = directory
         self._registry = registry
-        self._refresh = refresh
+        self.refresh = refresh
+        """Waits for the present lists of the nodes, for a bounded time."""
+        self.version = 0
+        """Grows with each report of a node."""
+        self._listeners: dict[Callable[[], None], None] = {}
+
+    def note_report(self) -> None:
+        """Tell the listeners that a node has reported, or that there are other nodes."""
+        self.version += 1
+        for listener in list(self._listeners):
+            listener()
+
+    @contextmanager
+    def listening(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call a function after each report of a node in this block. It must be fast, and not raise."""
+        self._listeners[listener] = None
+        try:
+            yield
+        finally:
+            del self._listeners[listener]
 
     async def merge(self, scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
-        """Return a list of sessions with those of the nodes, as members of a response.
+        """Return a list of sessions with those that the nodes have now; see `merged`."""
+        await self.refresh()
+        return self.merged(scope, agents, answer)
+
+    def merged(self, scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
+        """Return a list of sessions with those that the nodes have told last, as members of a response.
 
         Args:
             scope: the sessions that exist for the connection.
             agents: the agents whose sessions it is told.
             answer: the gateway's own list.
         """
-        await self._refresh()
         nodes = self._directory.nodes
         wide = scope.identity == self._registry.own_identity and scope.sees_all
         further = self._further(scope, agents)

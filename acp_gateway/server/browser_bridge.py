@@ -2,7 +2,9 @@
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import trio
 
 from acp_gateway.adapters import browser, browser_output
 from acp_gateway.adapters.browser import Answer, Call, Refused
@@ -18,6 +20,9 @@ from acp_gateway.server.local_client import ClientEnded
 from acp_gateway.server.session_connection import SessionConnection
 from acp_gateway.server.session_feed import Describer
 from acp_gateway.transports.streams import MessageTooLarge
+
+if TYPE_CHECKING:
+    from acp_gateway.server.browser_nodes import BrowserNodes
 
 VIA: Final = "browser"
 """Kind of client, as others are shown it."""
@@ -54,6 +59,14 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""
         limits = gateway.config.limits
+        self.nodes: BrowserNodes | None = None
+        """The sessions of nodes; None without any."""
+        if gateway.admissions.node_sessions is not None:
+            from acp_gateway.server import browser_nodes
+
+            self.nodes = browser_nodes.BrowserNodes(
+                gateway, gateway.admissions.node_sessions, access, lambda: self.viewer
+            )
         self._sizes = browser.Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
         self._changed: dict[Session, bool] = {}
@@ -62,10 +75,18 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     @property
     def describer(self) -> Describer:
         """Describes sessions for the browser."""
-        return Describer(self.gateway.views, self.viewer, self.sessions.names)
+        return Describer(self.gateway.views, self.viewer, self.sessions.names, self.nodes)
 
     def _begin(self) -> None:
         self.calls = BrowserCalls(self)
+        if self.nodes is not None:
+            self.start(self._listen_to_nodes)
+
+    async def _listen_to_nodes(self) -> None:
+        node_sessions = self.gateway.admissions.node_sessions
+        assert node_sessions is not None, "there are nodes"
+        with node_sessions.listening(self._news.notify):
+            await trio.sleep_forever()
 
     # From the browser
 
@@ -170,7 +191,18 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
                 return [browser_output.removed(session.name)]
-        return []
+        return self._next_of_nodes() if self.watches and not self._holding and self.nodes is not None else []
+
+    def _next_of_nodes(self) -> list[bytes]:
+        """Return the next change that a node has told; none if there is none."""
+        assert self.nodes is not None, "there are nodes"
+        name = self.nodes.next_changed()
+        if name is None:
+            return []
+        session, row = self.calls.standing_for(name), self.nodes.further(name)
+        if session is not None:
+            return [browser_output.changed(self.describer.describe(session))]
+        return [browser_output.removed(name) if row is None else browser_output.changed(self.nodes.describe(row))]
 
 
 _NOT_FOUND: Final = 404

@@ -3,7 +3,8 @@
 import logging
 import platform
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -74,6 +75,14 @@ class BrowserCalls:
         """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
         return self._calls.find(session_id or "", self._bridge.viewer)
 
+    async def _opened(self, name: str | None) -> Session:
+        """Return a session; one of a node is opened through this gateway first. Raises as `serve`."""
+        nodes, name = self._bridge.nodes, name or ""
+        if nodes is not None and self.standing_for(name) is None and (row := nodes.further(name)) is not None:
+            its_id = row["sessionId"].partition("/")[2]
+            return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
+        return self._session(name)
+
     def standing_for(self, name: str) -> Session | None:
         """Return the session that a name stands for at present: several agents may use the same id."""
         return self._calls.standing_for(name, self._bridge.viewer)
@@ -128,6 +137,12 @@ class BrowserCalls:
         bridge, describer = self._bridge, self._bridge.describer
         archived, statuses = call.members.get("archived", False), call.members.get("status")
         bridge.watches = bridge.watches or call.members.get("watch", False)
+        node_sessions = self._gateway.admissions.node_sessions
+        if node_sessions is not None and bridge.watches:
+            # What it tells follows.
+            bridge.start(node_sessions.refresh)
+        elif node_sessions is not None:
+            await node_sessions.refresh()
         described: list[bytes] = []
         async with bridge.composing:
             await bridge.wait_quiet()
@@ -145,7 +160,21 @@ class BrowserCalls:
                         break
                     if count % _AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
+                if bridge.nodes is not None:
+                    bridge.nodes.note_told()
+                    described += islice(self._of_nodes(archived=archived, statuses=statuses), MAX_LISTED)
         return b'{"sessions":[%b]}' % b",".join(described)
+
+    def _of_nodes(self, *, archived: bool, statuses: Container[str] | None) -> Iterator[bytes]:
+        """Yield the sessions of nodes that were not opened through this gateway, live ones first."""
+        nodes = self._bridge.nodes
+        assert nodes is not None, "there are nodes"
+        for name in [] if archived else reversed(nodes.rows):
+            row = nodes.further(name)
+            if row is not None and self.standing_for(name) is None:
+                session = nodes.describe(row)
+                if statuses is None or session["status"] in statuses:
+                    yield jsonrpc.encode(session)
 
     # One session
 
@@ -158,7 +187,7 @@ class BrowserCalls:
         return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
-        await self._history.send(call, self._session(call.session))
+        await self._history.send(call, await self._opened(call.session))
 
     async def _unsubscribe(self, call: Call) -> bytes:
         session = self._session(call.session)
@@ -167,7 +196,7 @@ class BrowserCalls:
         return browser.SUCCESS
 
     async def _prompt(self, call: Call) -> bytes:
-        session = self._session(call.session)
+        session = await self._opened(call.session)
 
         def failed(response: Message) -> None:
             status = self._view(session).status
@@ -195,12 +224,12 @@ class BrowserCalls:
         raise not_open()
 
     async def _pass_on(self, call: Call) -> bytes:
-        session = self._session(call.session)
+        session = await self._opened(call.session)
         response = await self._calls.pass_on(session, browser.acp_request(call, session.id))
         return lookup.raw_at(response.text, "result") or b"{}"
 
     async def _delete(self, call: Call) -> bytes:
-        session = self._session(call.session)
+        session = await self._opened(call.session)
         if self._bridge.bound is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/delete")
         # A connection that is bound to a session must not delete any.
@@ -217,14 +246,14 @@ class BrowserCalls:
         return browser.SUCCESS
 
     async def _archive(self, call: Call) -> bytes:
-        session = self._session(call.session)
+        session = await self._opened(call.session)
         if self._bridge.access.session is not None:
             raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
         self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
         return browser.SUCCESS
 
     async def _share(self, call: Call) -> bytes:
-        session, bridge = self._session(call.session), self._bridge
+        session, bridge = await self._opened(call.session), self._bridge
         if not may_share(bridge.access, bridge.role, bridge.bound):
             why = "only a controller that is no guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
@@ -235,7 +264,7 @@ class BrowserCalls:
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
 
     async def _files(self, call: Call) -> bytes:
-        session = self._session(call.session)
+        session = await self._opened(call.session)
         cwd, access = session.cwd, self._bridge.access
         if cwd is None:
             return b'{"files":[],"complete":true}'

@@ -51,7 +51,8 @@ class BrowserHistory:
         if before is None:
             used = sessions.use(session)
             bridge.changes.follow(session)
-            if sessions.is_open(session):
+            there = bridge.nodes is not None and bridge.nodes.is_live_there(session)
+            if sessions.is_open(session) or (there and not session.live):
                 with trio.move_on_after(JOIN_WAIT):
                     await self._try_join(session)
         async with AsyncExitStack() as stack:

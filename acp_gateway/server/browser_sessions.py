@@ -312,6 +312,34 @@ class BrowserSessions:
             raise
         return session
 
+    async def open_there(self, agent: str, session_id: str, cwd: str) -> Session:
+        """Open a session of a node that was not opened through this gateway, and return it.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it may be opened all the same.
+        """
+        self.check_room()
+        client = self.new_client(ConnectRequest(agent=agent, session=session_id, observe=self._observe, via=self._via))
+        try:
+            with trio.fail_after(self._timeout):
+                await initialized(client)
+                response = await client.request(
+                    methods.NEW, jsonrpc.encode({"cwd": cwd, "mcpServers": [], **_CONTINUE})
+                )
+                if response.error:
+                    raise CallRefused.by(response)
+                session = self._gateway.registry.find(client.grant.scope, agent, session_id)
+                if session is None:
+                    raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
+                await self._adopt(client, session)
+        except trio.TooSlowError:
+            await client.leave()
+            raise too_slow(agent, self._timeout) from None
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+            raise
+        return session
+
     async def _create(self, client: LocalClient, agent: str, cwd: str | None) -> Session:
         await initialized(client)
         cwd = cwd or self.default_directory(agent)

@@ -52,7 +52,10 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     watcher = NodeWatcher(directory, own_id, clock)
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     gateway.admissions.directory = directory
-    gateway.admissions.merge_nodes = NodeSessions(directory, gateway.registry, watcher.refresh).merge
+    sessions = NodeSessions(directory, gateway.registry, watcher.refresh)
+    watcher.reported = sessions.note_report
+    gateway.admissions.node_sessions = sessions
+    gateway.admissions.merge_nodes = sessions.merge
     gateway.readiness.absent_nodes = lambda: directory.absences
     gateway.start_task(watcher.run)
     return NodeSet(directory, watcher, clock)

@@ -71,6 +71,8 @@ class NodeWatcher:
         self._directory = directory
         self._own_id = own_id
         self._clock = clock
+        self.reported: Callable[[], None] = lambda: None
+        """Called after each report of a node, and when there are other nodes."""
         self._watches: dict[str, _Watch] = {}
         # That of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
@@ -98,6 +100,7 @@ class NodeWatcher:
             if name not in self._watches:
                 watch = self._watches[name] = _Watch(section)
                 self._nursery.start_soon(self._watch, name, watch)
+        self.reported()
 
     async def _watch(self, name: str, watch: _Watch) -> None:
         handler = FeedHandler(partial(self._receive, name, watch), partial(self._lose, name, watch))
@@ -138,9 +141,11 @@ class NodeWatcher:
             log.info("node %s is there; its agents: %s", name, agents)
         self._directory.set_sessions(name, overview.listing.sessions, overview.listing.more)
         self._directory.set_load(name, overview.listing.load)
+        self.reported()
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
         if not self._is_current(name, watch):
             return
         if self._directory.set_away(name, str(error), self._clock(), error.reason):
             log.warning("node %s is away: %s", name, self._directory.nodes[name].why)
+        self.reported()

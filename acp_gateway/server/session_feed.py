@@ -8,7 +8,7 @@ messages are composed by the translator of the browser's dialect.
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from acp_gateway.adapters import browser_output
 from acp_gateway.adapters.browser_output import BROWSER_OUTPUT
@@ -19,6 +19,9 @@ from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.session_view import SessionView, SessionViews, Viewer
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+
+if TYPE_CHECKING:
+    from acp_gateway.server.browser_nodes import BrowserNodes
 
 PIECE_SIZE: Final = 128 * 1024
 """Bytes of updates that one notification is filled with. Composing them takes some 5 ms."""
@@ -260,6 +263,8 @@ class Describer:
     viewer: Viewer
     own: Collection[str]
     """Names of the browser's own clients of hubs."""
+    nodes: "BrowserNodes | None" = None
+    """The sessions of nodes, if there are nodes."""
 
     def describe(self, session: Session) -> dict[str, Any]:
         """Return a session as members of an object."""
@@ -269,7 +274,7 @@ class Describer:
         """Return a session that was viewed as members of an object."""
         session = view.session
         status, exit_reason = _status(view)
-        return {
+        described = {
             "id": session.name,
             "agentType": session.agent,
             "machine": machine_of(session.agent) or None,
@@ -289,6 +294,9 @@ class Describer:
             "mayControl": view.may_control,
             "history": view.history,
         }
+        if self.nodes is not None and described["machine"] is not None:
+            described |= self.nodes.said_of(session)
+        return described
 
     def _describe_client(self, client: Client) -> dict[str, Any]:
         return {

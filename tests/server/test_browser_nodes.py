@@ -1,0 +1,191 @@
+"""The sessions of nodes on `/ws`: the list and its changes, and sessions that the gateway did not know before."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.nodes import NodeSection
+from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.node_directory import NodeDirectory
+from acp_gateway.gateway.node_sessions import NodeSessions
+from acp_gateway.protocol import jsonrpc
+from tests.doubles import ServingAgents
+from tests.gateway.test_node_sessions import session
+from tests.server.bridging import TEXT, Bench, Page, running, says, section, texts
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
+
+
+class Door:
+    """A gateway with nodes whose lists a test writes."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        gateway = bench.gateway
+        self.directory = NodeDirectory({"gpu1": SECTION, "gpu2": SECTION}, 0.0)
+        self.sessions = NodeSessions(self.directory, gateway.registry, trio.lowlevel.checkpoint)
+        gateway.reconfigure(replace(gateway.config, nodes=self.directory.sections), ())
+        gateway.admissions.directory = self.directory
+        gateway.admissions.node_sessions = self.sessions
+        for name in self.directory.nodes:
+            self.directory.set_up(name, ["a"], "1.0", 0.0)
+
+    @property
+    def access(self) -> Access:
+        """That of the gateway's own user."""
+        return self.bench.access(self.bench.gateway.registry.own_identity)
+
+    def lists(self, node: str, *listed: dict[str, Any]) -> None:
+        """A node tells its sessions."""
+        self.directory.set_sessions(node, [it | {"agent": "a"} for it in listed], 0)
+        self.sessions.note_report()
+
+
+@asynccontextmanager
+async def door(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Door]:
+    agents: Any = dict.fromkeys(("own", "gpu1/a", "gpu2/a"), section())
+    async with running(tmp_path, spawner, **agents) as bench:
+        yield Door(bench)
+
+
+async def listed(page: Page, **params: Any) -> dict[str, dict[str, Any]]:
+    found = (await page.result("session/list", **params))["sessions"]
+    by_id = {it["id"]: it for it in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+async def test_the_list_has_the_sessions_of_all_nodes_once_each(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "1"
+    async with door(tmp_path, spawner) as it:
+        page = await it.bench.page(it.access)
+        for agent, name in (("own", "1"), ("gpu1/a", "gpu1/1")):
+            assert (await page.result("session/new", agentType=agent, cwd="/"))["sessionId"] == name
+        asked = {"method": "session/request_permission", "since": "2026-11-22T09:48:00Z", "title": "Run it"}
+        it.lists("gpu1", session("1", title="there"), session("past", live=False))
+        it.lists("gpu2", session("1", turn=True, waiting=[asked], title="Two", cwd="/w"))
+        found = await listed(page)
+        assert {name: (one["machine"], one["agentType"], one["status"]) for name, one in found.items()} == {
+            "1": (None, "own", "completed"),
+            "gpu1/1": ("gpu1", "gpu1/a", "completed"),
+            "gpu1/past": ("gpu1", "gpu1/a", "exited"),
+            "gpu2/1": ("gpu2", "gpu2/a", "waiting"),
+        }
+        assert set(found["gpu2/1"]) == set(found["1"])
+        assert found["gpu2/1"]["waiting"] == [{"requestId": None, **asked}]
+        assert (found["gpu2/1"]["title"], found["gpu2/1"]["cwd"], found["gpu2/1"]["mayControl"]) == ("Two", "/w", True)
+        assert not await listed(page, archived=True)
+        assert list(await listed(page, status=["waiting"])) == ["gpu2/1"]
+        # Others are told those that they have opened through the gateway.
+        assert not await listed(await it.bench.page(it.bench.access("ben"), "ben"))
+        limited = replace(it.access, agents=("own", "gpu2/a"))
+        assert [*await listed(await it.bench.page(limited, "limited"))] == ["1", "gpu2/1"]
+
+
+async def test_changes_at_nodes_are_told_to_pages_that_watch(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as it:
+        page, idle = await it.bench.page(it.access), await it.bench.page(it.access, "idle")
+        it.lists("gpu1", session("1"), session("2"))
+        assert len(await listed(page, watch=True)) == len(await listed(idle)) == 2
+        it.lists("gpu1", session("1"), session("2"))
+        it.lists("gpu1", session("1", turn=True), session("3"))
+        await page.until(lambda: len(page.told) == 3 or None)
+        changed = {params["session"]["id"]: params["session"] for params in page.of("session/changed")}
+        assert {name: one["status"] for name, one in changed.items()} == {"gpu1/1": "running", "gpu1/3": "completed"}
+        assert page.of("session/removed") == [{"sessionId": "gpu1/2"}]
+        del page.told[:]
+        it.directory.set_away("gpu1", "gone", 60.0)
+        it.sessions.note_report()
+        await page.until(lambda: len(page.told) == 2 or None)
+        since = {params["session"]["unreachableSince"] for params in page.of("session/changed")}
+        assert since == {"1970-01-01T00:01:00Z"}
+        assert {one["unreachableSince"] for one in (await listed(page)).values()} == since
+        assert not idle.told
+
+
+async def test_a_session_that_only_its_node_knew_is_opened_through_the_gateway(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as it:
+        it.lists("gpu1", session("x/y", title="there", cwd="/w"))
+        it.lists("gpu2", session("x/y"))
+        page = await it.bench.page(it.access)
+        await page.result("session/list", watch=True)
+        opened = await page.result("session/get", sessionId="gpu1/x/y")
+        assert (opened["session"]["id"], opened["session"]["agentType"]) == ("gpu1/x/y", "gpu1/a")
+        (agent,) = loading_agents.started
+        loaded = await agent.got("session/load")
+        assert (loaded["params"]["sessionId"], loaded["params"]["cwd"]) == ("x/y", "/w")
+        assert [client["you"] for client in opened["session"]["clients"]] == [True]
+        await says(agent, "x/y", "news")
+        assert texts(await page.until_updates("gpu1/x/y", 1)) == ["news"]
+        await page.result("session/prompt", sessionId="gpu1/x/y", prompt=TEXT)
+        assert (await agent.got("session/prompt"))["params"]["sessionId"] == "x/y"
+        assert sorted(await listed(page)) == ["gpu1/x/y", "gpu2/x/y"]
+        it.lists("gpu1", session("x/y", live=False))
+        assert (await listed(page))["gpu1/x/y"]["live"]
+        assert not page.of("session/removed")
+
+
+async def test_a_session_that_goes_on_only_at_its_node_is_shown_so_and_joined_again(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with door(tmp_path, spawner) as it:
+        page = await it.bench.page(it.access)
+        name = await page.new_session(agentType="gpu1/a", cwd="/")
+        its_id = name.partition("/")[2]
+        it.bench.gateway.hubs[0].end()
+        await page.until_status(name, "exited")
+        await page.result("session/unsubscribe", sessionId=name)
+        it.lists("gpu1", session(its_id, turn=True))
+        found = (await listed(page))[name]
+        assert (found["status"], found["live"], found["turn"]) == ("running", True, True)
+        it.directory.set_away("gpu1", "gone", 0.0)
+        it.sessions.note_report()
+        found = (await listed(page))[name]
+        assert (found["status"], found["unreachableSince"]) == ("running", "1970-01-01T00:00:00Z")
+        await page.result("session/get", sessionId=name)
+        assert len(loading_agents) == 1
+        it.directory.set_up("gpu1", ["a"], "1.0", 0.0)
+        it.sessions.note_report()
+        got = await page.result("session/get", sessionId=name)
+        assert (got["session"]["live"], len(loading_agents)) == (True, 2)
+
+
+async def test_who_is_bound_to_a_session_of_a_node_sees_that_alone(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "1"
+    async with door(tmp_path, spawner) as it:
+        for node in ("gpu1", "gpu2"):
+            it.lists(node, session("1"), session("2"))
+        own = await it.bench.page(it.access)
+        await own.result("session/new", agentType="own")
+        bound = await it.bench.page(replace(it.access, only="gpu2/1"), "bound")
+        assert (await bound.result("gateway/info"))["session"] == "gpu2/1"
+        assert [*await listed(bound)] == ["gpu2/1"]
+        guest = await it.bench.page(it.bench.guest("gpu2/1", "observer"), "guest")
+        assert not await listed(guest)
+        assert (await guest.error("session/get", sessionId="gpu2/1"))[0] == jsonrpc.INVALID_PARAMS
+        await bound.result("session/get", sessionId="gpu2/1")
+        assert [*await listed(guest)] == ["gpu2/1"]
+        assert (await guest.result("gateway/info"))["session"] == "gpu2/1"
+        await guest.result("session/get", sessionId="gpu2/1")
+        for page in (bound, guest):
+            for other in ("1", "gpu1/1", "gpu2/2"):
+                assert (await page.error("session/get", sessionId=other))[0] == jsonrpc.INVALID_PARAMS
+        link = (await own.result("session/share", sessionId="gpu1/2"))["link"]
+        assert link.endswith("/s/gpu1%2F2")
