@@ -315,14 +315,14 @@ class SessionOpening:
                 )
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
+        exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
+        moved = session is not None and session.moved is not None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
-        if not client.controls or client.scope.guest or session_id in self._agent.live:
+        taken = session_id in self._agent.live
+        if moved or taken or not exists or not client.controls or client.scope.guest:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:
-            if not self._agent.registry.may_exist(client.scope, self._agent.name, session_id):
-                self._agent.refuse_unknown(request, session_id)
-                return None
             session = self._agent.new_session(session_id, client.scope.identity)
             # It may have been open in another process that was killed before it was stored.
             session.restored = True

@@ -309,6 +309,10 @@ class Session:
         """End of the last turn in this gateway process."""
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
+        self.home: str | None = None
+        """The node of the cluster that had the session first; None for this one."""
+        self.moved: str | None = None
+        """The node of the cluster that has adopted the session; None while it is here."""
         self.process_exited = False
         """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None

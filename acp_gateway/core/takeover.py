@@ -1,0 +1,76 @@
+"""Stopping this gateway's part of a session that another gateway has adopted (fencing).
+
+Another gateway has opened the session in a later epoch. From then on nothing of it happens here: the running turn is
+cancelled, its clients are told where the session lives, and the agent closes it.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.opening import SessionOpening
+from acp_gateway.core.requests import ForwardedRequest, OwnRequest, Request
+from acp_gateway.core.sessions import Client, Session, TurnOutcome
+from acp_gateway.core.states import AgentPhase
+from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import gap
+from acp_gateway.protocol.jsonrpc import Message
+
+MOVED: Final = "moved"
+"""Reason in errors and close messages for a session that another gateway has."""
+
+
+def moved_data(session: Session) -> dict[str, Any]:
+    """Return the data of an error about a session that has moved."""
+    return {"reason": MOVED, "sessionId": session.id, "node": session.moved}
+
+
+class SessionTakeover:
+    """Stops the sessions of one agent process that other gateways have adopted."""
+
+    def __init__(self, agent: AgentState, opening: SessionOpening) -> None:
+        self._agent = agent
+        self._opening = opening
+
+    def stop(self, session: Session) -> list[Client]:
+        """Stop a live session of this process, which was marked as moved; return the clients that came only for it.
+
+        Each of its clients gets a line with the place where the session lives, and its open requests end with an
+        error. The agent cancels the turns, and closes the session if it can.
+        """
+        agent = self._agent
+        why, data = agent.registry.moved_text(session), moved_data(session)
+        clients = list(session.attached)
+        for client in clients:
+            agent.out.client(client, gap(session.id, f"[acp-gateway: {why}]"))
+        agent.notify(session, MOVED, node=session.moved)
+        if session.turns:
+            if agent.phase is AgentPhase.READY:
+                agent.out.agent(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id}))
+            agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=MOVED))
+        for request in self._requests_in(session):
+            agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, data)
+        agent.out.audit("session_moved", None, session=session.id, agent=agent.name, node=session.moved)
+        self._opening.remove_session(session, forgotten=False)
+        if agent.abilities.close and agent.phase is AgentPhase.READY:
+            close = {"jsonrpc": "2.0", "id": 0, "method": methods.CLOSE, "params": {"sessionId": session.id}}
+            agent.forward(OwnRequest(jsonrpc.parse(jsonrpc.encode(close))), _ignore)
+        return [client for client in clients if client.scope.only == session.id]
+
+    def _requests_in(self, session: Session) -> Iterable[Request]:
+        """Return the requests of clients that wait for this session or in it; the agent's answers are dropped."""
+        waiting = self._agent.waiting
+        found = [*waiting.release(Until.SESSION_OPEN, session), *waiting.release(Until.TURN_FREE, session)]
+        attached = session.attached
+        found += waiting.take(lambda request: request.message.session == session.id and request.client in attached)
+        for request in self._agent.open_requests.values():
+            if request.message.session == session.id:
+                request.then = _ignore
+                if isinstance(request, Request):
+                    found.append(request)
+        return found
+
+
+def _ignore(_request: ForwardedRequest, _response: Message) -> None:
+    """Drop an answer of the agent about a session that has moved."""
