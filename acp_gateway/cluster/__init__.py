@@ -6,6 +6,8 @@
     seal           proves that a node of the cluster has written a value
     directory      the other nodes as this one knows them, and whether the directory can be reached; pure
     member         renews the record of this node, learns of the others, passes on changes
+    lease          the time within which this node has looked at the directory; pure
+    fencing        finds sessions that other nodes have adopted, and stops them here
     session_writer writes this node's sessions, behind their changes
     token_sync     keeps the tokens of this gateway and those of the directory the same
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from acp_gateway.cluster.directory import ClusterNodes, Contact
+from acp_gateway.cluster.lease import Lease, Times, read_clocks
 from acp_gateway.cluster.records import NodeRecord, SessionRecord
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
 from acp_gateway.config.cluster import ClusterSection
@@ -50,6 +51,7 @@ class Member:
         describe: returns the present record of this node.
         nodes: the gateway's.
         clock: returns the time, in seconds since 1970.
+        clocks: returns the times for the lease.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Member:
         describe: Callable[[], NodeRecord],
         nodes: KnownNodes,
         clock: Callable[[], float] = time.time,
+        clocks: Callable[[], Times] = read_clocks,
     ) -> None:
         self.store = store
         self._section = section
@@ -69,6 +72,9 @@ class Member:
         self._clock = clock
         self.contact = Contact(clock())
         """True if the directory can be reached."""
+        self.lease = Lease(section.ttl)
+        """The last look at the directory."""
+        self._clocks = clocks
         self.known = ClusterNodes(section.name, section.token_file, section.retention)
         """The other nodes."""
         self.renewed: list[Callable[[bool], Awaitable[None]]] = []
@@ -111,16 +117,19 @@ class Member:
         failures = 0
         while True:
             self._wake = trio.Event()
+            began = self._clocks()
             try:
                 await self.renew()
             except ClusterLost as error:
                 failures += 1
+                self.lease.failed(began, self._clocks())
                 if self.contact.lost(str(error), self._clock()):
                     log.warning("the directory of the cluster is lost; the gateway goes on without it: %s", error)
                 pause = min(self._section.renew * 2 ** min(failures - 1, 10), MAX_PAUSE)
                 await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311
                 continue
             failures = 0
+            self.lease.looked(began)
             if self.contact.reached(self._clock()):
                 log.info("the directory of the cluster is there")
             with trio.move_on_after(self._section.renew):

@@ -78,7 +78,7 @@ class SessionWriter:
 
     def key_of(self, session: Session) -> str:
         """Return the key of a session: the node that first had it, and its id."""
-        return f"{getattr(session, 'home', None) or self._node}{SEPARATOR}{session.id}"
+        return f"{session.home or self._node}{SEPARATOR}{session.id}"
 
     async def _write(self) -> None:
         while True:
@@ -108,7 +108,7 @@ class SessionWriter:
                 raise
 
     async def _write_one(self, session: Session) -> None:
-        record = self.record_of(session)
+        record = self.record_of(session) if is_own(session) else None
         if record is None:
             return
         epoch = self.epochs.get(record.key)
@@ -143,8 +143,8 @@ class SessionWriter:
 
 
 def is_own(session: Session) -> bool:
-    """Return whether a session is of an agent of this node, and not of one that is reached through another node."""
-    return SEPARATOR not in session.agent
+    """Return whether a session is of an agent of this node, and lives here: no other node has adopted it."""
+    return SEPARATOR not in session.agent and session.moved is None
 
 
 def _iso(milliseconds: int | None) -> str | None:

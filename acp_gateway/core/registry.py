@@ -26,9 +26,7 @@ class Registry:
         node: name of this gateway in its cluster; empty without one.
     """
 
-    def __init__(
-        self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "", node: str = ""
-    ) -> None:
+    def __init__(self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "", node: str = "") -> None:
         self.own_identity = own_identity
         self.node = node
         self._archive = archive

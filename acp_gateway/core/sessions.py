@@ -1,7 +1,6 @@
 """One ACP session, and the clients attached to it.
 
-A session is *live* while an agent process has it; `agent_handle` is that process. Afterwards the registry keeps its
-owner and its entry in a list.
+A session is *live* while an agent process has it: `agent_handle`. Afterwards the registry keeps its owner and entry.
 """
 
 import enum
@@ -310,9 +309,8 @@ class Session:
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
         self.home: str | None = None
-        """The node of the cluster that had the session first; None for this one."""
         self.moved: str | None = None
-        """The node of the cluster that has adopted the session; None while it is here."""
+        """The nodes of the cluster that had the session first, and that has adopted it; None for this one."""
         self.process_exited = False
         """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None

@@ -232,6 +232,8 @@ class Authorizer:
         )
         session = self.find_session(access, scope, agent)
         if session is not None:
+            if session.moved is not None:
+                raise UnknownSession(self._registry.moved_text(session))
             return session.agent
         try:
             agent = self._choose_agent(access, agent)

@@ -16,7 +16,7 @@ The agent is started on demand, restarted after it has ended, and stopped when i
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, assert_never
 
 import trio
 
@@ -32,7 +32,7 @@ from acp_gateway.core.output import (
     StopUnused,
 )
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
-from acp_gateway.core.sessions import AgentHandle, Client, Session
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
@@ -40,8 +40,8 @@ from acp_gateway.gateway.attachment import BUG, EXPIRED, NO_TAPE, STOPPING, TOO_
 from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub_limits import Limits
+from acp_gateway.gateway.hub_needs import HubServices
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.metering import Charge
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
 
@@ -58,31 +58,6 @@ UNUSED_LINK_GRACE: Final = 60.0
 know its link, if the lost message was the answer to its handshake."""
 
 _LEFT: Final = Disconnect(CloseReason.NORMAL, "")
-
-
-class HubServices(Protocol):
-    """The services that a hub needs from the gateway around it."""
-
-    def notify(self, event: HookEvent) -> None:
-        """Run the hook for an event."""
-
-    def audit(self, event: AuditEvent) -> None:
-        """Record an event in the audit."""
-
-    def load_journal(self, hub: "Hub", session: Session) -> None:
-        """Read the journal of a session, and call `hub.journal_loaded` afterwards."""
-
-    def check_directories(self, hub: "Hub", check: DirectoryCheck) -> None:
-        """Check the directories of a request, and call `hub.directories_checked` afterwards."""
-
-    def stop_unused(self, handle: AgentHandle) -> None:
-        """Stop the unused agent of another hub, and call `sessions_freed` of this one afterwards."""
-
-    def memory_grew(self, size: int) -> None:
-        """Account for bytes that were kept, and make room if all hubs together keep too many."""
-
-    def rate_limiter(self, client: Client) -> Charge:
-        """Return the function that charges a client for what it sends."""
 
 
 class Hub:
@@ -126,6 +101,7 @@ class Hub:
             stall_timeout=limits.stall_timeout,
             max_restarts=limits.max_restarts,
             initialize_timeout=limits.initialize_timeout,
+            gate=services.gate,
         )
         # Runs what is due on the clients' connections.
         self._timers = TimerQueue()
@@ -137,6 +113,7 @@ class Hub:
             high_water=limits.write_high_water,
             link_timeout=limits.link_timeout,
             stall_timeout=limits.stall_timeout,
+            gate=services.gate,
             clock=clock,
         )
         # The time of the last message.
@@ -367,12 +344,22 @@ class Hub:
         """Stop an idle agent, unless a client would lose a session by that; end the hub if it has no clients either."""
         attached = any(session.attached for session in self.multiplexer.sessions)
         if self.supervisor.agent is not None and (self.multiplexer.abilities.reopens or not attached):
-            log.info("agent %s is stopped: %s", self.name, why)
-            self.multiplexer.agent_stopped()
-            self.supervisor.release()
+            self._release(why)
         self._outdated = self._outdated and self.supervisor.agent is not None
         if self.supervisor.agent is None and not self.attachments:
             self.end()
+
+    def _release(self, why: str) -> None:
+        log.info("agent %s is stopped: %s", self.name, why)
+        self.multiplexer.agent_stopped()
+        self.supervisor.release()
+
+    def stop_useless(self, why: str) -> None:
+        """Stop an agent without sessions; with it, the hub of a single connection."""
+        if not self._shared:
+            self.end()
+        elif self.supervisor.agent is not None:
+            self._release(why)
 
     # All of it
 

@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.cluster.fencing import Fence
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.seal import Seal
@@ -29,6 +30,7 @@ from acp_gateway.core.sessions import SessionScope
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.gateway.control_channel import load_of
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.takeover import stop_moved
 from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
@@ -115,6 +117,13 @@ class ClusterNode:
         self._boot = secrets.token_hex(8)
         self.member: Member | None = None
         """None until the gateway runs."""
+        self.fence: Fence | None = None
+        """None until the gateway runs."""
+
+    def prepare(self, gateway: Gateway) -> None:
+        """Have a gateway look at the directory before it handles messages, where it was paused."""
+        gateway.registry.node = self._section.name
+        gateway.services.gate = lambda: None if self.fence is None else self.fence.gate()
 
     async def run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
         """Be a node until cancelled. `urls` are the addresses at which the gateway listens."""
@@ -147,9 +156,20 @@ class ClusterNode:
             member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
             writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
             tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
-            member.renewed += [tokens.renewed, writer.renewed]
-            member.listeners.append(tokens.note)
+            fence = self.fence = Fence(
+                store,
+                name,
+                member.lease,
+                writer,
+                lambda: gateway.registry,
+                lambda session, node: stop_moved(session, node, gateway.registry, gateway.find_hub),
+                lambda: member.contact.up,
+            )
+            writer.refused = fence.refused
+            member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
+            member.listeners += [fence.note, tokens.note]
             _tell_of(member, gateway)
+            nursery.start_soon(fence.run)
             nursery.start_soon(tokens.run)
             nursery.start_soon(writer.run)
             nursery.start_soon(member.run)

@@ -114,6 +114,8 @@ async def serve(
         dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
+        if cluster is not None:
+            cluster.prepare(gateway)
         limiter = HandshakeLimiter(config, audit_log)
         links = HttpLinks(gateway)
         listeners: list[Listener] = []

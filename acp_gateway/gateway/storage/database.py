@@ -22,8 +22,8 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 2
-"""Version of the tables. Files of version 1 get the columns that they lack."""
+_VERSION: Final = 3
+"""Version of the tables. Files of earlier versions get the columns that they lack."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""
@@ -36,7 +36,8 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT, open INTEGER, active INTEGER, archived INTEGER
+        former TEXT, open INTEGER, active INTEGER, archived INTEGER,
+        home TEXT, moved TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -70,6 +71,8 @@ _LATER: Final = (
     ("session", "open", "INTEGER"),
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
+    ("session", "home", "TEXT"),
+    ("session", "moved", "TEXT"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -138,7 +141,7 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open, active, archived "
+            "coalesce(position, 0), former, open, active, archived, home, moved "
             "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
@@ -158,10 +161,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived) VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?)",
+            "archived, home, moved) VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
                 *(_former_text(session), session.open, session.active, session.archived),
+                *(session.home, session.moved),
             ),
         )
 
@@ -288,6 +292,8 @@ def _session(
     is_open: object,
     active: object,
     archived: object,
+    home: object,
+    moved: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -305,6 +311,8 @@ def _session(
         bool(is_open),
         None if active is None else as_number(active),
         bool(archived),
+        as_text_or_none(home),
+        as_text_or_none(moved),
     )
 
 

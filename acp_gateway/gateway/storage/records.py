@@ -34,6 +34,10 @@ class StoredSession:
     """Time of its last update, in milliseconds since 1970; None if that is unknown."""
     archived: bool = False
     """True if a user has put it away."""
+    home: str | None = None
+    """The node of the cluster that had it first; None for this one."""
+    moved: str | None = None
+    """The node of the cluster that has adopted it; None while it is here."""
 
 
 @dataclass(slots=True)

@@ -191,6 +191,8 @@ class Storage:
         is_open: bool = False,
         active: int | None = None,
         archived: bool = False,
+        home: str | None = None,
+        moved: str | None = None,
     ) -> None:
         """Store a session that is new or has changed. A new one gets an empty history.
 
@@ -203,7 +205,8 @@ class Storage:
         if known is not None and not epoch:
             epoch, former = known.epoch, known.former
         about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
-        session = StoredSession(*about, former=former, open=is_open, active=active, archived=archived)
+        place = home, moved
+        session = StoredSession(*about, 0, former, is_open, active, archived, *place)
         if session == known:
             return
         self._queue.put_session(session)

@@ -582,9 +582,9 @@ def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path,
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 3")
+    change(path, "PRAGMA user_version = 4")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 3"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 4"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 
