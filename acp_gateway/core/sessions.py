@@ -77,9 +77,7 @@ class SessionScope:
             return False
         if self.workspaces is not None and session.workspace not in self.workspaces:
             return False
-        if self.guest:
-            return self.granted_by in (None, session.owner)
-        return session.owner == self.identity
+        return self.granted_by in (None, session.owner) if self.guest else session.owner == self.identity
 
 
 def machine_of(agent: str) -> str:
