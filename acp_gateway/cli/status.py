@@ -61,7 +61,8 @@ def status(config: Path | None, connect_timeout: float, *, as_json: bool) -> Non
 
 
 def _print_status(shown: dict[str, Any]) -> None:
-    ready = "ready" if not shown["problems"] else "NOT READY"
+    # One of an older version does not tell warnings from problems.
+    ready = "ready" if shown.get("ready", not shown["problems"]) else "NOT READY"
     memory = "" if shown["memory"] is None else f", {_size(shown['memory'])}"
     print_line(
         f"acp-gateway {shown['version']}, process {shown['pid']}, up {_duration(shown['uptime'])}{memory}: {ready}"

@@ -283,6 +283,12 @@ def _translated() -> Iterator[None]:
         if isinstance(cause, _OTHER_FORM):
             raise ClusterLost("Redis has answered in another form than a script of this version") from None
         raise
+    except BaseExceptionGroup as group:
+        # The library fails to unsubscribe over a connection that is cancelled together with it.
+        cancelled, rest = group.split(trio.Cancelled)
+        if cancelled is None or rest is None or not isinstance(_innermost(rest), _LOST):
+            raise
+        raise cancelled from None
 
 
 @asynccontextmanager

@@ -53,6 +53,7 @@ class StatusReporter:
             "memory": memory.get(os.getpid()),
             "config": None if self._file is None else str(self._file.absolute()),
             "stateDir": str(gateway.config.gateway.state_dir),
+            "ready": gateway.readiness.ready,
             "problems": [*gateway.readiness.problems, *gateway.readiness.warnings],
             "listeners": [*self._urls],
             "agents": [

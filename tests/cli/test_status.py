@@ -68,6 +68,13 @@ def test_status_prints_the_gateway_and_a_row_for_each_agent(config: Path, answer
     ]
 
 
+def test_status_is_ready_with_warnings(config: Path, answers: dict[str, Any]) -> None:
+    answers["status"] |= {"ready": True, "problems": ["the directory is lost"]}
+    lines = run("status", "--config", config).stdout.splitlines()
+    assert lines[0].endswith(": ready")
+    assert lines[1] == "problem: the directory is lost"
+
+
 def test_status_shows_problems_and_escapes_what_is_not_printable(config: Path, answers: dict[str, Any]) -> None:
     answers["status"] |= {"problems": ["disk\x1b full"], "config": None, "memory": None, "waiting": 0, "agents": []}
     lines = run("status", "--config", config).stdout.splitlines()

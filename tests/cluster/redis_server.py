@@ -50,6 +50,7 @@ class RedisServer:
             lines.append(line)
             if "ready to accept" in line.lower():
                 return
+        self.kill()
         raise AssertionError("".join(lines))
 
     def kill(self) -> None:

@@ -99,6 +99,20 @@ async def test_changes_end_when_the_server_is_killed(redis: RedisServer) -> None
 
 
 @pytest.mark.cluster
+async def test_changes_are_cancelled_together_with_the_store(redis: RedisServer) -> None:
+    async def listen(task_status: trio.TaskStatus[None]) -> None:
+        async with open_redis_store(options(redis), "gpu1", SEAL) as store, store.changes() as changes:
+            task_status.started()
+            async for _ in changes:
+                pass
+
+    for _ in range(5):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listen)
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.cluster
 async def test_wrong_password_is_lost_and_not_in_the_error() -> None:
     with RedisServer("--requirepass", "right") as server:
         for password in ("hunter2", None):

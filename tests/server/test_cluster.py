@@ -134,6 +134,7 @@ async def test_lost_directory_is_told_and_nodes_go_on(directory: MemoryDirectory
             await trio.lowlevel.checkpoint()
         (problem,) = (await status_of(url))["problems"]
         assert "the directory of the cluster is lost since" in problem
+        assert (await status_of(url))["ready"]
         assert any("is lost since" in line for line in (await listed(control(url))).problems)
         await until_agents(url, "gpu2/memory")
         editor = Editor(await dial(control(url, agent="gpu2/memory", control=False), Timing()))
