@@ -104,7 +104,7 @@ class ClusterNodes:
 
 
 class Contact:
-    """True if the directory can be reached, since when, and why not."""
+    """The state of the directory: reached or not, since when, and why not."""
 
     def __init__(self, now: float) -> None:
         self.up = False
