@@ -152,27 +152,52 @@ class ClusterNode:
                 lag=load["lag"],
             )
 
-        async with self._opening as store, trio.open_nursery() as nursery:
-            member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
-            writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
-            tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
-            fence = self.fence = Fence(
-                store,
-                name,
-                member.lease,
-                writer,
-                lambda: gateway.registry,
-                lambda session, node: stop_moved(session, node, gateway.registry, gateway.find_hub),
-                lambda: member.contact.up,
-            )
-            writer.refused = fence.refused
-            member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
-            member.listeners += [fence.note, tokens.note]
-            _tell_of(member, gateway)
-            nursery.start_soon(fence.run)
-            nursery.start_soon(tokens.run)
-            nursery.start_soon(writer.run)
-            nursery.start_soon(member.run)
+        closing = trio.Event()
+        async with trio.open_nursery() as holding:
+            try:
+                store = await holding.start(self._hold_store, closing)
+                async with trio.open_nursery() as nursery:
+                    self._start(store, gateway, nodes, describe, nursery)
+            finally:
+                closing.set()
+
+    async def _hold_store(self, closing: trio.Event, task_status: trio.TaskStatus[ClusterStore]) -> None:
+        """Keep the directory open until the record is withdrawn, also while the gateway stops."""
+        with trio.CancelScope(shield=True):
+            async with self._opening as store:
+                task_status.started(store)
+                await closing.wait()
+
+    def _start(
+        self,
+        store: ClusterStore,
+        gateway: Gateway,
+        nodes: NodeSet,
+        describe: Callable[[], NodeRecord],
+        nursery: trio.Nursery,
+    ) -> None:
+        """Start the tasks of a node."""
+        name = self._section.name
+        member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
+        writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
+        tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
+        fence = self.fence = Fence(
+            store,
+            name,
+            member.lease,
+            writer,
+            lambda: gateway.registry,
+            lambda session, node: stop_moved(session, node, gateway.registry, gateway.find_hub),
+            lambda: member.contact.up,
+        )
+        writer.refused = fence.refused
+        member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
+        member.listeners += [fence.note, tokens.note]
+        _tell_of(member, gateway)
+        nursery.start_soon(fence.run)
+        nursery.start_soon(tokens.run)
+        nursery.start_soon(writer.run)
+        nursery.start_soon(member.run)
 
 
 def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_store) -> ClusterNode:

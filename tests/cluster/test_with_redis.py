@@ -10,6 +10,8 @@ import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
+from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.transports.websocket import Timing
@@ -97,3 +99,13 @@ async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_re
             it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions
         ]:
             await trio.lowlevel.checkpoint()
+
+
+async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis: RedisServer) -> None:
+    options = RedisOptions(host="127.0.0.1", port=redis.port)
+    member_config(tmp_path, "gpu1")
+    async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
+        async with cluster_of(tmp_path, redis, "gpu1", "gpu2"):
+            assert [record.name for record in await store.nodes()] == ["gpu1", "gpu2"]
+        assert await store.nodes() == []
+        assert [record.name for record in await store.former_nodes()] == ["gpu1", "gpu2"]
