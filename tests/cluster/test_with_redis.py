@@ -62,7 +62,9 @@ async def prompt(url: str, agent: str, session: str | None = None) -> str:
     return session
 
 
-async def test_any_of_three_nodes_is_a_door_and_knows_the_sessions_of_all(tmp_path: Path, redis: RedisServer) -> None:
+async def test_any_of_three_nodes_leads_to_the_others_and_knows_the_sessions_of_all(
+    tmp_path: Path, redis: RedisServer
+) -> None:
     names = ("gpu1", "gpu2", "gpu3")
     async with cluster_of(tmp_path, redis, *names) as urls:
         session = await prompt(urls[0], "gpu3/memory")
@@ -86,7 +88,7 @@ async def test_nodes_go_on_without_redis_and_write_everything_again(
         await until_problems(url, lambda found: not found)
 
 
-async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_restart_of_the_door(
+async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_restart_of_another(
     tmp_path: Path, redis: RedisServer
 ) -> None:
     async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as urls:
