@@ -217,6 +217,11 @@ class Authorizer:
         """The names of all agents, with those of the nodes as far as they are known."""
         return [*self.config.agents, *([] if self.directory is None else self.directory.agents)]
 
+    def absence(self, agent: str) -> dict[str, str]:
+        """Return since when the machine of an agent is away, as a member of its description; nothing if it is not."""
+        node = None if self.directory is None else self.directory.nodes.get(machine_of(agent))
+        return {} if node is None or node.up else {"unreachableSince": node.since_text}
+
     def folders(self, agent: str) -> tuple[str, ...]:
         """Return the directories of another machine in which the agent of a node may work; none for own agents."""
         return () if self.directory is None else self.directory.folders_of(agent)

@@ -12,7 +12,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.adapters import browser, browser_output
 from acp_gateway.adapters.browser import Answer, Call
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions import Session, machine_of
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
@@ -119,6 +119,8 @@ class BrowserCalls:
                         "name": name,
                         "title": name,
                         "default": name == default,
+                        "machine": machine_of(name) or None,
+                        **self._gateway.admissions.absence(name),
                         "workspaces": [
                             *(
                                 {"name": workspace.name, "path": workspace.root}

@@ -58,6 +58,18 @@ def test_a_shared_sessions_token_may_have_a_label_and_live_until_it_is_revoked(c
     assert "never expires" in shared.stderr
 
 
+def test_a_session_of_a_node_is_shared_by_its_name_which_the_node_alone_can_check(
+    config: Path, store: TokenStore
+) -> None:
+    node = '[nodes.gpu1]\nurl = "wss://gpu1.example"\ntoken_file = "gpu1.token"\n'
+    config.write_text(f"{config.read_text()}\n{node}")
+    assert run("share", "gpu1/7f#/é", "--token", "--config", config).exit_code == 0
+    (token,) = store.tokens()
+    assert (token.session, token.agents) == ("gpu1/7f#/é", None)
+    for session in ("gpu2/7f", "gpu1/", "gpu1"):
+        assert "no session" in run("share", session, "--token", "--config", config).stderr
+
+
 @pytest.mark.parametrize("session", ["s2", "nosuchsession", "", "two\nlines", "\x1b[2J", "x" * 2000])
 def test_a_session_that_there_is_not_is_not_shared(config: Path, store: TokenStore, session: str) -> None:
     refused = run("share", session, "--token", "--config", config)

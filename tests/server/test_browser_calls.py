@@ -54,6 +54,7 @@ async def test_agents_list_has_those_that_the_token_allows_with_its_workspaces(
             "name": "b",
             "title": "b",
             "default": True,
+            "machine": None,
             "workspaces": [{"name": "everything", "path": "/"}],
         }
 

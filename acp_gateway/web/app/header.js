@@ -3,12 +3,14 @@ import { html } from "../vendor/standalone.module.js";
 import { countText, shortPath, titleOf, visible } from "./format.js";
 import { classes, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { MachineBadge } from "./machine_switch.js";
+import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
 import { connectionText, presenceText, statusOf } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
 export function Header({ session, transcript, agents, info, onBack, onShare, actions }) {
-  const agent = agents.find(({ name }) => name === session.agentType);
+  const now = useNow(30000);
   const presence = presenceText(session.clients);
   const status = statusOf(session);
   const menu = session.mayControl === false ? [] : [
@@ -20,8 +22,10 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
     <div class="head-text">
       <h1>${titleOf(session)}</h1>
       <p class="head-facts">
-        <span class=${classes("state", `is-${status.name}`)}>${status.text}</span>
-        <span>${visible(agent?.title ?? session.agentType)}</span>
+        <span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince
+          ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>
+        <${MachineBadge} ...${session} />
+        <span>${visible(agentText(session, agents))}</span>
         <span class="path">${visible(session.workspace ?? "") || shortPath(session.cwd)}</span>
         ${presence && html`<span class="presence">${presence}</span>`}
       </p>

@@ -5,6 +5,7 @@ import { Dialog } from "./dialog.js";
 import { titleOf, visible } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
+import { keepChoice, keptChoice } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
 import { makeRoute, parseRoute } from "./route.js";
@@ -29,16 +30,18 @@ const rpc = createRpc({
   onState: (connection) => store.onState(connection),
   onNotification: (method, params) => store.onNotification(method, params),
 });
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(window) });
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
+const kept = storageOf(() => window.localStorage);
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
 addEventListener("pagehide", () => store.keepCopy());
 document.addEventListener("visibilitychange", () => document.hidden && store.keepCopy());
 
-function storageOf({ sessionStorage }) {
+function storageOf(find) {
   try {
-    sessionStorage.getItem("");
-    return sessionStorage;
+    const storage = find();
+    storage.getItem("");
+    return storage;
   } catch {
     return null; // The browser keeps nothing for this page.
   }
@@ -69,6 +72,7 @@ function App() {
   const [problem, setProblem] = useState(null);
   const [dialog, setDialog] = useState(null);
   const [archived, setArchived] = useState(null);
+  const [machine, setMachine] = useState(() => keptChoice(kept));
   const wide = useMedia(WIDE);
 
   useEffect(() => store.subscribe(setState), []);
@@ -109,6 +113,7 @@ function App() {
     else store.close();
   }, [wanted]);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
+  useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
   useEffect(() => attention.update(sessions, state.current?.session ?? null), [state.sessions, state.current?.session]);
 
@@ -122,6 +127,10 @@ function App() {
   const showArchived = async (shown) => {
     const answer = shown ? await rpc.request("session/list", { archived: true }).catch((error) => store.toast("error", error.message)) : null;
     setArchived(answer?.sessions ?? null);
+  };
+  const chooseMachine = (name) => {
+    keepChoice(kept, name);
+    setMachine(name);
   };
   const leave = async () => {
     await signOut();
@@ -143,13 +152,13 @@ function App() {
       <${SessionList} sessions=${listed} listed=${state.listed} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connected=${state.connection.phase === "connected"}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onSignOut=${leave} />
+        attention=${attention} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} onBack=${wide || only !== null ? null : () => {}}
           onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
       : showView && html`<${NothingOpen} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} onClose=${close} create=${create} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} onClose=${close} create=${create} />`}
     ${dialog === "share" && html`<${Share} share=${store.share} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);

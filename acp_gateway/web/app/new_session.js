@@ -2,16 +2,25 @@
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
 import { oneLine, visible } from "./format.js";
+import { useNow } from "./hooks.js";
+import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 
 /** Characters of a title that is taken from the first prompt. */
 const LONGEST_TITLE = 80;
 
-/** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent. */
-export function NewSession({ agents, preferred, create, onClose }) {
-  const [agentName, setAgentName] = useState(
-    () => (agents.find(({ name }) => name === preferred) ?? agents.find((agent) => agent.default) ?? agents[0])?.name,
+/** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine. */
+export function NewSession({ agents, preferred, machine, create, onClose }) {
+  const now = useNow(30000);
+  const machines = machinesOf([], agents);
+  const on = (name) => agents.filter((one) => (one.machine ?? "") === name);
+  const first = (some) => some.find((one) => one.default) ?? some[0];
+  const [chosenName, setAgentName] = useState(
+    () => (agents.find(({ name }) => name === preferred) ?? first(on(machine)) ?? first(agents))?.name,
   );
+  // The list of agents is fetched anew while the dialog is open.
+  const agentName = agents.some(({ name }) => name === chosenName) ? chosenName : first(agents)?.name;
   const agent = agents.find(({ name }) => name === agentName);
+  const offered = on(agent?.machine ?? "");
   const workspaces = agent?.workspaces ?? [];
   const [chosenPath, setPath] = useState(null);
   const [prompt, setPrompt] = useState("");
@@ -31,10 +40,13 @@ export function NewSession({ agents, preferred, create, onClose }) {
   };
   return html`<${Dialog} title="New session" onClose=${onClose}>
     <form onSubmit=${submit}>
-      ${agents.length > 1 && html`<${Choices} legend="Agent" name="agent" value=${agentName} onChoice=${setAgentName}
-        choices=${agents.map((one) => ({ value: one.name, title: one.title ?? one.name }))} />`}
+      ${machines.length > 1 && html`<${Choices} legend="Machine" name="machine-of-session" value=${agent?.machine ?? ""}
+        onChoice=${(name) => setAgentName(first(on(name))?.name)}
+        choices=${machines.map(({ name, unreachableSince }) => ({ value: name, title: machineText(name), hint: awayText(unreachableSince, now) }))} />`}
+      ${offered.length > 1 && html`<${Choices} legend="Agent" name="agent" value=${agentName} onChoice=${setAgentName}
+        choices=${offered.map((one) => ({ value: one.name, title: agentText({ agentType: one.name, machine: one.machine }, agents) }))} />`}
       ${workspaces.length > 0 && html`<${Choices} legend="Workspace" name="workspace" value=${path} onChoice=${setPath}
-        choices=${workspaces.map((workspace) => ({ value: workspace.path, title: workspace.name, hint: workspace.path }))} />`}
+        choices=${workspaces.map((workspace) => ({ value: workspace.path, title: workspace.name ?? workspace.path, hint: workspace.name ? workspace.path : null }))} />`}
       <label class="field"><span>First prompt <span class="muted">optional</span></span>
         <textarea rows="3" value=${prompt} onInput=${(event) => setPrompt(event.target.value)}
           onKeyDown=${(event) => event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.form.requestSubmit()}></textarea>

@@ -3,16 +3,20 @@ import { html, useState } from "../vendor/standalone.module.js";
 import { ageText, shortPath, titleOf, visible } from "./format.js";
 import { classes, Pure, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { MachineBadge, MachineSwitch } from "./machine_switch.js";
+import { agentText, machinesOf, onMachine } from "./machines.js";
 import { makeRoute } from "./route.js";
 import { grouped, matches, statusOf } from "./words.js";
 
 /** Sessions from which on a filter is of use. */
 const FILTER_FROM = 6;
 
-export function SessionList({ sessions, listed, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut }) {
+export function SessionList({ sessions, listed, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
   const [filter, setFilter] = useState("");
   const now = useNow(30000);
-  const shown = filter.trim() === "" ? sessions : sessions.filter((session) => matches(session, filter.trim()));
+  const machines = machinesOf(sessions, agents);
+  const there = onMachine(sessions, machine, machines);
+  const shown = filter.trim() === "" ? there : there.filter((session) => matches(session, filter.trim()));
   return html`<nav class="list" aria-label="Sessions">
     <header class="list-head">
       <h1>Sessions</h1>
@@ -22,6 +26,7 @@ export function SessionList({ sessions, listed, agents, currentId, info, connect
       <${Icon} name="search" />
       <input type="search" placeholder="Filter" aria-label="Filter sessions" value=${filter} onInput=${(event) => setFilter(event.target.value)} />
     </div>`}
+    <${MachineSwitch} machines=${machines} choice=${machine} onChoice=${onMachineChoice} now=${now} />
     <div class="list-rows">
       ${grouped(shown).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
         <h2>${group.name}</h2>
@@ -29,7 +34,7 @@ export function SessionList({ sessions, listed, agents, currentId, info, connect
           <${SessionRow} session=${session} agents=${agents} isCurrent=${session.id === currentId} now=${now} />
         </li>`)}</ul>
       </section>`)}
-      ${listed && shown.length === 0 && html`<${Empty} filter=${filter} onNew=${onNew} />`}
+      ${listed && shown.length === 0 && html`<${Empty} filter=${filter} elsewhere=${sessions.length > there.length} onNew=${onNew} />`}
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
       </button>
@@ -48,18 +53,18 @@ export function SessionList({ sessions, listed, agents, currentId, info, connect
 class SessionRow extends Pure {
   render({ session, agents, isCurrent, now }) {
     const status = statusOf(session);
-    const agent = agents.find(({ name }) => name === session.agentType);
     const age = ageText(session.updatedAt ?? session.createdAt, now);
     return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : undefined}>
       <span class="session-title">${titleOf(session)}</span>
-      <span class="session-facts">${[age, visible(agent?.title ?? session.agentType), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
+      <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
       ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text}</span>`}
     </a>`;
   }
 }
 
-function Empty({ filter, onNew }) {
+function Empty({ filter, elsewhere, onNew }) {
   if (filter) return html`<p class="empty">No session matches “${filter}”.</p>`;
+  if (elsewhere) return html`<p class="empty">No sessions on this machine. Choose another one above.</p>`;
   return html`<p class="empty">No sessions yet. ${onNew ? "Start one here, or in an editor." : "They appear here when they begin."}</p>`;
 }
 

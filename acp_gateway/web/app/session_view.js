@@ -22,7 +22,7 @@ const LAST_WORDS = 400;
 
 export function SessionView({ state, store, route, onBack, onShare, onDelete }) {
   const { current, connection, info, agents } = state;
-  const session = current.session ?? { id: current.id, title: current.transcript.title, waiting: [], clients: [], mayControl: false };
+  const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const actions = {
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),

@@ -20,13 +20,16 @@ import { timeOf } from "./format.js";
  * @property {{identity: string, role: string, presence: string, since: string|null, via: string, you: boolean}[]} [clients]
  * @property {boolean} [mayControl]
  * @property {null|"cut"|"removed"} [history]
+ * @property {string|null} [machine] - the node that it is on, null for this machine.
+ * @property {string} [unreachableSince] - only while that node is away.
  */
 
 /**
- * Tells whether a session waits for a person's decision.
+ * Tells whether a session waits for a person's decision, and can get one.
  * @param {Session} session
  */
 export function needsYou(session) {
+  if (session.unreachableSince) return false;
   return session.status === "waiting" || (session.waiting ?? []).length > 0;
 }
 

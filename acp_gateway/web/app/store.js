@@ -12,7 +12,8 @@ import { orderOf } from "./sessions.js";
  * @typedef {import("./rpc.js").ConnectionState} ConnectionState
  * @typedef {import("./current.js").Current} Current
  * @typedef {{id: number, kind: "info"|"error", text: string, at: number, sessionId: string|null}} Toast
- * @typedef {{name: string, title: string, default: boolean, workspaces: {name: string, path: string}[]}} Agent
+ * @typedef {{name: string, title: string, default: boolean, workspaces: {name: string|null, path: string}[],
+ *   machine?: string|null, unreachableSince?: string|null}} Agent
  * @typedef {{name: string, version: string, identity: string, role: "controller"|"observer", guest: boolean,
  *   session: string|null, mayShare: boolean}} Info
  * @typedef {object} State
@@ -118,6 +119,12 @@ export function createStore({
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
   };
 
+  /** Fetches the agents again, which change with the nodes. */
+  const refreshAgents = async () => {
+    const answer = await rpc.request("agents/list", {}, { quiet: true }).catch(() => null);
+    if (answer !== null) set({ agents: answer.agents ?? [] });
+  };
+
   const onState = (/** @type {ConnectionState} */ connection) => {
     const before = state.connection.phase;
     set({ connection });
@@ -149,6 +156,7 @@ export function createStore({
     onState,
     onNotification,
     refresh,
+    refreshAgents,
     toast,
 
     /**

@@ -23,6 +23,7 @@ export function needsYou(session) {
 /** The state of a session in a word or two, and its name for the style sheet. */
 export function statusOf(session) {
   const count = session.waiting?.length ?? 0;
+  if (session.unreachableSince) return { name: "away", text: "Away" };
   if (needsYou(session)) return { name: "waiting", text: count > 1 ? `${count} questions` : "Needs you" };
   if (waits(session)) return { name: "running", text: "Waits for a decision" };
   if (session.turn || session.status === "running") return { name: "running", text: "Working" };

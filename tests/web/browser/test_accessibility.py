@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE, WIDE, Opens
-from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, shop
+from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, fleet, shop
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
 FINDINGS = """async () => {
@@ -90,6 +90,19 @@ STATES: list[State] = [
     looking_on,
     signed_out,
 ]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, WIDE], ids=["phone", "wide"])
+@pytest.mark.parametrize("path", ["", "#/s/gpu2%2F1", "#/new/gpu1%2Fopencode"], ids=["list", "session", "new"])
+def test_axe_finds_nothing_where_there_are_machines(
+    open_page: Opens, path: str, size: tuple[int, int], *, dark: bool
+) -> None:
+    page, _ = open_page(fleet(), path, size=size, touch=size == PHONE, dark=dark)
+    places = {"": ".machines", "#/s/gpu2%2F1": ".head .machine", "#/new/gpu1%2Fopencode": "dialog .choice-list"}
+    expect(page.locator(places[path]).first).to_be_visible()
+    page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
+    assert page.evaluate(FINDINGS) == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

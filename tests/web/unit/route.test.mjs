@@ -57,3 +57,12 @@ test("any id survives a fragment, and a code is never part of one", () => {
   assert.equal(makeRoute(), "#/");
   assert.equal(makeRoute({ sessionId: "s", requestId: 0 }), "#/s/s/r/0");
 });
+
+test("a session of a node, and an id with any characters, is one part of the address", () => {
+  for (const sessionId of ["gpu1/7f3a9c", "gpu1/a/b", "gpu1/%2F", "100%", "#/s/x", "gpu1/r/1", "gpü/✓ ?&", "a\\b"]) {
+    const hash = makeRoute({ sessionId, requestId: "r/1" });
+    assert.equal(hash.split("/").length, 5);
+    assert.deepEqual(parseRoute(hash), { code: null, sessionId, requestId: "r/1", agent: null });
+    assert.equal(parseRoute(`#acpgwp_x${makeRoute({ sessionId }).slice(1)}`).sessionId, sessionId);
+  }
+});

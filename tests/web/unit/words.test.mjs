@@ -77,3 +77,10 @@ test("a filter wants every word, in any place and case", () => {
   assert.equal(matches(one, "shop fix"), true);
   assert.equal(matches(one, "total opencode"), false);
 });
+
+test("a session whose machine is away needs nobody, as nobody can decide", () => {
+  const away = session({ waiting: [{}], unreachableSince: "2026-11-23T17:00:00Z" });
+  assert.equal(needsYou(away), false);
+  assert.deepEqual(statusOf(away), { name: "away", text: "Away" });
+  assert.deepEqual(grouped([away]).map(({ name }) => name), ["Live"]);
+});
