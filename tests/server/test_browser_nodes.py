@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import trio
 
+from acp_gateway.client.dialing import dial
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.gateway.access import Access
@@ -16,9 +17,12 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.node_sessions import NodeSessions
 from acp_gateway.protocol import jsonrpc
-from tests.doubles import ServingAgents
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.transports.websocket import Timing
+from tests.doubles import Editor, ServingAgents
 from tests.gateway.test_node_sessions import session
 from tests.server.bridging import TEXT, Bench, Page, running, says, section, texts
+from tests.server.machines import control, save_token, two_nodes_and_a_front
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -189,3 +193,49 @@ async def test_who_is_bound_to_a_session_of_a_node_sees_that_alone(
                 assert (await page.error("session/get", sessionId=other))[0] == jsonrpc.INVALID_PARAMS
         link = (await own.result("session/share", sessionId="gpu1/2"))["link"]
         assert link.endswith("/s/gpu1%2F2")
+
+
+async def asked(end: Editor, method: str, **params: Any) -> Any:
+    """The result of a request, whatever comes before it."""
+    await end.send(id=method, method=method, params=params)
+    while (message := await end.receive()).get("id") != method:
+        pass
+    return message["result"]
+
+
+async def ws(url: str, token: Path) -> Editor:
+    """A connection to `/ws` of a gateway."""
+    return Editor(await dial(control(url.replace("/acp", "/ws"), token, control=False), Timing()))
+
+
+async def test_a_page_at_the_door_joins_a_session_that_was_begun_at_its_node(tmp_path: Path) -> None:
+    token = save_token(tmp_path / "front", "token")
+    async with two_nodes_and_a_front(tmp_path) as (_, websocket):
+        node_url = (tmp_path / "gpu2" / "url").read_text()
+        there = Editor(
+            await dial(control(node_url, tmp_path / "gpu2" / "node.token", agent="memory", control=False), Timing())
+        )
+        await there.initialize()
+        session_id = (await asked(there, "session/new", cwd="/", mcpServers=[]))["sessionId"]
+        prompt = [{"type": "text", "text": "said at the node"}]
+        await asked(there, "session/prompt", sessionId=session_id, prompt=prompt)
+        name = f"gpu2/{session_id}"
+        page = await ws(websocket, token)
+        (listed,) = (await asked(page, "session/list"))["sessions"]
+        assert (listed["id"], listed["machine"], listed["live"]) == (name, "gpu2", True)
+        got = await asked(page, "session/get", sessionId=name)
+        assert "said at the node" in str(got["updates"])
+        prompt = [{"type": "text", "text": "said at the door"}]
+        assert await asked(page, "session/prompt", sessionId=name, prompt=prompt)
+        while "said at the door" not in str(await there.receive()):
+            pass
+        link = (await asked(page, "session/share", sessionId=name))["link"]
+        assert link.endswith(f"/s/gpu2%2F{session_id}")
+        secret = TokenStore(tmp_path / "front").create_guest(name, role="observer", lifetime=None)[1]
+        (tmp_path / "front" / "guest").write_text(secret)
+        guest = await ws(websocket, tmp_path / "front" / "guest")
+        assert (await asked(guest, "gateway/info"))["session"] == name
+        got = await asked(guest, "session/get", sessionId=name)
+        assert "said at the node" in str(got["updates"])
+        for connection in (there, page, guest):
+            await connection.stream.aclose()
