@@ -59,7 +59,7 @@ class Scene:
         """The listener of a gateway with one agent where none are named."""
         return Listener(make_config(self._state_dir, agents=agents or {"fake": agent()}, **settings))
 
-    def door(self, *live: str) -> Listener:
+    def front(self, *live: str) -> Listener:
         """The listener of a gateway with the nodes `gpu1` and `gpu2`, and a session "1" of ann's at some agents."""
         node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
         config = make_config(self._state_dir, agents={"fake": agent()})
@@ -469,28 +469,28 @@ def test_a_browser_for_one_session_joins_it_alone_and_never_one_of_another_owner
 def test_of_equal_ids_a_guest_sees_only_the_session_of_the_machine_that_the_token_names(
     name: str, agent: str, scene: Scene
 ) -> None:
-    door = scene.door("gpu1/a", "fake", "gpu2/a")
+    front = scene.front("gpu1/a", "fake", "gpu2/a")
     guest = scene.guest(name)
     for session in (None, name, "1"):
-        grant = door.admit(guest, ConnectRequest(session=session))
+        grant = front.admit(guest, ConnectRequest(session=session))
         assert (grant.agent, grant.scope.only) == (agent, "1")
-        assert [it.agent for it in door.registry.live(grant.scope)] == [agent]
+        assert [it.agent for it in front.registry.live(grant.scope)] == [agent]
     for other in {"gpu1/1", "gpu2/1", "gpu1/2", "2"} - {name}:
         with pytest.raises(UnknownSession):
-            door.admit(guest, ConnectRequest(session=other))
+            front.admit(guest, ConnectRequest(session=other))
 
 
 @pytest.mark.parametrize(("name", "agent"), [("1", "fake"), ("gpu2/1", "gpu2/a")])
 def test_of_equal_ids_a_browser_that_is_bound_to_one_sees_no_other(name: str, agent: str, scene: Scene) -> None:
-    door = scene.door("gpu1/a", "fake", "gpu2/a")
+    front = scene.front("gpu1/a", "fake", "gpu2/a")
     for access, asked in ((replace(scene.access(), only=name), None), (scene.access(), name)):
-        grant = door.admit(access, ConnectRequest(session=asked, control=True))
-        assert [it.agent for it in door.registry.live(grant.scope)] == [agent]
+        grant = front.admit(access, ConnectRequest(session=asked, control=True))
+        assert [it.agent for it in front.registry.live(grant.scope)] == [agent]
 
 
 def test_a_session_of_a_node_is_found_without_its_machine_where_no_other_has_the_id(scene: Scene) -> None:
-    door = scene.door("gpu1/a")
-    assert door.admit(scene.guest("1"), ConnectRequest()).agent == "gpu1/a"
-    assert door.admit(scene.access(), ConnectRequest(session="1")).agent == "gpu1/a"
+    front = scene.front("gpu1/a")
+    assert front.admit(scene.guest("1"), ConnectRequest()).agent == "gpu1/a"
+    assert front.admit(scene.access(), ConnectRequest(session="1")).agent == "gpu1/a"
     with pytest.raises(UnknownSession):
-        door.admit(scene.guest("gpu2/1"), ConnectRequest())
+        front.admit(scene.guest("gpu2/1"), ConnectRequest())

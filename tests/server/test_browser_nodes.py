@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_bug_showed")
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 
 
-class Door:
+class Front:
     """A gateway with nodes whose lists a test writes."""
 
     def __init__(self, bench: Bench) -> None:
@@ -55,10 +55,10 @@ class Door:
 
 
 @asynccontextmanager
-async def door(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Door]:
+async def front(tmp_path: Path, spawner: Spawner) -> AsyncIterator[Front]:
     agents: Any = dict.fromkeys(("own", "gpu1/a", "gpu2/a"), section())
     async with running(tmp_path, spawner, **agents) as bench:
-        yield Door(bench)
+        yield Front(bench)
 
 
 async def listed(page: Page, **params: Any) -> dict[str, dict[str, Any]]:
@@ -72,7 +72,7 @@ async def test_the_list_has_the_sessions_of_all_nodes_once_each(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     loading_agents.session_id = "1"
-    async with door(tmp_path, spawner) as it:
+    async with front(tmp_path, spawner) as it:
         page = await it.bench.page(it.access)
         for agent, name in (("own", "1"), ("gpu1/a", "gpu1/1")):
             assert (await page.result("session/new", agentType=agent, cwd="/"))["sessionId"] == name
@@ -100,7 +100,7 @@ async def test_the_list_has_the_sessions_of_all_nodes_once_each(
 async def test_changes_at_nodes_are_told_to_pages_that_watch(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
-    async with door(tmp_path, spawner) as it:
+    async with front(tmp_path, spawner) as it:
         page, idle = await it.bench.page(it.access), await it.bench.page(it.access, "idle")
         it.lists("gpu1", session("1"), session("2"))
         assert len(await listed(page, watch=True)) == len(await listed(idle)) == 2
@@ -123,7 +123,7 @@ async def test_changes_at_nodes_are_told_to_pages_that_watch(
 async def test_a_session_that_only_its_node_knew_is_opened_through_the_gateway(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
-    async with door(tmp_path, spawner) as it:
+    async with front(tmp_path, spawner) as it:
         it.lists("gpu1", session("x/y", title="there", cwd="/w"))
         it.lists("gpu2", session("x/y"))
         page = await it.bench.page(it.access)
@@ -147,7 +147,7 @@ async def test_a_session_that_only_its_node_knew_is_opened_through_the_gateway(
 async def test_a_session_that_goes_on_only_at_its_node_is_shown_so_and_joined_again(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
-    async with door(tmp_path, spawner) as it:
+    async with front(tmp_path, spawner) as it:
         page = await it.bench.page(it.access)
         name = await page.new_session(agentType="gpu1/a", cwd="/")
         its_id = name.partition("/")[2]
@@ -173,7 +173,7 @@ async def test_who_is_bound_to_a_session_of_a_node_sees_that_alone(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     loading_agents.session_id = "1"
-    async with door(tmp_path, spawner) as it:
+    async with front(tmp_path, spawner) as it:
         for node in ("gpu1", "gpu2"):
             it.lists(node, session("1"), session("2"))
         own = await it.bench.page(it.access)
@@ -208,7 +208,7 @@ async def ws(url: str, token: Path) -> Editor:
     return Editor(await dial(control(url.replace("/acp", "/ws"), token, control=False), Timing()))
 
 
-async def test_a_page_at_the_door_joins_a_session_that_was_begun_at_its_node(tmp_path: Path) -> None:
+async def test_a_page_at_the_front_joins_a_session_that_was_begun_at_its_node(tmp_path: Path) -> None:
     token = save_token(tmp_path / "front", "token")
     async with two_nodes_and_a_front(tmp_path) as (_, websocket):
         node_url = (tmp_path / "gpu2" / "url").read_text()
@@ -225,9 +225,9 @@ async def test_a_page_at_the_door_joins_a_session_that_was_begun_at_its_node(tmp
         assert (listed["id"], listed["machine"], listed["live"]) == (name, "gpu2", True)
         got = await asked(page, "session/get", sessionId=name)
         assert "said at the node" in str(got["updates"])
-        prompt = [{"type": "text", "text": "said at the door"}]
+        prompt = [{"type": "text", "text": "said at the front"}]
         assert await asked(page, "session/prompt", sessionId=name, prompt=prompt)
-        while "said at the door" not in str(await there.receive()):
+        while "said at the front" not in str(await there.receive()):
             pass
         link = (await asked(page, "session/share", sessionId=name))["link"]
         assert link.endswith(f"/s/gpu2%2F{session_id}")
