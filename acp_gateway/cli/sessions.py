@@ -2,7 +2,7 @@
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -30,7 +30,21 @@ if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
 
 
+class _SessionsCommand(click.Command):
+    """The command `sessions TARGET`, which is `sessions adopt` with that word in the place of a target."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == ["adopt"]:
+            from acp_gateway.cli.adopt import adopt
+
+            return adopt.make_context(f"{info_name} adopt", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
 @click.command(
+    cls=_SessionsCommand,
     epilog=examples(
         "acp-gateway sessions                           on the gateway's machine",
         "acp-gateway sessions box",
@@ -69,6 +83,8 @@ def sessions(
     Without TARGET, on the gateway's machine, list those of its own user; elsewhere, those of the only host of
     hosts.toml. `connect TARGET --attach ID` joins one. If it
     is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
+
+    In a cluster, `sessions adopt` opens a session of a node that is away on another one.
     """
     from dataclasses import replace
     from datetime import UTC, datetime

@@ -124,6 +124,10 @@ class Registry:
         of_each = self._live.values() if owner is None else [self._live.get(owner, {})]
         return sum(len(session.queue) for sessions in of_each for session in sessions)
 
+    def by_id(self, session_id: str) -> list[Session]:
+        """Return the sessions of that id, of all owners and agents."""
+        return list(self._by_id.get(session_id, ()))
+
     def find(self, scope: SessionScope, agent: str, session_id: str) -> Session | None:
         """Return the session of that id in this scope, a live one first.
 

@@ -49,7 +49,7 @@ class Authorizer:
         """Adds the sessions of nodes to a list; None without any."""
         self.node_sessions: NodeSessions | None = None
         """The sessions of nodes; None without any."""
-        self._own_id = own_id
+        self.own_id = own_id
         self._registry = registry
         self._storage = storage
 
@@ -62,12 +62,14 @@ class Authorizer:
         token, bound = access.token, access.session or access.only
         if access.role == "metrics":
             raise Forbidden("this token is for reading metrics and nothing else")
-        check_path(connect_request.passed, self._own_id)
+        check_path(connect_request.passed, self.own_id)
         name, machine, asked = connect_request.session, None, None
         if self.directory is not None:
             if bound is not None:
                 machine, bound = self._split(bound)
             if name is not None:
+                name = self._place_of(name)
+                connect_request = replace(connect_request, session=name)
                 asked = self._split(name)[0]
                 connect_request = self._find_node(access, connect_request, name, bound)
         if token is not None:
@@ -106,6 +108,20 @@ class Authorizer:
         if connect_request.passed and agent and agent not in self.config.agents:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
         return Grant(access, connect_request, agent, self._at(agent, scope), role)
+
+    def _place_of(self, name: str) -> str:
+        """Return the name of a session of the cluster as it is here, where another node has adopted it."""
+        assert self.directory is not None, "the caller has nodes"
+        home, _, real_id = name.partition("/")
+        if not real_id:
+            return name
+        here = [it for it in self._registry.by_id(real_id) if home == (it.home or self._registry.node)]
+        if any(session.moved is None for session in here):
+            return real_id
+        adopter = self.directory.adopter_of(home, real_id)
+        if adopter is not None:
+            return f"{adopter}/{real_id}"
+        return real_id if here else name
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None

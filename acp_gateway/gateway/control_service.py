@@ -50,4 +50,6 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         gateway.admissions.merge_nodes,
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
+        may_adopt=grant.access.is_own_user or grant.access.is_node,
+        adopt=gateway.adopt_session,
     )

@@ -22,7 +22,7 @@ from acp_gateway.gateway.agent_runner import AgentRunner
 from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import Operations
+from acp_gateway.gateway.control_channel import AdoptSession, Operations
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
@@ -135,6 +135,8 @@ class Gateway:
         )
         self.operations: Operations | None = None
         """Requests of the gateway's own user; set by the program around it."""
+        self.adopt_session: AdoptSession | None = None
+        """Adopts sessions of other nodes of the cluster; set by the program around it."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.

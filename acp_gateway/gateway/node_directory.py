@@ -282,6 +282,17 @@ class NodeDirectory:
         parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
 
+    def adopter_of(self, home: str, session_id: str) -> str | None:
+        """Return the node that has adopted a session of the node `home`; None if none has told so."""
+        return next(
+            (
+                node.name
+                for node in self.nodes.values()
+                if any(it["sessionId"] == session_id and it.get("home") == home for it in node.sessions)
+            ),
+            None,
+        )
+
     def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
         """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.
 

@@ -35,6 +35,7 @@ from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.adoption import Adoption
 from acp_gateway.server.node_set import NodeSet
 
 log = logging.getLogger(__name__)
@@ -194,6 +195,7 @@ class ClusterNode:
         member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
         member.listeners += [fence.note, tokens.note]
         _tell_of(member, gateway)
+        gateway.adopt_session = Adoption(gateway, store, name, nodes, writer).adopt
         nursery.start_soon(fence.run)
         nursery.start_soon(tokens.run)
         nursery.start_soon(writer.run)

@@ -1,0 +1,122 @@
+"""Sessions that a node of a cluster adopts."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.client.control import request
+from acp_gateway.client.dialing import dial
+from acp_gateway.errors import GatewayError
+from acp_gateway.protocol.methods import ADOPT
+from acp_gateway.transports.websocket import Timing
+from tests.cluster.memory_store import MemoryDirectory
+from tests.doubles import Editor
+from tests.server.machines import control, node_config, until_agents
+from tests.server.serving import serving
+from tests.server.test_cluster import directory, member_config, two_nodes, until
+
+__all__ = ["directory"]
+
+
+async def adopt(url: str, session: str, **params: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = await request(control(url), ADOPT, {"session": session, **params}, time_limit=30)
+    return answer
+
+
+async def open_session(url: str, agent: str = "memory") -> tuple[Editor, str]:
+    """An editor with a session of a node; its id there."""
+    editor = Editor(await dial(control(url, agent=agent, control=False), Timing()))
+    await editor.initialize()
+    opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+    return editor, opened["result"]["sessionId"]
+
+
+def copy_files(folder: Path, session: str) -> None:
+    """Have the agent on gpu2 find a session of gpu1."""
+    name = f"{session}.session"
+    (folder / "gpu2" / "sessions").mkdir(exist_ok=True)
+    shutil.copy(folder / "gpu1" / "sessions" / name, folder / "gpu2" / "sessions" / name)
+
+
+async def test_session_of_a_node_that_has_stopped_is_adopted_by_another_one(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    async with serving(member_config(tmp_path, "gpu2")) as (_, url):
+        async with serving(member_config(tmp_path, "gpu1")) as (_, other):
+            await until_agents(url, "gpu1/memory")
+            editor, session = await open_session(other)
+            key = f"gpu1/{session}"
+            await until(lambda: key in directory.sessions)
+            await editor.stream.aclose()
+        before = directory.sessions[key].epoch
+        copy_files(tmp_path, session)
+        assert await adopt(url, key) == {"sessionId": key, "node": "gpu2", "agent": "memory", "before": "gpu1"}
+        assert directory.sessions[key].node == "gpu2"
+        assert directory.sessions[key].epoch > before
+        for name in (key, session):
+            joined = Editor(await dial(control(url, session=name, control=False), Timing()))
+            await joined.initialize()
+            answer = await joined.request("session/new", {"cwd": "/", "mcpServers": []})
+            assert answer["result"]["sessionId"] == session
+            await joined.stream.aclose()
+        # The node that had it comes back, and refuses to open it.
+        async with serving(member_config(tmp_path, "gpu1")) as (_, other):
+            editor = Editor(await dial(control(other, agent="memory", control=False), Timing()))
+            await editor.initialize()
+            await editor.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
+            while True:
+                answer = await editor.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
+                if "error" in answer:
+                    break
+            assert answer["error"]["message"] == (f"the session lives on gpu2: acp-gateway connect HOST --attach {key}")
+            assert directory.sessions[key].node == "gpu2"
+            await editor.stream.aclose()
+
+
+async def test_session_of_a_node_that_is_there_is_adopted_by_force_only(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    async with two_nodes(tmp_path) as (gpu1, gpu2):
+        editor, session = await open_session(gpu1)
+        key = f"gpu1/{session}"
+        await until(lambda: key in directory.sessions)
+        copy_files(tmp_path, session)
+        with pytest.raises(GatewayError, match=f"the node gpu1 is there, and has the session {key}"):
+            await adopt(gpu2, key)
+        # Asked at the one, done by the other.
+        assert (await adopt(gpu1, key, node="gpu2", force=True))["node"] == "gpu2"
+        line = await editor.receive()
+        assert "the session lives on gpu2" in str(line["params"]["update"])
+        answer = await editor.request("session/prompt", {"sessionId": session, "prompt": []})
+        assert "lives on gpu2" in answer["error"]["message"]
+        await editor.stream.aclose()
+
+
+async def test_session_that_the_agent_cannot_open_is_given_back(directory: MemoryDirectory, tmp_path: Path) -> None:
+    async with serving(member_config(tmp_path, "gpu2")) as (_, url):
+        async with serving(member_config(tmp_path, "gpu1")) as (_, other):
+            await until_agents(url, "gpu1/memory")
+            editor, session = await open_session(other)
+            key = f"gpu1/{session}"
+            await until(lambda: key in directory.sessions)
+            await editor.stream.aclose()
+        with pytest.raises(GatewayError, match="memory on gpu2 can't open the session, it was given back"):
+            await adopt(url, key)
+        assert directory.sessions[key].node == "gpu1"
+        with pytest.raises(GatewayError, match="there is no node gpu9; there are: gpu1, gpu2"):
+            await adopt(url, key, node="gpu9")
+        with pytest.raises(GatewayError, match="the directory has no session gpu1/other"):
+            await adopt(url, "gpu1/other")
+        with pytest.raises(GatewayError, match="the node gpu2 has no agent other: name one with --agent"):
+            await adopt(url, key, agent="other")
+
+
+async def test_gateway_without_a_cluster_adopts_nothing(tmp_path: Path) -> None:
+    config = node_config(tmp_path / "alone")
+    own = replace(config.listen[0], url=f"unix://{tmp_path}/alone.sock", peer_uid=True)
+    async with serving(replace(config, listen=(own,))) as (url,):
+        with pytest.raises(GatewayError, match="is in no cluster"):
+            await adopt(url, "gpu1/s")
