@@ -24,21 +24,38 @@ def ordered(sessions: Iterable[Session]) -> list[Session]:
 
 
 def session_line(session: Session, *, is_open: bool = False) -> Line:
-    """Return a session as a line: its state, its title, its agent and its folder. `is_open` marks one that is shown."""
+    """Return a session as a line: its state, machine, title, agent and folder. `is_open` marks one that is shown.
+
+    The machine is that of a node, with "away" while that can't be reached.
+    """
     title = one_line(text_of(session.get("title"))) or "(no title)"
     folder = one_line(text_of(session.get("cwd")).rstrip("/").rpartition("/")[2])
-    about = " ".join(filter(None, (one_line(text_of(session.get("agent"))), folder)))
-    return [_state(session), Span(f" {title}", Style.TOOL if is_open else Style.PLAIN), Span(f"  {about}", Style.DIM)]
+    machine, _, agent = one_line(text_of(session.get("agent"))).rpartition("/")
+    about = " ".join(filter(None, (agent, folder)))
+    place = " ".join(filter(None, (machine, "away" if _is_away(session) else "")))
+    return [
+        _state(session),
+        *([Span(f" {place}:", Style.DIM)] if place else []),
+        Span(f" {title}", Style.TOOL if is_open else Style.PLAIN),
+        Span(f"  {about}", Style.DIM),
+    ]
+
+
+def _is_away(session: Session) -> bool:
+    """Return True if the session's machine can't be reached: then nobody can answer its questions."""
+    return bool(session.get("unreachableSince"))
 
 
 def _rank(session: Session) -> int:
     """Return 0 for a session with open questions, 1 for another live one, 2 for one that is not live."""
     if session.get("live") is False:
         return 2
-    return 0 if list_of(session.get("waiting")) else 1
+    return 0 if list_of(session.get("waiting")) and not _is_away(session) else 1
 
 
 def _state(session: Session) -> Span:
+    if _is_away(session):
+        return Span("◌", Style.DIM)
     if _rank(session) == 1 and session.get("turn") is True:
         return Span("◐", Style.RUNNING)
     return (Span("?", Style.QUESTION), Span("●", Style.GOOD), Span("○", Style.DIM))[_rank(session)]

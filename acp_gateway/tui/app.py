@@ -246,12 +246,11 @@ class Chat:
     def create(self, agent: str, cwd: str) -> None:
         """Open a new session."""
         self._close_dialog()
-        self._add("", cwd, lambda: self._gateway.open(agent))
+        self._add("", cwd, lambda: self._gateway.open(agent), agent.rpartition("/")[0])
 
-    def _add(self, session: str, cwd: str, destination: Callable[[], Destination]) -> None:
-        opened = OpenSession(
-            session, cwd, destination, self._gateway.settings, self._update, lines=self._lines, size=self._size
-        )
+    def _add(self, session: str, cwd: str, destination: Callable[[], Destination], machine: str = "") -> None:
+        settings, limits = self._gateway.settings, {"lines": self._lines, "size": self._size}
+        opened = OpenSession(session, cwd, destination, settings, self._update, **limits, machine=machine)
         opened.when_open = self._feed.refresh
         self._show(opened)
         self._spawn(opened)

@@ -33,6 +33,7 @@ class OpenSession:
         settings: makes the settings of the link.
         changed: called after each change of what is shown.
         lines, size: lines of a diff that are shown, and characters of the transcript that are kept, at most.
+        machine: the node of a new session; empty for the gateway's own machine.
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class OpenSession:
         *,
         lines: int,
         size: int,
+        machine: str = "",
     ) -> None:
         self.was_joined = bool(session)
         """True for a session that was not opened here."""
         self.when_open: Callable[[], object] = lambda: None
         """Called when the session is open."""
+        self._joined, self._machine = session, machine
         self._scope = trio.CancelScope()
         self._dialogue = Dialogue(PROGRAM, cwd=cwd, session=session)
         self._link = SessionLink(self._dialogue, destination, settings(self._link_changed))
@@ -64,8 +67,14 @@ class OpenSession:
 
     @property
     def session(self) -> str:
-        """The id of the session; empty until a new one is open."""
-        return self._dialogue.session
+        """The id of the session in the gateway's list, `NODE/ID` for one of a node; empty until a new one is open.
+
+        Within its link it has no node: another machine may have a session of the same id.
+        """
+        if self._joined:
+            return self._joined
+        its_id = self._dialogue.session
+        return f"{self._machine}/{its_id}" if self._machine and its_id else its_id
 
     @property
     def state(self) -> str:

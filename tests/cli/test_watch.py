@@ -57,6 +57,22 @@ def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (heads[:2], [row[:2] for row in rows]) == (("", "ID"), [("1", "s"), ("2", "t")])
 
 
+def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("click.prompt", lambda *_, **__: 1)
+    printed: list[Any] = []
+    monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
+    away = session("gpu2/s", agent="gpu2/demo", unreachableSince="2026-11-23T17:00:00Z")
+    assert choose(monkeypatch, session("gpu1/s", agent="gpu1/demo"), away) == "gpu1/s"
+    ((heads, rows),) = printed
+    live = heads.index("LIVE")
+    assert [(row[1], row[2], row[live]) for row in rows] == [
+        ("gpu1/s", "gpu1/demo", "yes"),
+        ("gpu2/s", "gpu2/demo", "away"),
+    ]
+
+
 class Terminal:
     def isatty(self) -> bool:
         return True

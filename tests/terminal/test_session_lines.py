@@ -14,6 +14,9 @@ def session(name: str, **members: object) -> dict[str, Any]:
     return described | {"turn": False, "waiting": []} | members
 
 
+AWAY = {"unreachableSince": "2026-11-23T17:00:00Z"}
+
+
 def test_sessions_with_questions_come_first_then_live_ones_then_the_latest() -> None:
     sessions = [
         session("past-1", live=False),
@@ -21,9 +24,10 @@ def test_sessions_with_questions_come_first_then_live_ones_then_the_latest() -> 
         session("live-1"),
         session("asks", waiting=[{}]),
         session("live-2", turn=True),
+        session("away", waiting=[{}], **AWAY),
         session("?", cwd=None, waiting=[{}]),
     ]
-    assert [one["sessionId"] for one in ordered(sessions)] == ["asks", "live-2", "live-1", "past-2", "past-1"]
+    assert [one["sessionId"] for one in ordered(sessions)] == ["asks", "away", "live-2", "live-1", "past-2", "past-1"]
 
 
 def test_each_session_that_can_be_joined_is_listed_once() -> None:
@@ -39,6 +43,9 @@ def test_each_session_that_can_be_joined_is_listed_once() -> None:
         ({}, "● Title s  demo shop\n"),
         ({"live": False, "cwd": None}, "○ Title s  demo\n"),
         ({"title": None, "cwd": "/"}, "● (no title)  demo\n"),
+        ({"agent": "gpu1/demo"}, "● gpu1: Title s  demo shop\n"),
+        ({"agent": "gpu1/demo", "live": False}, "○ gpu1: Title s  demo shop\n"),
+        ({"agent": "gpu1/demo", "turn": True, **AWAY}, "◌ gpu1 away: Title s  demo shop\n"),
     ],
 )
 def test_a_session_is_a_line_with_its_state(members: dict[str, Any], line: str) -> None:

@@ -135,6 +135,24 @@ async def test_a_session_that_is_open_is_shown_again_without_another_connection(
         assert one.opened == ["join s", "join t"]
 
 
+async def test_equal_ids_of_two_machines_are_two_sessions(autojump_clock: MockClock) -> None:
+    async with scene() as it:
+        away = {"agent": "gpu2/demo", "unreachableSince": "2026-11-23T17:00:00Z"}
+        it.list(session("s"), session("gpu1/s", agent="gpu1/demo"), session("gpu2/s", **away))
+        assert it.shows("● gpu1: Title gpu1/s")
+        assert it.shows("◌ gpu2 away: Title gpu2/s")
+        for name in ("gpu1/s", "s", "gpu1/s"):
+            it.chat.open(name)
+            await wait_all_tasks_blocked()
+            assert it.chat._described(it.chat._shown)["sessionId"] == name
+        assert it.opened == ["join gpu1/s", "join s"]
+        it.chat.create("gpu2/demo", "/")
+        await wait_all_tasks_blocked()
+        assert it.chat._described(it.chat._shown)["sessionId"] == "gpu2/s"
+        it.chat.open("s")
+        assert it.opened == ["join gpu1/s", "join s", "new gpu2/demo"]
+
+
 async def test_the_session_not_shown_for_the_longest_time_is_left(autojump_clock: MockClock) -> None:
     async with scene() as one:
         one.gateway.answers["session/new"] = lambda _: None
