@@ -1,0 +1,258 @@
+"""Lives of a cluster: nodes that open, pause, wake, end and adopt, and a directory that is lost and emptied.
+
+The parts are those of a node: `SessionWriter`, `Fence` and `Lease`, over a directory in memory. Agents and clients are
+left out: a session is live or not, and a prompt is accepted or not.
+"""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import trio
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from acp_gateway.cluster.fencing import Fence
+from acp_gateway.cluster.lease import Lease
+from acp_gateway.cluster.records import SessionRecord
+from acp_gateway.cluster.session_writer import SessionWriter
+from acp_gateway.cluster.store import ClusterLost
+from acp_gateway.core.archive import NO_ARCHIVE
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Session
+from acp_gateway.gateway.session_changes import SessionChanges
+from tests.cluster.memory_store import MemoryDirectory
+from tests.core.registered import AgentDouble
+from tests.fuzz.effort import effort
+
+TTL = 15.0
+NAMES = ("a", "b", "c")
+
+names = st.sampled_from(NAMES)
+homes = st.sampled_from(NAMES[:2])
+"""Nodes that have a session of their own, `s`."""
+
+
+class Node:
+    """One node; `boot` begins its next process."""
+
+    def __init__(self, name: str, directory: MemoryDirectory, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.store = directory.store(name)
+        self.clock = clock
+        self.sessions: dict[str, Session] = {}
+        """Sessions that it knows, by key: what is on its disk."""
+        self.paused = False
+        self.boot()
+
+    def boot(self) -> None:
+        self.alive, self.paused = True, False
+        for session in self.sessions.values():
+            session.agent_handle = None
+        self.lease = Lease(TTL)
+        changes = SessionChanges(NO_ARCHIVE)
+        self.writer = SessionWriter(self.store, self.name, changes, self.all, lambda: True)
+        self.fence = Fence(
+            self.store, self.name, self.lease, self.writer, self.all, self.stop, lambda: True, lambda: (self.clock(),)
+        )
+        self.writer.refused = self.fence.refused
+
+    def all(self) -> list[Session]:
+        return list(self.sessions.values())
+
+    def stop(self, session: Session, node: str) -> None:
+        session.moved, session.agent_handle = node, None
+
+    @property
+    def runs(self) -> bool:
+        return self.alive and not self.paused
+
+    def session(self, key: str) -> Session:
+        if key not in self.sessions:
+            home, _, name = key.partition("/")
+            session = self.sessions[key] = Session("agent", name, "me", Journal(1000))
+            session.home = None if home == self.name else home
+        return self.sessions[key]
+
+    async def open(self, key: str) -> bool:
+        session = self.session(key)
+        if session.moved is None:
+            session.agent_handle = AgentDouble()
+            await self.write()
+        return session.live
+
+    async def write(self) -> None:
+        await self.writer.renewed(True)
+        try:
+            await self.writer.flush()
+        except ClusterLost:
+            pass
+
+    async def adopt(self, key: str) -> bool:
+        record = await self.store.session(key)
+        if record is None or record.node == self.name:
+            return False
+        claim = await self.store.claim(SessionRecord(**_values(record, self.name)), adopt=True)
+        if claim.granted:
+            self.writer.epochs[key] = claim.epoch
+            session = self.session(key)
+            session.moved, session.agent_handle = None, AgentDouble()
+        return claim.granted
+
+    async def prompt(self, key: str) -> bool:
+        """Pass the gate with a prompt; return whether the agent gets it."""
+        wait = self.fence.gate()
+        if wait is not None:
+            await wait
+        return self.session(key).live
+
+
+def _values(record: SessionRecord, node: str) -> dict[str, Any]:
+    return {"key": record.key, "node": node, "agent": record.agent, "owner": record.owner, "epoch": record.epoch}
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    async def whole() -> Any:
+        return await work()
+
+    return trio.run(whole)
+
+
+class Cluster(RuleBasedStateMachine):
+    """A cluster of three nodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1000.0
+        self.directory = MemoryDirectory(lambda: self.now)
+        self.nodes = {name: Node(name, self.directory, lambda: self.now) for name in NAMES}
+        self.holders: dict[str, str] = {}
+        """The node that opened each session last by a person's decision, as far as the directory can know."""
+        self.opened: set[str] = set()
+        self.accepted: dict[tuple[str, int], str] = {}
+        """The node that has accepted prompts of each session in each epoch."""
+        self.highest: dict[str, int] = {}
+
+    def _node(self, name: str) -> Node | None:
+        node = self.nodes[name]
+        return node if node.runs else None
+
+    @rule(seconds=st.sampled_from((1, 5, TTL)))
+    def pass_time(self, seconds: float) -> None:
+        """Time passes; gateways that run look at the directory meanwhile."""
+        self.now += seconds
+        for node in self.nodes.values():
+            if node.runs:
+                self._renew(node)
+
+    def _renew(self, node: Node) -> None:
+        began = (self.now,)
+
+        async def renew() -> None:
+            try:
+                await node.fence.renewed(False)
+            except ClusterLost:
+                node.lease.failed(began, (self.now,))
+            else:
+                node.lease.looked(began)
+
+        run(renew)
+
+    @rule(name=homes)
+    def open(self, name: str) -> None:
+        """A client opens the session of its home node."""
+        node, key = self._node(name), f"{name}/s"
+        if node is not None and run(partial(node.open, key)):
+            self.opened.add(key)
+            if key in self.directory.sessions:
+                self.holders.setdefault(key, name)
+
+    @rule(name=names, home=homes)
+    def prompt(self, name: str, home: str) -> None:
+        """A client sends a prompt in a session."""
+        node, key = self._node(name), f"{home}/s"
+        if node is None:
+            return
+        asked = node.lease.lapsed((self.now,))
+        if not run(partial(node.prompt, key)):
+            return
+        epoch = node.writer.epochs.get(key)
+        if epoch is not None:
+            assert self.accepted.setdefault((key, epoch), name) == name
+        if asked and self.directory.reachable and key in self.directory.sessions:
+            record = self.directory.sessions[key]
+            assert record.node == name or record.epoch <= (epoch or 0), "a node that woke up has gone on"
+
+    @rule(name=names)
+    def write(self, name: str) -> None:
+        """A node writes all its sessions, as after the directory was emptied."""
+        node = self._node(name)
+        if node is None:
+            return
+        run(node.write)
+        for key in self.directory.sessions if self.directory.reachable else ():
+            self.holders.setdefault(key, self.directory.sessions[key].node)
+        if self.directory.reachable:
+            for key, session in node.sessions.items():
+                assert key in self.directory.sessions or not session.live, "a live session is not found"
+
+    @rule(name=names, home=homes)
+    @precondition(lambda self: self.directory.reachable)
+    def adopt(self, name: str, home: str) -> None:
+        """A person has a node adopt a session."""
+        node, key = self._node(name), f"{home}/s"
+        if node is not None and run(partial(node.adopt, key)):
+            self.holders[key] = name
+
+    @rule(name=names)
+    def pause(self, name: str) -> None:
+        self.nodes[name].paused = True
+
+    @rule(name=names, seconds=st.sampled_from((0, TTL)))
+    def wake(self, name: str, seconds: float) -> None:
+        self.now += seconds
+        self.nodes[name].paused = False
+
+    @rule(name=names)
+    def end(self, name: str) -> None:
+        """A node is killed."""
+        self.nodes[name].alive = False
+
+    @rule(name=names)
+    def restart(self, name: str) -> None:
+        self.nodes[name].boot()
+
+    @rule()
+    def lose(self) -> None:
+        self.directory.lose()
+
+    @rule()
+    def regain(self) -> None:
+        self.directory.reachable = True
+
+    @rule()
+    def empty(self) -> None:
+        """The directory is emptied: it knows of no decision any more."""
+        self.directory.empty()
+        self.holders.clear()
+        self.highest.clear()
+
+    @invariant()
+    def every_session_stays_with_the_node_that_adopted_it(self) -> None:
+        for key, holder in self.holders.items():
+            assert self.directory.sessions[key].node == holder
+
+    @invariant()
+    def epochs_never_fall(self) -> None:
+        for key, record in self.directory.sessions.items():
+            assert record.epoch >= self.highest.get(key, 0)
+            self.highest[key] = record.epoch
+
+    @invariant()
+    def nothing_is_listed_that_was_never_there(self) -> None:
+        known = {key for node in self.nodes.values() for key in node.sessions}
+        assert set(self.directory.sessions) <= known
+
+
+TestCluster = Cluster.TestCase
+TestCluster.settings = effort(50, steps=40)
