@@ -175,7 +175,7 @@ class FileTap:
         except tap.BadRequest as error:
             self._errors.append(tap.error(str(error)))
         else:
-            named = [tapped for tapped in self._tapped.values() if request.session in (None, tapped.session.id)]
+            named = [tapped for tapped in self._tapped.values() if request.session in (None, tapped.session.name)]
             if request.type == "set_stream_filter":
                 self._filter = request.session
             elif not named and request.session is not None:
@@ -234,7 +234,7 @@ class FileTap:
         """Return what tells a session from its beginning, behind the batch of this number."""
         options = self._options
         heat = HeatMap(options.files, options.context_turns, events.turns_before)
-        return SessionTap(session.agent, session.id, heat, seq + 1)
+        return SessionTap(session.agent, session.name, heat, seq + 1)
 
     async def _catch_up(self, tapped: _Tapped) -> None:
         """Take what a journal has, in steps between which other tasks get their turn."""
@@ -343,7 +343,7 @@ class FileTap:
         lines, size = list(self._errors), 0
         self._errors.clear()
         for session, tapped in list(self._tapped.items()):
-            if self._filter in (None, session.id) and (tapped.is_read or tapped.ended):
+            if self._filter in (None, session.name) and (tapped.is_read or tapped.ended):
                 told = tapped.tap.next(self._now())
                 lines += told
                 size += sum(map(len, told))
