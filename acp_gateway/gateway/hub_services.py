@@ -113,7 +113,7 @@ class GatewayServices:
         self._metrics.count_hook_event(event)
         session = event.session
         about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
-        about["link"] = self._link_to(session.id, event.details.get("requestId"))
+        about["link"] = self._link_to(session.name, event.details.get("requestId"))
         if event.name == "permission_waiting":
             about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._hooks.fire(event.name, about | event.details)

@@ -12,8 +12,11 @@ import trio
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.options import ListenSection
+from acp_gateway.core.output import HookEvent
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.node_sessions import NodeSessions
 from acp_gateway.protocol import jsonrpc
@@ -239,3 +242,21 @@ async def test_a_page_at_the_front_joins_a_session_that_was_begun_at_its_node(tm
         assert "said at the node" in str(got["updates"])
         for connection in (there, page, guest):
             await connection.stream.aclose()
+
+
+async def test_the_link_of_a_hook_leads_to_the_session_of_the_machine(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(Hooks, "fire", lambda *about: told.append(about[-1]))
+    async with front(tmp_path, spawner) as it:
+        services = it.bench.gateway.services
+        listener = ListenSection(url="ws://127.0.0.1:0", public_url="https://front.example")
+        services.config = replace(services.config, listen=(listener,))
+        page = await it.bench.page(it.access)
+        await page.new_session(agentType="gpu1/a", cwd="/")
+        (there,) = it.bench.gateway.registry
+        services.notify(HookEvent("turn_end", there, {}))
+    (about,) = told
+    assert (about["sessionId"], about["agent"]) == (there.id, "gpu1/a")
+    assert about["link"] == f"https://front.example/#/s/gpu1%2F{there.id}"
