@@ -256,7 +256,7 @@ async def test_the_link_of_a_hook_leads_to_the_session_of_the_machine(
         page = await it.bench.page(it.access)
         await page.new_session(agentType="gpu1/a", cwd="/")
         (there,) = it.bench.gateway.registry
-        services.notify(HookEvent("turn_end", there, {}))
+        services.notify(HookEvent("turn_end", there, {"seconds": 1.0}))
     (about,) = told
     assert (about["sessionId"], about["agent"]) == (there.id, "gpu1/a")
     assert about["link"] == f"https://front.example/#/s/gpu1%2F{there.id}"
