@@ -171,3 +171,12 @@ async def test_renewal_looks_at_all_sessions_after_the_directory_was_lost(scene:
     scene.up = False
     await scene.fence.renewed(False)
     assert scene.stopped == [("s", "gpu2")]
+
+
+async def test_session_that_moved_while_it_waited_to_be_written_is_not_written(scene: Scene) -> None:
+    scene.writer.epochs.clear()
+    await scene.writer.renewed(emptied=True)
+    scene.session.moved = "gpu2"
+    scene.directory.empty()
+    await scene.writer.flush()
+    assert scene.directory.sessions == {}
