@@ -47,7 +47,8 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         codes.make,
         lambda: describe_access(grant, gateway.config, gateway.admissions.names),
         gateway.operations if grant.access.is_own_user else None,
-        gateway.admissions.merge_nodes,
+        # Gateways that are nodes of each other would wait for each other's lists.
+        None if grant.connect_request.passed else gateway.admissions.merge_nodes,
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
         may_adopt=grant.access.is_own_user or grant.access.is_node,

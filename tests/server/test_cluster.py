@@ -106,6 +106,16 @@ async def test_each_node_of_a_cluster_leads_to_the_others(directory: MemoryDirec
         assert [(node["name"], node["up"], node["configured"]) for node in nodes] == [("gpu2", True, False)]
 
 
+async def test_nodes_of_each_other_list_sessions_without_waiting_for_each_other(
+    directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_watcher, "ANSWER_TIMEOUT", 3600)
+    async with two_nodes(tmp_path) as urls:
+        for url in urls:
+            # Raises after 30 seconds.
+            assert not (await listed(control(url))).sessions
+
+
 async def test_node_that_has_stopped_stays_known_with_its_sessions(directory: MemoryDirectory, tmp_path: Path) -> None:
     async with serving(member_config(tmp_path, "gpu1")) as (_, url):
         async with serving(member_config(tmp_path, "gpu2")) as (_, other):
