@@ -35,6 +35,7 @@ class Feed:
         self._handler = handler
         self.cancelled = False
         self.refreshed = 0
+        self._released = trio.Event()
         self.all.append(self)
 
     async def run(self) -> None:
@@ -42,9 +43,11 @@ class Feed:
             await trio.sleep_forever()
         finally:
             self.cancelled = True
+            self._released.set()
 
-    def refresh(self) -> None:
+    def refresh(self) -> trio.Event:
         self.refreshed += 1
+        return self._released
 
     def report(self, *agents: str) -> None:
         self._handler.receive(Overview(Listing([]), Rights(agents=agents)))
