@@ -1,6 +1,7 @@
 """The client's side of the WebSocket handshake: one upgrade request, and the stream after its response."""
 
 from collections.abc import Mapping
+from typing import Final
 
 import trio
 from websockets.client import ClientProtocol
@@ -20,6 +21,10 @@ from acp_gateway.transports.websocket import (
     library_log,
     send_all,
 )
+
+_SWITCHING: Final = b"HTTP/1.1 101"
+_END: Final = b"\r\n\r\n"
+"""The beginning of a response that has no body, and the end of its head."""
 
 
 class UpgradeRefused(ProtocolError):
@@ -60,20 +65,22 @@ async def connect_websocket(
     protocol.send_request(request)
     await send_all(stream, b"".join(protocol.data_to_send()))
     response: object = None
+    head, behind = b"", b""
     while response is None and protocol.handshake_exc is None:
         data = await stream.receive_some()
         if data:
-            protocol.receive_data(data)
+            head += data
+            if head.startswith(_SWITCHING):
+                # Frames after the response stay for the first `receive_batch`.
+                behind = head.partition(_END)[2]
+            protocol.receive_data(data[: len(data) - len(behind)])
         else:
             protocol.receive_eof()
-        # Frames after the response stay for the first `receive_batch`.
-        events = protocol.events_received()
-        if events:
-            response, *protocol.events = events
+        response = next(iter(protocol.events_received()), None)
     error = protocol.handshake_exc
     if error is None:
         assert isinstance(response, Response)
-        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()))
+        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
     if isinstance(error, InvalidStatus):
         refusal = next(iter(error.response.headers.get_all(REFUSAL_HEADER)), None)
         raise UpgradeRefused(error.response.status_code, _first_line(error.response, headers), refusal)
