@@ -42,7 +42,7 @@ def session_line(session: Session, *, is_open: bool = False) -> Line:
 
 
 def _is_away(session: Session) -> bool:
-    """Return True if the session's machine can't be reached: then nobody can answer its questions."""
+    """Return True if the session's machine can't be reached: its questions have to wait."""
     return bool(session.get("unreachableSince"))
 
 
