@@ -82,6 +82,8 @@ class Member:
         written again. They may raise `ClusterLost`."""
         self.listeners: list[Callable[[Change], None]] = []
         """Called with each change of another node."""
+        self.has_read = False
+        """True once the other nodes were read."""
         self._era: str | None = None
         self._refused = False
         self._wake = trio.Event()
@@ -157,6 +159,10 @@ class Member:
         await self._read_nodes()
 
     async def _read_nodes(self) -> None:
+        await self._update_nodes()
+        self.has_read = True
+
+    async def _update_nodes(self) -> None:
         present, former = await self.store.nodes(), await self.store.former_nodes()
         update = self.known.update(present, former, self._clock())
         for line in update.unusable:

@@ -130,7 +130,7 @@ class Authorizer:
 
         The agent is that of the session as it is known here, else, for an identity that is told the sessions there, as
         the node lists it.
-        Raises `UnknownSession` if there is none, and `Busy` if the node was not reached yet.
+        Raises `UnknownSession` if there is none, and `Busy` if the node was not reached or told of yet.
         """
         # Imported only where there are nodes.
         from acp_gateway.config.nodes import SEPARATOR, split_name
@@ -138,6 +138,8 @@ class Authorizer:
         assert self.directory is not None, "the caller has nodes"
         parts = split_name(session_id, self.config.nodes)
         if parts is None:
+            if bound is None and not self._registry.by_id(session_id):
+                self.directory.check_read(session_id)
             return connect_request
         node, real_id = parts
         known = SessionScope(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
@@ -210,13 +212,16 @@ class Authorizer:
     def _choose_agent(self, access: Access, name: str | None) -> str:
         """The agent that a connection asks for, or the default one.
 
-        Raises `UnknownAgent` if none has that name, and `Forbidden` if the token does not allow it.
+        Raises `UnknownAgent` if none has that name, `Forbidden` if the token does not allow it, and `Busy` if it may be
+        one of a node that is not known yet.
         """
         if name is None:
             name = self.config.default_agent
             if access.agents is not None and len(access.agents) == 1:
                 name = access.agents[0]
         if self.config.find_agent(name) is None:
+            if self.directory is not None:
+                self.directory.check_read(name)
             allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
             hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
             raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")

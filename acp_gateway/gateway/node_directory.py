@@ -4,7 +4,7 @@ A pure state: a watcher reports, with the time of each report; nothing here wait
 absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -122,6 +122,8 @@ class NodeDirectory:
         """The section in force of each node. It is the `nodes` of the gateway's `Config`, and changes with the nodes.
         """
         self.nodes: dict[str, Node] = {}
+        self.is_unread: Callable[[], bool] = lambda: False
+        """Returns True as long as further nodes may exist that nobody has told of since the start."""
         self.configure(nodes, now)
 
     @property
@@ -301,6 +303,11 @@ class NodeDirectory:
         there = self.nodes[node]
         found = {str(it["agent"]) for it in there.sessions if it["sessionId"] == session_id and there.has(it, owner)}
         return f"{node}{SEPARATOR}{found.pop()}" if len(found) == 1 else None
+
+    def check_read(self, name: str) -> None:
+        """Raise `Busy` if a name that is unknown here may be one of a node that was not told of yet."""
+        if SEPARATOR in name and self.is_unread():
+            raise Busy("this gateway has just started, and the directory of its cluster has not told the nodes yet")
 
     def check_agent(self, name: str) -> None:
         """Raise `UnknownAgent` if its node has no such agent, and `Busy` if its agents are unknown so far."""

@@ -126,6 +126,10 @@ class ClusterNode:
         gateway.registry.node = self._section.name
         gateway.services.gate = lambda: None if self.fence is None else self.fence.gate()
 
+    def expect(self, nodes: NodeSet) -> None:
+        """Have clients that ask for a node try again, until the directory has told which ones there are."""
+        nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
+
     async def run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
         """Be a node until cancelled. `urls` are the addresses at which the gateway listens."""
         try:

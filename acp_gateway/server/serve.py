@@ -140,7 +140,9 @@ async def serve(
             async with trio.open_nursery() as hubs, trio.open_nursery() as connections:
                 await hubs.start(gateway.run)
                 if config.nodes or cluster is not None:
-                    nodes()
+                    opened = nodes()
+                    if cluster is not None:
+                        cluster.expect(opened)
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)

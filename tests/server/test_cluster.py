@@ -17,7 +17,7 @@ from acp_gateway.cluster.store import ClusterStore
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import Config
-from acp_gateway.errors import ConfigError, Unauthorized
+from acp_gateway.errors import ConfigError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
@@ -114,6 +114,26 @@ async def test_nodes_of_each_other_list_sessions_without_waiting_for_each_other(
         for url in urls:
             # Raises after 30 seconds.
             assert not (await listed(control(url))).sessions
+
+
+async def test_door_that_has_not_read_the_directory_yet_asks_clients_of_nodes_to_try_again(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    directory.lose()
+    async with serving(member_config(tmp_path, "gpu1")) as (_, url):
+        for wanted in (control(url, agent="gpu2/memory"), control(url, session="gpu2/x")):
+            with pytest.raises(Unreachable, match="has just started"):
+                await listed(wanted)
+        with pytest.raises(UnknownAgent):
+            await listed(control(url, agent="other"))
+        directory.reachable = True
+        while True:
+            try:
+                await listed(control(url, agent="gpu2/memory"))
+            except Unreachable:
+                continue
+            except UnknownAgent:
+                break
 
 
 async def test_node_that_has_stopped_stays_known_with_its_sessions(directory: MemoryDirectory, tmp_path: Path) -> None:
