@@ -4,7 +4,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from typing import Self
+from io import BufferedRWPair
+from typing import Any, Self
 
 PROGRAMS = ("redis-server", "valkey-server")
 
@@ -71,3 +72,27 @@ class RedisServer:
         """End a pause."""
         assert self._process is not None
         self._process.send_signal(signal.SIGCONT)
+
+    def ask(self, *words: str) -> Any:
+        """Return the answer to a command: text, a number, None, or a list of these. An error fails the test."""
+        command = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+        with socket.create_connection(("127.0.0.1", self.port), 60) as connection, connection.makefile("rwb") as stream:
+            stream.write(f"*{len(words)}\r\n{command}".encode())
+            stream.flush()
+            return _answer(stream)
+
+
+def _answer(stream: BufferedRWPair) -> Any:
+    line = stream.readline().decode().rstrip()
+    kind, rest = line[:1], line[1:]
+    if kind == "+":
+        return rest
+    assert kind in (":", "$", "*"), line
+    number = int(rest)
+    if kind == ":":
+        return number
+    if number < 0:
+        return None
+    if kind == "*":
+        return [_answer(stream) for _ in range(number)]
+    return stream.read(number + 2)[:-2].decode(errors="replace")

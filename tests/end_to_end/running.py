@@ -118,6 +118,11 @@ def run_program(*arguments: str | Path) -> str:
 
     A process of its own would cost more than all that most commands do. Tests of processes start `PROGRAM`.
     """
+    return run_and_warn(*arguments)[0]
+
+
+def run_and_warn(*arguments: str | Path) -> tuple[str, str]:
+    """Do the same, and return what it printed on stdout and on stderr."""
     environment = {**dict.fromkeys(os.environ), **ENVIRONMENT}
     done = CliRunner().invoke(main, list(map(str, arguments)), env=environment, catch_exceptions=False)
     assert done.exit_code == 0, done.output
@@ -126,7 +131,7 @@ def run_program(*arguments: str | Path) -> str:
     else:
         TRACES.note(f"what {arguments[0]} printed", done.stdout)
     TRACES.note(f"the errors of {arguments[0]}", done.stderr)
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 def write_config(directory: Path, agents: str, *, more: str = "", tls: str = "") -> None:
