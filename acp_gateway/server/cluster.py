@@ -14,7 +14,7 @@ from typing import Any
 
 import trio
 
-from acp_gateway import __version__
+from acp_gateway import INSTALL_EXTRA, __version__
 from acp_gateway.cluster.fencing import Fence
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
@@ -48,8 +48,7 @@ def open_store(section: ClusterSection, journal_limit: int, token: str) -> Abstr
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
     if find_spec("coredis") is None:
         raise ConfigError(
-            "needs the package coredis: install acp-remote-gateway with the extra cluster, as in "
-            "`pip install 'acp-remote-gateway[cluster]'`",
+            f"needs the package coredis: `{INSTALL_EXTRA.format('cluster')}` in a checkout",
             key="cluster",
         )
     from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
