@@ -123,7 +123,7 @@ class NodeDirectory:
         """
         self.nodes: dict[str, Node] = {}
         self.is_unread: Callable[[], bool] = lambda: False
-        """Returns True as long as further nodes may exist that nobody has told of since the start."""
+        """Returns True as long as further nodes may exist of which nothing was told since the start."""
         self.configure(nodes, now)
 
     @property

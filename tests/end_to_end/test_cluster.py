@@ -95,7 +95,7 @@ class Machine:
 
     @property
     def told_problems(self) -> tuple[str, str, str]:
-        """What `/readyz`, `sessions` and `status` say."""
+        """Return the answers of `/readyz`, `sessions` and `status`."""
         address = urlsplit(self.gateway.urls["ws"])
         with closing(HTTPConnection("127.0.0.1", address.port, timeout=60)) as connection:
             connection.request("GET", "/readyz", headers={"Authorization": f"Bearer {self.gateway.token}"})
@@ -133,10 +133,10 @@ def until(condition: Callable[[], object]) -> None:
         os.sched_yield()
 
 
-def until_listed(door: Machine, *sessions: str) -> dict[str, dict[str, Any]]:
-    """Wait until a door lists exactly these sessions: it does not wait for a slow node."""
+def until_listed(front: Machine, *sessions: str) -> dict[str, dict[str, Any]]:
+    """Wait until a front lists exactly these sessions: it does not wait for a slow node."""
     deadline = time.monotonic() + 60
-    while {*(found := door.listed)} != {*sessions}:
+    while {*(found := front.listed)} != {*sessions}:
         assert time.monotonic() < deadline, {*found} ^ {*sessions}
     return found
 
@@ -198,9 +198,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def named(session: str, owner: Machine, door: Machine) -> str:
-    """The id of a session at a door."""
-    return session if owner is door else f"{owner.name}/{session}"
+def named(session: str, owner: Machine, front: Machine) -> str:
+    """The id of a session at a front."""
+    return session if owner is front else f"{owner.name}/{session}"
 
 
 def test_any_of_three_nodes_leads_to_the_others_and_tokens_count_on_all_until_they_are_revoked(
@@ -209,20 +209,20 @@ def test_any_of_three_nodes_leads_to_the_others_and_tokens_count_on_all_until_th
     gpu1, gpu2, gpu3 = cluster
     with ExitStack() as stack:
         opened = {}
-        for door, owner in ((gpu1, gpu2), (gpu2, gpu3), (gpu3, gpu1)):
-            editor = stack.enter_context(Editor(door.gateway, "unix", "--agent", f"{owner.name}/memory"))
+        for front, owner in ((gpu1, gpu2), (gpu2, gpu3), (gpu3, gpu1)):
+            editor = stack.enter_context(Editor(front.gateway, "unix", "--agent", f"{owner.name}/memory"))
             editor.open_session()
-            assert editor.talk(f"through {door.name}") == "end_turn"
+            assert editor.talk(f"through {front.name}") == "end_turn"
             opened[owner.name] = editor
-        for door in cluster:
+        for front in cluster:
             until_listed(
-                door, *(named(editor.session, cluster.machines[owner], door) for owner, editor in opened.items())
+                front, *(named(editor.session, cluster.machines[owner], front) for owner, editor in opened.items())
             )
         with Editor(gpu3.gateway, "unix", "--attach", f"gpu2/{opened['gpu2'].session}") as late:
             assert late.open_session() == opened["gpu2"].session
             late.until_told("through gpu1")
-            assert late.talk("through another door") == "end_turn"
-        opened["gpu2"].until_told("through another door")
+            assert late.talk("through another front") == "end_turn"
+        opened["gpu2"].until_told("through another front")
 
     token = gpu1.gateway.save_token("token", "create", "--label", "shared")
     for machine in (gpu2, gpu3):
@@ -250,22 +250,22 @@ def test_any_of_three_nodes_leads_to_the_others_and_tokens_count_on_all_until_th
     gate.open()
 
 
-def test_a_thousand_sessions_of_three_nodes_are_listed_and_joined_at_any_door(cluster: Cluster) -> None:
+def test_a_thousand_sessions_of_three_nodes_are_listed_and_joined_at_any_front(cluster: Cluster) -> None:
     expected = {}
     for machine in cluster:
         with Editor(machine.gateway, "unix") as editor:
             asked = [editor.request("session/new", {"cwd": "/", "mcpServers": []}) for _ in range(334)]
             opened = [editor.answer(request)["result"]["sessionId"] for request in asked]
         expected[machine.name] = opened
-    for door in cluster:
-        until_listed(door, *(named(session, owner, door) for owner in cluster for session in expected[owner.name]))
+    for front in cluster:
+        until_listed(front, *(named(session, owner, front) for owner in cluster for session in expected[owner.name]))
         for owner in cluster:
             for session in expected[owner.name][::200]:
-                with Editor(door.gateway, "unix", "--attach", named(session, owner, door)) as editor:
+                with Editor(front.gateway, "unix", "--attach", named(session, owner, front)) as editor:
                     assert editor.open_session() == session
-                    assert editor.talk(f"from {door.name}") == "end_turn"
+                    assert editor.talk(f"from {front.name}") == "end_turn"
     gpu1, gpu2, gpu3 = cluster
-    # Redis has them for a door that has never reached their node.
+    # Redis has them for a front that has never reached their node.
     until(lambda: sum(":session:" in key for key in cluster.keys) == 3 * 334)
     gpu3.kill()
     gpu1.stop()
@@ -304,10 +304,10 @@ def test_a_node_that_is_killed_ends_its_turns_alone_and_everything_is_as_before_
         cluster.until_known()
         with Editor(gpu2.gateway, "unix", "--agent", "gpu1/memory") as back:
             back.open_session()
-            assert back.talk("as a door") == "end_turn"
+            assert back.talk("as a front") == "end_turn"
 
 
-def test_a_door_that_is_killed_costs_its_clients_the_turn_and_the_node_nothing(cluster: Cluster) -> None:
+def test_a_front_that_is_killed_costs_its_clients_the_turn_and_the_node_nothing(cluster: Cluster) -> None:
     gpu1, gpu2, gpu3 = cluster
     gate = Gate(gpu1.directory / "gate")
     with Editor(gpu1.gateway, "wss", "--agent", "gpu2/memory") as editor, Editor(gpu2.gateway, "unix") as direct:
@@ -327,11 +327,11 @@ def test_a_door_that_is_killed_costs_its_clients_the_turn_and_the_node_nothing(c
         direct.until_told("after the kill")
         gpu1.start()
         assert editor.stop_reason(prompt) == "cancelled"
-        assert editor.talk("through the door again") == "end_turn"
+        assert editor.talk("through the front again") == "end_turn"
         before, missing, after = editor.told
-        assert (before, after) == ("before the kill", "through the door again")
+        assert (before, after) == ("before the kill", "through the front again")
         assert MAY_BE_MISSING in missing
-        direct.until_told("through the door again")
+        direct.until_told("through the front again")
         assert len(editor.answers_to(prompt)) == 1
 
 
@@ -377,8 +377,8 @@ def test_redis_that_is_killed_in_mid_turn_is_missed_by_no_client_and_written_aga
 def test_redis_that_is_emptied_is_written_again_in_one_renewal(cluster: Cluster) -> None:
     gpu1, gpu2, gpu3 = cluster
     opened = []
-    for door, agent in ((gpu1, "gpu2/memory"), (gpu2, "memory"), (gpu3, "gpu1/memory")):
-        with Editor(door.gateway, "unix", "--agent", agent) as editor:
+    for front, agent in ((gpu1, "gpu2/memory"), (gpu2, "memory"), (gpu3, "gpu1/memory")):
+        with Editor(front.gateway, "unix", "--agent", agent) as editor:
             opened.append(editor.open_session())
             assert editor.talk("hello") == "end_turn"
     token = gpu1.gateway.save_token("token", "create", "--label", "shared")
@@ -439,7 +439,7 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
         assert "unreachableSince" not in gpu1.listed[f"gpu2/{editor.session}"]
 
 
-def test_an_owner_and_a_door_that_are_restarted_say_goodbye_and_come_back(cluster: Cluster) -> None:
+def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(cluster: Cluster) -> None:
     gpu1, gpu2, gpu3 = cluster
     with (
         Editor(gpu1.gateway, "wss", "--agent", "gpu2/memory") as editor,

@@ -116,7 +116,7 @@ async def test_nodes_of_each_other_list_sessions_without_waiting_for_each_other(
             assert not (await listed(control(url))).sessions
 
 
-async def test_door_that_has_not_read_the_directory_yet_asks_clients_of_nodes_to_try_again(
+async def test_front_that_has_not_read_the_directory_yet_asks_clients_of_nodes_to_try_again(
     directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     directory.lose()
@@ -261,7 +261,7 @@ async def test_cluster_without_its_token_file_does_not_start(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("advertise", "urls", "address"),
     [
-        ("wss://door.example", ["tcp://127.0.0.1:1"], "wss://door.example:443/acp"),
+        ("wss://front.example", ["tcp://127.0.0.1:1"], "wss://front.example:443/acp"),
         (None, ["ws://127.0.0.1:5", "wss://gpu1.example:7443"], "wss://gpu1.example:7443/acp"),
         (None, ["tcp://127.0.0.1:1", "ws://127.0.0.1:5"], "ws://127.0.0.1:5/acp"),
     ],
@@ -303,5 +303,5 @@ def test_pin_is_by_default_that_of_the_listener(tmp_path: Path) -> None:
 def test_open_store_without_its_library_says_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
     section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
-    with pytest.raises(ConfigError, match=r"acp-remote-gateway\[cluster\]"):
+    with pytest.raises(ConfigError, match=r"\.\[cluster\]"):
         cluster.open_store(section, 1, "token")
