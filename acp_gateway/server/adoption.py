@@ -86,6 +86,8 @@ class Adoption:
         forwarded = {**msgspec.to_builtins(asked), "node": None}
         destination = destination_of(section, self._gateway.admissions.own_id)
         answer: Mapping[str, Any] = await request(destination, methods.ADOPT, forwarded, time_limit=FORWARD_TIMEOUT)
+        # So that the session is found here at once.
+        await self._nodes.watcher.refresh()
         return dict(answer)
 
     async def _adopt_here(self, asked: Adopt) -> dict[str, Any]:

@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -465,3 +466,34 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
             assert "another process is the node" not in "".join(restarted.gateway.log)
         expected = [f"{when} the end of {name}" for name in ("gpu2", "gpu1") for when in ("before", "after")]
         assert editor.told == other.told == expected
+
+
+def test_an_owner_that_was_paused_writes_nothing_about_a_session_that_was_adopted_meanwhile(cluster: Cluster) -> None:
+    gpu1, gpu2, gpu3 = cluster
+    gate = Gate(gpu1.directory / "gate")
+    with Editor(gpu1.gateway, "unix") as editor:
+        session = editor.open_session()
+        name = f"gpu1/{session}"
+        record = f"{{acp}}:session:{name}"
+        prompt = editor.prompt("before the pause", gate.command, "after the pause")
+        editor.until_told("before the pause")
+        until(lambda: cluster.redis.ask("EXISTS", record))
+        gpu1.gateway.process.send_signal(signal.SIGSTOP)
+        until(lambda: not cluster.redis.ask("EXISTS", "{acp}:node:gpu1"))
+        # The files of the agent are on both machines.
+        shutil.copytree(gpu1.directory / "agent", gpu2.directory / "agent", dirs_exist_ok=True)
+        said = run_program("sessions", "adopt", name, "--on", "gpu2", "--config", gpu3.gateway.config)
+        assert said.startswith("The session lives on gpu2")
+        held = cluster.redis.ask("HMGET", record, "node", "epoch")
+        with Editor(gpu3.gateway, "unix", "--attach", name) as late:
+            assert late.open_session() == session
+            late.until_told("before the pause")
+            assert late.talk("on gpu2") == "end_turn"
+            gpu1.gateway.process.send_signal(signal.SIGCONT)
+            assert "the session lives on gpu2" in editor.answer(prompt)["error"]["message"]
+            gpu1.until_logged("lives on the node gpu2: it is stopped here")
+            assert "the session lives on gpu2" in editor.answer(editor.prompt("again"))["error"]["message"]
+            assert late.talk("still on gpu2") == "end_turn"
+            assert late.told == ["before the pause", "on gpu2", "still on gpu2"]
+        assert cluster.redis.ask("HMGET", record, "node", "epoch") == held
+        assert held[0] == "gpu2"
