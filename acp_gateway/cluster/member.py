@@ -18,9 +18,6 @@ from acp_gateway.config.nodes import NodeSection
 
 log = logging.getLogger(__name__)
 
-MAX_PAUSE: Final = 15.0
-"""Seconds between two attempts to reach a directory that is lost, at most."""
-
 READ_AGAIN: Final = 60.0
 """Seconds after which the sessions of a node that is away are read again."""
 
@@ -116,21 +113,18 @@ class Member:
         self._wake.set()
 
     async def _renew(self) -> None:
-        failures = 0
         while True:
             self._wake = trio.Event()
             began = self._clocks()
             try:
                 await self.renew()
             except ClusterLost as error:
-                failures += 1
                 self.lease.failed(began, self._clocks())
                 if self.contact.lost(str(error), self._clock()):
                     log.warning("the directory of the cluster is lost; the gateway goes on without it: %s", error)
-                pause = min(self._section.renew * 2 ** min(failures - 1, 10), MAX_PAUSE)
-                await trio.sleep(pause * (0.5 + random.random() / 2))  # noqa: S311
+                # Within the lease: this gateway is not taken for one that was paused.
+                await trio.sleep(self._section.renew * (0.5 + random.random() / 2))  # noqa: S311
                 continue
-            failures = 0
             self.lease.looked(began)
             if self.contact.reached(self._clock()):
                 log.info("the directory of the cluster is there")

@@ -48,7 +48,9 @@ class Node:
         self.nodes = Nodes()
         record = NodeRecord(name=name, url=f"wss://{name}:1", boot=boot)
         self.member = Member(
-            directory.store(name), section, boot, lambda: record, self.nodes, lambda: 1e9 + trio.current_time()
+            *(directory.store(name), section, boot, lambda: record, self.nodes),
+            clock=lambda: 1e9 + trio.current_time(),
+            clocks=lambda: (trio.current_time(),),
         )
 
     @asynccontextmanager
@@ -166,15 +168,14 @@ async def test_emptied_directory_is_written_again_within_one_renewal(
         assert written == [True, True]
 
 
-async def test_attempts_to_reach_a_lost_directory_become_rarer(
+async def test_a_lost_directory_is_tried_within_the_lease_so_that_nothing_waits_for_it(
     directory: MemoryDirectory, mock_clock: MockClock
 ) -> None:
-    async with Node(directory, "gpu1", renew=1.0).running():
+    async with Node(directory, "gpu1", renew=5.0, ttl=10.0).running() as node:
         directory.lose()
-        await pass_time(mock_clock, 60)
-        before = directory.operations.count("announce")
-        await pass_time(mock_clock, 60)
-        assert directory.operations.count("announce") - before <= 60 / 7
+        for _ in range(120):
+            await pass_time(mock_clock, 1)
+            assert not node.member.lease.lapsed((trio.current_time(),))
 
 
 async def test_sessions_of_a_node_that_does_not_answer_are_read(
