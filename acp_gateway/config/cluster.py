@@ -105,7 +105,7 @@ class ClusterSection:
     """The authorities to trust for `rediss://`, in PEM, instead of this machine's."""
 
     insecure_plaintext: Flag = False
-    """Lets `url` name another machine without TLS, where the network can read histories and the password."""
+    """Lets `url` name another machine without TLS, where the network can read titles, directories and the password."""
 
     ttl: Seconds = 15.0
     """Seconds after which this node counts as away if it has not renewed its record: three attempts."""
@@ -117,8 +117,8 @@ class ClusterSection:
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
 
     retention: Seconds = 30 * 86400.0
-    """Seconds after which sessions and mirrored histories are removed that no node has written, and nodes are forgotten
-    that are away. As long as a holiday."""
+    """Seconds after which sessions are removed that no node has written, and nodes are forgotten that are
+    away. As long as a holiday."""
 
 
 def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | None:
@@ -135,7 +135,7 @@ def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | 
     if not (address.tls or local or section.insecure_plaintext):
         found.append(
             table["url"].error(
-                "the network could read histories and the password: use rediss://, a loopback address, or "
+                "the network could read titles, directories and the password: use rediss://, a loopback address, or "
                 "insecure_plaintext = true"
             )
         )

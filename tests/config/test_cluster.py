@@ -67,7 +67,7 @@ def test_cluster_url_names_redis(url: str, shown: str, read: Read) -> None:
         ('url = "http://127.0.0.1"', "expected redis://host:port"),
         ('url = "unix://redis.sock"', "expected redis://host:port"),
         ("url = 3", "expected a URL"),
-        ('url = "redis://redis.example"', "the network could read histories"),
+        ('url = "redis://redis.example"', "the network could read titles"),
         ('ca = "ca.pem"', "is for TLS: use rediss://"),
         ('advertise = "ws://gpu1.example"', "the network could read tokens"),
         ('advertise = "tcp://gpu1.example"', "the link to a node is a WebSocket"),
