@@ -46,8 +46,7 @@ class SessionTakeover:
             agent.out.client(client, gap(session.id, f"[acp-gateway: {why}]"))
         agent.notify(session, MOVED, node=session.moved)
         if session.turns:
-            if agent.phase is AgentPhase.READY:
-                agent.out.agent(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id}))
+            agent.out.agent(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id}))
             agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=MOVED))
         for request in self._requests_in(session):
             agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, data)

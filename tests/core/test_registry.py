@@ -71,6 +71,13 @@ def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
     assert registry.may_exist(ME, "agent", "s")
 
 
+def test_all_sessions_of_an_id_are_found() -> None:
+    registry = Registry("me")
+    mine, yours = past(registry, "s", "me", "one"), live(registry, "s", "you", "two")
+    assert registry.by_id("s") == [mine, yours]
+    assert registry.by_id("other") == []
+
+
 # The registry.
 
 

@@ -129,6 +129,43 @@ def test_other_sessions_of_the_process_go_on(scene: Scene, ann: Peer) -> None:
     assert scene.agent.takes("session/prompt")["params"]["sessionId"] == "other"
 
 
+def test_a_prompt_in_another_session_of_the_process_goes_on(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.new_session("other")
+    number = ann.prompt("go on", "other")
+    prompt = scene.agent.takes("session/prompt")
+    adopt_elsewhere(scene, next(session for session in scene.multiplexer.sessions if session.id == "s"))
+    ann.heard()
+    scene.agent.answer(prompt, stopReason="end_turn")
+    assert ann.hears()["id"] == number
+
+
+def test_a_session_moves_while_no_process_has_it(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    session = the_session(scene)
+    scene.lose_agent()
+    ann.heard()
+    scene.agent.heard()
+    adopt_elsewhere(scene, session)
+    assert texts(ann.heard()) == [f"[acp-gateway: {WHERE}]"]
+    assert not scene.agent.heard()
+
+
+def test_a_session_moves_while_the_gateway_itself_opens_it_in_a_new_process(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    session = the_session(scene)
+    scene.lose_agent()
+    ann.heard()
+    number = ann.prompt("go on")
+    scene.agent.answers("initialize", **scene.welcome)
+    load = scene.agent.takes("session/load")
+    adopt_elsewhere(scene, session)
+    errors = {message["id"]: message["error"]["message"] for message in ann.heard() if "error" in message}
+    assert errors == {number: WHERE}
+    scene.agent.answer(load)
+    assert not ann.heard()
+
+
 def test_an_agent_that_cannot_close_is_told_to_cancel_only() -> None:
     scene = Scene(registry=Registry("me", Shelf(), node="gpu1"), agentCapabilities=LOADS)
     ann = scene.join("ann")
