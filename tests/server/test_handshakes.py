@@ -611,6 +611,7 @@ async def test_a_connection_reset_before_its_handshake_is_not_logged(
     assert ("gone already" in record.getMessage()) == (when == "before")
 
 
+@pytest.mark.usefixtures("free_handshakes")
 async def test_a_connection_lost_during_its_welcome_is_charged_as_a_short_one(
     gateway: EchoingGateway, unix: str, monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
