@@ -94,7 +94,8 @@ async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_re
     async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as urls:
         session = await prompt(urls[0], "gpu2/memory")
         # Its writing is behind the change.
-        await trio.sleep(1.5)
+        while not redis.ask("EXISTS", f"{{acp}}:session:gpu2/{session}"):
+            await trio.lowlevel.checkpoint()
     async with cluster_of(tmp_path, redis, "gpu1") as (url,):
         await until_agents(url, "gpu2/memory")
         while f"gpu2/{session}" not in [
