@@ -14,6 +14,7 @@ from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.server.agent_link import AgentLink
+from acp_gateway.transports.joined_texts import JOINED, JOINED_SIZE
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.websocket import PASSED, Timing
@@ -51,6 +52,8 @@ async def connect_to_agent(
     # The agents of nodes are those with a slash in their names.
     of_node = bool(own_id) and "/" in name
     headers = _origin_headers(own_id, section, origin) if of_node else ()
+    if of_node and settings.max_message_size >= JOINED_SIZE:
+        headers += ((JOINED, "1"),)
     destination = _destination(section, settings, headers)
     with trio.move_on_after(ATTEMPT_TIMEOUT):
         if not destination.address.websocket:

@@ -3,7 +3,8 @@
 MessageStream         the interface: whole messages as bytes, in batches, with five verbs   (streams.py)
 MaintainedStream      one over a connection: its upkeep, limits and accounting   (maintained.py, metering.py)
   LineStream          one message a line           (ndjson.py)
-  WebSocketStream     one message a text message   (websocket.py, with websocket_client.py and websocket_server.py)
+  WebSocketStream     one message a text message   (websocket.py, with websocket_client.py and websocket_server.py);
+                      several between gateways     (joined_texts.py)
   memory pair         for tests and for callers in the same process (memory.py)
   (Streams over HTTP are those of `server.http_link` and `client.http_stream`.)
 FramedStream          the base of the first two (framing.py)

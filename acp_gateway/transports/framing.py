@@ -85,10 +85,7 @@ class ChunkBuffer:
 
 
 class CachedEncoder:
-    """Encodes batches of messages, and the same batch for many peers in a row only once.
-
-    For a single message, encoding it again is as fast.
-    """
+    """Encodes batches of messages, and the same batch for many peers in a row only once."""
 
     def __init__(self, encode: Callable[[Sequence[bytes]], bytes]) -> None:
         self._encode = encode
@@ -97,6 +94,9 @@ class CachedEncoder:
 
     def __call__(self, messages: Sequence[bytes]) -> bytes:
         """Return the messages, encoded."""
+        if len(messages) == 1:
+            # Encoding it again is as fast.
+            return self._encode(messages)
         # The comparison is fast: mostly it is the same object, or it holds the same objects, or the first one differs.
         if messages is self._messages or messages == self._messages:
             return self._encoded

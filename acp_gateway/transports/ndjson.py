@@ -110,7 +110,7 @@ class LineStream(FramedStream):
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         if not messages:
             return
-        self._write(_encode_once(messages) if len(messages) > 1 else encode_lines(messages))
+        self._write(_encode_once(messages))
 
     async def _send_end(self, reason: CloseReason, text: str) -> None:
         await self._writer.drain()
@@ -120,14 +120,19 @@ class LineStream(FramedStream):
 _ONE_LINE = bytes.maketrans(b"\r\n", b"  ")
 
 
-def encode_lines(messages: Sequence[bytes]) -> bytes:
-    """Encode each message as a line."""
+def in_one_line(messages: Sequence[bytes]) -> Sequence[bytes]:
+    """Return messages without line ends."""
     # One search through all messages is fast, and joining a single one does not copy it.
     together = b"".join(messages)
     if b"\n" in together or b"\r" in together:
         # Raw line ends can only be whitespace between tokens: inside a JSON string they are escaped.
-        messages = [message.translate(_ONE_LINE) for message in messages]
-    return b"\n".join((*messages, b""))
+        return [message.translate(_ONE_LINE) for message in messages]
+    return messages
+
+
+def encode_lines(messages: Sequence[bytes]) -> bytes:
+    """Encode each message as a line."""
+    return b"\n".join((*in_one_line(messages), b""))
 
 
 _encode_once = CachedEncoder(encode_lines)

@@ -16,7 +16,7 @@ peer that stops reading; regular pings, with a deadline for the pong.
 """
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
@@ -27,6 +27,7 @@ from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import SERVER, Protocol, State
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT, ByteWriter, ChunkBuffer, FramedStream
+from acp_gateway.transports.joined_texts import joined_once, split
 from acp_gateway.transports.streams import ByteStream, CloseReason, MessageTooLarge, Stalled, is_utf8
 from acp_gateway.transports.websocket_frames import (
     FIN,
@@ -35,7 +36,6 @@ from acp_gateway.transports.websocket_frames import (
     BegunFrame,
     FrameCounter,
     encode_once,
-    encode_text,
     frame_end,
     shortened,
     whole_texts,
@@ -116,6 +116,7 @@ class WebSocketStream(FramedStream):
     __slots__ = (
         "_begun",
         "_counter",
+        "_encode",
         "_fed",
         "_fragments",
         "_is_server",
@@ -125,6 +126,7 @@ class WebSocketStream(FramedStream):
         "_pinged_at",
         "_pongs",
         "_protocol",
+        "_splits",
         "_timing",
         "_unread",
         "headers",
@@ -144,6 +146,9 @@ class WebSocketStream(FramedStream):
         """Headers of the server's response, for its client."""
         self._protocol = protocol
         self._is_server = protocol.side is SERVER
+        # For a server, the encoder of its messages; for a client, True if a text may hold several messages.
+        self._encode: Callable[[Sequence[bytes]], bytes] = encode_once
+        self._splits = False
         # True if the protocol object may have events: at first, those that came along with the handshake.
         self._fed = True
         self._timing = timing
@@ -180,6 +185,13 @@ class WebSocketStream(FramedStream):
     def ended_normally(self) -> bool:
         return self.close_code == CloseCode.NORMAL_CLOSURE
 
+    def join_texts(self) -> None:
+        """Let a text message of the server hold several messages (`joined_texts`), as both ends know."""
+        if self._is_server:
+            self._encode = joined_once
+        else:
+            self._splits = True
+
     # Receiving
 
     async def _receive_batch(self) -> list[bytes]:
@@ -189,7 +201,7 @@ class WebSocketStream(FramedStream):
             if self._fed:
                 self._fed = False
                 texts = self._text_messages(protocol.events_received())
-                messages += texts
+                messages += split(texts) if self._splits else texts
                 self.meter.frames += max(self._counter.small - len(texts), 0)
                 self._counter.small = 0
                 self._reply()
@@ -234,6 +246,8 @@ class WebSocketStream(FramedStream):
                 return [], b""
             self._begun = None
         messages, end, missing = whole_texts(data, self._protocol.max_message_size, masked=self._is_server)
+        if self._splits:
+            messages = split(messages)
         rest = data[end:]
         if not missing:
             return messages, rest
@@ -319,7 +333,7 @@ class WebSocketStream(FramedStream):
             raise trio.BrokenResourceError("the WebSocket is closing")
         if self._is_server:
             if messages:
-                self._write(encode_once(messages) if len(messages) > 1 else encode_text(messages))
+                self._write(self._encode(messages))
             return
         for message in messages:
             first = message[:FRAME_SIZE]

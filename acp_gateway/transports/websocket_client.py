@@ -12,6 +12,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.transports.http_head import without_token
+from acp_gateway.transports.joined_texts import JOINED
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import (
     REFUSAL_HEADER,
@@ -55,6 +56,8 @@ async def connect_websocket(
 
     A message from the server of more than `max_message_size` bytes ends it, with an error that names `size_setting`.
 
+    With the header `JOINED` among them, a text message of a server that confirms it may hold several messages.
+
     Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is no HTTP, and
     `BrokenResourceError` if the connection is lost. When cancelled or failed, it leaves the stream to the caller.
     """
@@ -80,7 +83,10 @@ async def connect_websocket(
     error = protocol.handshake_exc
     if error is None:
         assert isinstance(response, Response)
-        return WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
+        websocket = WebSocketStream(protocol, stream, timing, dict(response.headers.raw_items()), behind=behind)
+        if headers.get(JOINED) == "1" and response.headers.get_all(JOINED) == ["1"]:
+            websocket.join_texts()
+        return websocket
     if isinstance(error, InvalidStatus):
         refusal = next(iter(error.response.headers.get_all(REFUSAL_HEADER)), None)
         raise UpgradeRefused(error.response.status_code, _first_line(error.response, headers), refusal)

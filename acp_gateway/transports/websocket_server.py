@@ -14,6 +14,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from acp_gateway.transports.http_server import HttpConnection, Request, Response
+from acp_gateway.transports.joined_texts import JOINED
 from acp_gateway.transports.websocket import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
@@ -41,9 +42,9 @@ async def upgrade(
 ) -> WebSocketStream | Response:
     """Answer a request with a WebSocket; return the response that refuses it if the upgrade is not sound.
 
-    The caller has checked host, path, origin and token. `headers` are added to the 101. No extension is negotiated, so
-    a compressed frame violates the protocol. Raises `BrokenResourceError`. Cancelled, it leaves the stream to the
-    caller.
+    The caller has checked host, path, origin and token. `headers` are added to the 101. Messages are joined for a
+    client that asks for it. No extension is negotiated, so a compressed frame violates the protocol. Raises
+    `BrokenResourceError`. Cancelled, it leaves the stream to the caller.
     """
     if request.method != "GET":
         text = "a WebSocket begins with a GET request"
@@ -61,9 +62,15 @@ async def upgrade(
         advice = {name: response.headers[name] for name in _ADVICE if name in response.headers}
         return Response.of_text(response.status_code, bytes(response.body or b"").decode().strip(), advice, close=True)
     response.headers.update(headers)
+    joins = request.headers.get_all(JOINED) == ["1"]
+    if joins:
+        response.headers[JOINED] = "1"
     protocol.send_response(response)
     # For what comes then, a protocol object of its own: the one of the handshake holds on to the request for ever.
     frames = LibraryProtocol(SERVER, max_size=max_message_size, logger=library_log)
     frames.idle = True
     await send_all(http.stream, b"".join(protocol.data_to_send()))
-    return WebSocketStream(frames, http.stream, timing, behind=http.detach())
+    stream = WebSocketStream(frames, http.stream, timing, behind=http.detach())
+    if joins:
+        stream.join_texts()
+    return stream

@@ -2,7 +2,9 @@
 
 import itertools
 import struct
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import trio
 from websockets.utils import accept_key
@@ -124,11 +126,16 @@ class Peer:
 
 
 async def accept_by_hand(
-    *, timing: Timing = NEVER, max_message_size: int = 64 * MIB, room: int = MIB, behind: bytes = b""
+    *,
+    timing: Timing = NEVER,
+    max_message_size: int = 64 * MIB,
+    room: int = MIB,
+    behind: bytes = b"",
+    **headers: str,
 ) -> Peer:
-    """Our server, and a client by hand; `behind` comes along with its request."""
+    """Our server, and a client by hand with these headers; `behind` comes along with its request."""
     client, server = memory_wire(room)
-    client.send_nowait(memoryview(request() + behind))
+    client.send_nowait(memoryview(request(**headers) + behind))
     stream = await accept_websocket(server, accept_all, max_message_size=max_message_size, timing=timing)
     assert stream is not None
     end = client.inbox.index(b"\r\n\r\n") + 4
@@ -157,20 +164,22 @@ async def connect_by_hand(
     room: int = MIB,
     behind: bytes = b"",
     size_setting: str = "max_message_size",
+    headers: Mapping[str, str] = MappingProxyType({}),
+    answer: Sequence[str] = (),
 ) -> Peer:
-    """Our client, and a server by hand; `behind` comes along with its answer."""
+    """Our client, which asks with these headers, and a server by hand; `behind` comes along with its `answer`."""
     client, server = memory_wire(room)
     streams: list[WebSocketStream] = []
 
     async def connect() -> None:
         streams.append(
             await connect_websocket(
-                client, URI, {}, max_message_size=max_message_size, timing=timing, size_setting=size_setting
+                client, URI, headers, max_message_size=max_message_size, timing=timing, size_setting=size_setting
             )
         )
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connect)
         sent = await server.receive_some()
-        server.send_nowait(memoryview(response_101(sent, "Acp-Connection-Id: c1") + behind))
+        server.send_nowait(memoryview(response_101(sent, "Acp-Connection-Id: c1", *answer) + behind))
     return Peer(streams[0], server, is_client=False)

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from acp_gateway.transports.joined_texts import JOINED
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
@@ -97,6 +98,11 @@ async def websocket_over_memory(tls: Tls) -> AsyncIterator[Link]:
 
 
 @asynccontextmanager
+async def websocket_with_joined_texts(tls: Tls) -> AsyncIterator[Link]:
+    yield Link(*await upgrade(*memory_wire(), headers={JOINED: "1"}))
+
+
+@asynccontextmanager
 async def websocket_over_sockets(tls: Tls) -> AsyncIterator[Link]:
     yield Link(*await upgrade(*socket_wire()))
 
@@ -115,6 +121,7 @@ TRANSPORTS: list[Open] = [
     lines_over_pipes,
     lines_over_threads,
     websocket_over_memory,
+    websocket_with_joined_texts,
     websocket_over_sockets,
     websocket_over_tls,
 ]

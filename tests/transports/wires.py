@@ -3,7 +3,8 @@
 import math
 import os
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -209,8 +210,9 @@ async def upgrade(
     timing: Timing = NEVER,
     max_message_size: int = 64 * MIB,
     decide: Callable[[Request], Accept | Respond] = accept_all,
+    headers: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[WebSocketStream, WebSocketStream]:
-    """A WebSocket over two ends: the client's stream and the server's."""
+    """A WebSocket over two ends: the client's stream and the server's. The client asks with these headers."""
     ends: list[WebSocketStream | None] = []
 
     async def accept() -> None:
@@ -218,7 +220,7 @@ async def upgrade(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(accept)
-        connected = await connect_websocket(client, URI, {}, max_message_size=max_message_size, timing=timing)
+        connected = await connect_websocket(client, URI, headers, max_message_size=max_message_size, timing=timing)
     (accepted,) = ends
     assert accepted is not None
     return connected, accepted
