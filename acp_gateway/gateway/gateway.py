@@ -45,6 +45,7 @@ from acp_gateway.gateway.resumption import (
 from acp_gateway.gateway.session_changes import SessionChanges
 from acp_gateway.gateway.session_view import SessionViews
 from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.deferral import Deferral
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
 from acp_gateway.security.revocations import Revocations
@@ -108,7 +109,9 @@ class Gateway:
         self.metrics = Metrics(config.agents)
         """Counts of events."""
         self.readiness = Readiness(settings.state_dir, tokens, self.browsers, lambda: self.storage.problem)
-        self._archive = StoredArchive(self.storage, journals=settings.journal_storage == "disk")
+        self._deferral = Deferral(self.storage, settings.node_write_delay)
+        journals = settings.journal_storage == "disk"
+        self._archive = StoredArchive(self.storage, journals=journals, deferral=self._deferral)
         self.changes = SessionChanges(self._archive)
         """Changes of sessions, for programs that show them."""
         self.registry = Registry(default_identity(settings.state_dir), self.changes, secrets.token_hex(8))
@@ -163,6 +166,7 @@ class Gateway:
                     self.start_task(self._forget_expired)
                     self.start_task(end_expired_browsers, self.browsers, self.audit)
                     self.start_task(self._hooks.run)
+                    self.start_task(self._deferral.run)
                     task_status.started()
             finally:
                 self._nursery = None

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
 from acp_gateway.transports.websocket import PASSED
 from tests.end_to_end import running
@@ -61,7 +62,8 @@ def front(directory: Path, nodes: dict[str, tuple[RunningGateway, Switch]]) -> I
             gateway.read_log_until(" is there; its agents: memory")
         yield gateway
     finally:
-        assert gateway.stop() == 0, "".join(gateway.log)
+        # A test may have killed it.
+        assert gateway.stop() in (0, -signal.SIGKILL), "".join(gateway.log)
         assert "Traceback" not in "".join(gateway.log)
 
 
@@ -151,6 +153,34 @@ def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_unti
                 assert editor.told.count("after the kill") == 1
             finally:
                 again.stop()
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["stopped", "killed"])
+def test_a_front_that_is_started_again_in_mid_turn_continues_the_history_that_it_has_written(
+    tmp_path: Path, killed: bool
+) -> None:
+    gate = Gate(tmp_path / "gate")
+    with many_machines(tmp_path) as (near, way, _), Editor(near, via=way) as editor:
+        editor.open_session()
+        assert editor.talk("in a turn that has ended") == "end_turn"
+        prompt = editor.prompt("before the end", gate.command, "after the end")
+        editor.until_told("before the end")
+        near.process.send_signal(signal.SIGKILL if killed else signal.SIGTERM)
+        near.process.wait(60)
+        text = near.config.read_text()
+        near.config.write_text(text.replace("wss://127.0.0.1:0", near.urls["wss"].removesuffix("/acp")))
+        again = start_gateway(near.directory, near.pin)
+        try:
+            assert editor.stop_reason(prompt) == "cancelled"
+            gate.open()
+            assert editor.talk("later") == "end_turn"
+            told = [text for text in editor.told if MAY_BE_MISSING not in text]
+            # The turn goes on at the node.
+            assert told == ["in a turn that has ended", "before the end", "after the end", "later"]
+            # Nothing proves that the last messages before a kill were all that there were.
+            assert len(editor.told) - len(told) == killed
+        finally:
+            assert again.stop() == 0
 
 
 def nodes_in(gateway: RunningGateway) -> dict[str, Any]:

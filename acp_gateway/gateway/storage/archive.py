@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 
 from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.journal import Journal, TurnMessages
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions import Session, machine_of
+from acp_gateway.gateway.storage.deferral import Deferral
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 from acp_gateway.gateway.storage.store import Storage
 
@@ -16,12 +17,21 @@ class StoredArchive:
     Args:
         storage: the storage, before `open`.
         journals: keep histories as well.
+        deferral: defers the writing of the histories of nodes' sessions; None to write them as all others.
         now: returns the time, in seconds since 1970.
     """
 
-    def __init__(self, storage: Storage, *, journals: bool = True, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        journals: bool = True,
+        deferral: Deferral | None = None,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._storage = storage
         self._journals = journals
+        self._deferral = deferral
         self._now = now
         # The key and the time of creation of each session, and the sessions by key.
         self._keys: dict[Session, tuple[int, float]] = {}
@@ -48,7 +58,10 @@ class StoredArchive:
         """Return the stored journal of a session; None if there is none. Cancelling loses nothing."""
         if session not in self._keys:
             return None
-        stored = await self._storage.read_journal(self._keys[session][0])
+        key = self._keys[session][0]
+        if self._deferral is not None:
+            self._deferral.write(key)
+        stored = await self._storage.read_journal(key)
         if stored is None:
             return None
         journal = Journal(journal_limit, stored.epoch)
@@ -96,29 +109,52 @@ class StoredArchive:
         if session in self._keys:
             key, _ = self._keys.pop(session)
             del self._sessions[key]
+            if self._deferral is not None:
+                self._deferral.discard(key)
             self._storage.forget(key)
 
     def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
-        self._storage.append(self._keys[session][0], message, state, time)
+        deferral, key = self._deferral_of(session), self._keys[session][0]
+        if deferral is None:
+            self._storage.append(key, message, state, time)
+        else:
+            deferral.add(key, (message,), state, time)
 
     def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
-        self._storage.extend(self._keys[session][0], messages, time)
+        deferral, key = self._deferral_of(session), self._keys[session][0]
+        if deferral is None:
+            self._storage.extend(key, messages, time)
+        else:
+            deferral.add(key, messages, None, time)
+
+    def _deferral_of(self, session: Session) -> Deferral | None:
+        """Return what defers the writing of a session's history: the node of an agent has it as well."""
+        return self._deferral if machine_of(session.agent) else None
 
     def note_change(self, session: Session) -> None: ...
 
     def end_turn(self, session: Session) -> None:
-        self._storage.turn_ended(self._keys[session][0])
+        key = self._keys[session][0]
+        if self._deferral is not None:
+            self._deferral.write(key)
+        self._storage.turn_ended(key)
         if self._journals and self._storage.problem is None and not self.holds(session):
             # It was given up because a write failed; writing works again.
             self.replace(session)
         self.keep(session)
 
     def replace(self, session: Session) -> None:
-        self._storage.replace(self._keys[session][0], *_snapshot(session.journal))
+        key = self._keys[session][0]
+        if self._deferral is not None:
+            self._deferral.discard(key)
+        self._storage.replace(key, *_snapshot(session.journal))
 
     def finish_journal(self, session: Session) -> None:
         if session in self._keys:
-            self._storage.finish_journal(self._keys[session][0])
+            key = self._keys[session][0]
+            if self._deferral is not None:
+                self._deferral.write(key)
+            self._storage.finish_journal(key)
 
     def holds(self, session: Session) -> bool:
         return session in self._keys and self._storage.keeps_journal(self._keys[session][0])

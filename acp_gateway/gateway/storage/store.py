@@ -205,8 +205,7 @@ class Storage:
         if known is not None and not epoch:
             epoch, former = known.epoch, known.former
         about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
-        place = home, moved
-        session = StoredSession(*about, 0, former, is_open, active, archived, *place)
+        session = StoredSession(*about, 0, former, is_open, active, archived, home, moved)
         if session == known:
             return
         self._queue.put_session(session)
@@ -240,6 +239,11 @@ class Storage:
         if self._journal:
             self._queue.replace(key, journal, size)
             self._queued()
+
+    def renew(self, key: int) -> None:
+        """Store a session's history as it is in memory at the time of the write."""
+        self._queue.renew(key)
+        self._queued()
 
     def finish_journal(self, key: int) -> None:
         """Finish storing a history that is about to leave the memory; the stored one stays."""
@@ -441,7 +445,6 @@ class Storage:
 
     def _load(self, file: Database) -> tuple[list[StoredSession], dict[int, int]]:
         """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
-        stored, sizes, uses = file.sessions(), file.histories.sizes(), file.token_uses()
+        stored, sizes, self._uses = file.sessions(), file.histories.sizes(), file.token_uses()
         self._truncated = file.histories.truncated()
-        self._uses = uses
         return stored, sizes

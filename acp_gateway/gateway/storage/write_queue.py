@@ -303,6 +303,12 @@ class WriteQueue:
             self._replace(key, journal, size, anew=True)
             self._make_room()
 
+    def renew(self, key: int) -> None:
+        """Queue a stored history that is in memory, as it is there at the time of the write."""
+        if key in self._kept:
+            self._note(key)
+            self._renew(key)
+
     def finish_journal(self, key: int) -> None:
         """Queue a history that is about to leave the memory, if it was to be renewed from there."""
         change = self._queue.changes.get(key)

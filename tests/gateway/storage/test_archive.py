@@ -2,17 +2,23 @@ import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Session
+from acp_gateway.gateway.storage import deferral
 from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.deferral import Deferral
 from acp_gateway.gateway.storage.store import Storage
+from tests.fuzz.effort import effort
 
 LIMIT = 1000
 
@@ -37,15 +43,16 @@ class Life:
     def __init__(self, path: Path, clock: Clock, **options: Any) -> None:
         settings = {"journal": True, "retention_days": 30} | options
         self.storage = Storage(path, journal_limit=LIMIT, now=clock, **settings)
-        self.archive = StoredArchive(self.storage, journals=settings["journal"], now=clock)
+        self.deferral = Deferral(self.storage, 5.0)
+        self.archive = StoredArchive(self.storage, journals=settings["journal"], deferral=self.deferral, now=clock)
         self.registry = Registry("me", self.archive, "run")
         self.restored = self.archive.restore(LIMIT)
         for session in self.restored:
             self.registry.restore(session)
 
-    def begin(self, name: str = "s", owner: str = "me") -> Session:
+    def begin(self, name: str = "s", owner: str = "me", agent: str = "agent") -> Session:
         """A session that is live."""
-        session = Session("agent", name, owner, Journal(LIMIT, self.registry.new_epoch()))
+        session = Session(agent, name, owner, Journal(LIMIT, self.registry.new_epoch()))
         session.cwd = "/work"
         self.registry.add(session, HOME)
         return session
@@ -419,3 +426,109 @@ async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp
         first.extend([b"later", b"still later"], 9)
         times = (await one.journal(first)).times(170, 174)
     assert times == [None, None, 9, 9]
+
+
+# Sessions of nodes
+
+
+def waits(life: Life, session: Session) -> bool:
+    """Return whether the session's history is queued for the disk."""
+    return life.storage._queue.waits(life.archive._keys[session][0])
+
+
+async def test_the_history_of_a_node_s_session_is_written_at_the_end_of_the_turn(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin(agent="node/agent")
+        await one.journal(session)
+        session.write(b"one")
+        session.write(b"mode", "current_mode_update")
+        session.extend([b"two", b"three"], 1_700_000_000_000)
+        assert not waits(one, session)
+        session.end_turn()
+        assert waits(one, session)
+        assert (await one.journal(session)).runs() == session.journal.runs()
+        session.write(b"four")
+        assert not waits(one, session)
+
+
+async def test_the_history_of_a_session_of_this_gateway_is_not_deferred(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin()
+        await one.journal(session)
+        session.write(b"one")
+        assert waits(one, session)
+
+
+async def test_a_deferred_history_is_written_when_it_leaves_the_memory_or_is_read(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin(agent="node/agent")
+        session.write(b"one")
+        assert (await one.journal(session)).replay() == [b"one"]
+        session.write(b"two")
+        one.end(session)
+    async with life(tmp_path) as two:
+        (found,) = two.restored
+        assert not found.may_lack_end
+        assert (await two.journal(found)).replay() == [b"one", b"two"]
+
+
+async def test_another_history_takes_the_place_of_one_whose_writing_is_deferred(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin(agent="node/agent")
+        session.write(b"old")
+        session.take_journal(Journal(LIMIT, "another"))
+        session.write(b"new")
+        one.end(session)
+    async with life(tmp_path) as two:
+        assert (await two.journal(two.restored[0])).replay() == [b"new"]
+
+
+async def test_a_removed_session_whose_history_was_deferred_is_not_written(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin(agent="node/agent")
+        session.write(b"said in confidence")
+        one.registry.remove(session)
+        assert not one.deferral._grown
+    assert b"confidence" not in written(tmp_path)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.sampled_from([b"mode", b"plan"]), st.sampled_from(["mode", "plan"])),
+        st.tuples(st.just("extend"), st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=9)),
+        st.tuples(st.sampled_from(["end_turn", "pass time", "shrink", "read"])),
+    ),
+    max_size=20,
+)
+
+
+@given(steps=STEPS, much=st.sampled_from([0, 50, 500]))
+@effort(40)
+def test_whatever_is_deferred_the_next_process_has_the_same_history(steps: list[Any], much: int) -> None:
+    async def main() -> None:
+        with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(deferral, "MUCH", much)
+            async with life(Path(folder)) as one:
+                session = one.begin(agent="node/agent")
+                for name, *args in steps:
+                    if name == "pass time":
+                        for key in list(one.deferral._grown):
+                            one.deferral.write(key)
+                    elif name == "shrink":
+                        session.journal.shrink(LIMIT // 2)
+                    elif name == "read":
+                        await one.journal(session)
+                    else:
+                        getattr(session, name)(*args)
+                epoch, position = session.journal.epoch, session.journal.position
+                # What is on the disk may begin earlier than what is in memory.
+                held, states = session.journal.since(session.journal.start), session.journal.states()
+                one.end(session)
+            async with life(Path(folder)) as two:
+                kept = await two.journal(two.restored[0])
+                assert (kept.epoch, kept.position) == (epoch, position)
+                assert held is not None
+                assert kept.since(position - len(held)) == held
+                assert kept.states() == states
+
+    trio.run(main)

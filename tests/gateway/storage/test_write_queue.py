@@ -218,6 +218,20 @@ def test_a_history_that_is_renewed_is_written_as_it_is_when_its_turn_comes(backl
     assert change.runs == []
 
 
+def test_renew_queues_what_is_in_memory_of_a_history_that_is_kept(backlog: WriteQueue) -> None:
+    histories = in_memory(backlog, 1, 2)
+    histories.journals[1].append(b"only in memory")
+    before = backlog.revision(1)
+    backlog.renew(1)
+    assert backlog.revision(1) != before
+    backlog.forget_journal(2)
+    backlog.renew(2)
+    changes = take(backlog).changes
+    assert changes[1].whole == histories.snapshot(1)[0]
+    assert not changes[1].anew
+    assert changes[2].whole is None
+
+
 def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: WriteQueue) -> None:
     backlog.extend(1, [LARGE])
     assert take(backlog).changes[1].runs == [StoredRun([LARGE])]
