@@ -1,7 +1,6 @@
 """Multiplexes the clients of one agent process: routes, masks and answers messages."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -165,14 +164,13 @@ class Multiplexer:
         else:
             self._notification_from_client(client, message)
 
-    def receive_from_agent(self, lines: Iterable[bytes]) -> None:
+    def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Consecutive lines about one session are taken together."""
-        for session_id, group in groupby(lines, updates.session_of_passthrough):
-            passthrough = list(group)
-            if session_id is not None and self._routing.passthrough(session_id, passthrough):
-                self.traffic.from_agents[methods.SESSION_UPDATE] += len(passthrough)
+        for session_id, run in updates.passthrough_runs(lines):
+            if session_id is not None and self._routing.passthrough(session_id, run):
+                self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
                 continue
-            for line in passthrough:
+            for line in run:
                 self._receive_line(line)
 
     def _receive_line(self, text: bytes) -> None:

@@ -1,6 +1,8 @@
 """Session updates that the gateway composes, and those of an agent that it reads."""
 
-from typing import Final
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Final, Literal
 
 import msgspec
 
@@ -22,6 +24,9 @@ _END: Final = b'ed"'
 
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
+
+MANY: Final = 8
+"""Lines from which on they are tried together first: if one of them is something else, that was in vain."""
 
 _TITLE_BLOCKS: Final = 4
 """Maximum number of blocks of a prompt that are searched for a title."""
@@ -63,6 +68,50 @@ def session_of_passthrough(text: bytes) -> str | None:
         # Nearly all updates of a tool call are progress, which is not audited.
         return None
     return params.session
+
+
+class _Update(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The envelope of a `session/update`, and of nothing else."""
+
+    method: Literal["session/update"]
+    params: jsonrpc.Params
+    jsonrpc: Literal["2.0"] | None = None
+
+
+_decode_update: Final = msgspec.json.Decoder(_Update).decode
+
+
+def session_of_all(lines: Sequence[bytes]) -> str | None:
+    """Return the session of updates that all pass through in one session; None says nothing.
+
+    For many lines, it takes little more than half the time of `session_of_passthrough`.
+    """
+    # Between lines there is a line end, so no part of one completes a character of another.
+    together = b"\n".join(lines)
+    try:
+        if not together.isascii():
+            together.decode()
+        if not all(map(jsonrpc.is_shallow, lines)):
+            return None
+        found = [update.params for update in map(_decode_update, lines)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    sessions = {params.session for params in found}
+    kinds = {params.update.kind for params in found if params.update is not None}
+    if methods.TOOL_CALL_UPDATE in kinds and together.find(_END) < 0:
+        kinds.remove(methods.TOOL_CALL_UPDATE)
+    return sessions.pop() if len(sessions) == 1 and kinds.isdisjoint(_INSPECTED) else None
+
+
+def passthrough_runs(lines: Sequence[bytes]) -> list[tuple[str | None, Sequence[bytes]]]:
+    """Return all lines in order, those that follow one another in one session together.
+
+    With them comes what `session_of_passthrough` returns for each.
+    """
+    session_id = session_of_all(lines) if len(lines) >= MANY else None
+    if session_id is not None:
+        return [(session_id, lines)]
+    return [(session_id, list(run)) for session_id, run in groupby(lines, session_of_passthrough)]
 
 
 def tool_call_details(message: Message) -> dict[str, str | None] | None:

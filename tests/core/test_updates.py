@@ -1,16 +1,21 @@
 """The updates that the gateway writes itself, and what it reads in those of an agent."""
 
 import json
+from itertools import groupby
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acp_gateway.core import updates
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
+from acp_gateway.core.updates import MANY
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, make_policy
+from tests.fuzz.effort import effort
 
 MODES = b'{"availableModes":[{"id":"ask"}], "currentModeId" : "ask" ,"n":1.10}'
 
@@ -68,6 +73,58 @@ def test_progress_of_a_tool_call_passes_through(status: Any) -> None:
     update = said("tool_call_update", toolCallId="c", status=status, content=content)
     assert updates.session_of_passthrough(update.text) == "s"
     assert updates.tool_call_details(update) is None
+
+
+CHUNK, PROGRESS = said("agent_message_chunk", text="caf\u00e9").text, said("tool_call_update", status="pending").text
+OTHERS = [
+    said("tool_call_update", status="completed").text,
+    said("tool_call_update", title="it has failed").text,
+    said("plan").text,
+    CHUNK.replace(b'"s"', b'"t"'),
+    CHUNK.replace(b'"s"', b"null"),
+    CHUNK.replace(b"caf", b"\xff"),
+    # Each two of them are JSON and UTF-8 only together, and one line may be two messages.
+    CHUNK[:30],
+    CHUNK[30:],
+    CHUNK.replace(b"caf", b"\xe2\x82"),
+    b'\xac"}',
+    CHUNK + b" " + CHUNK,
+    b"",
+    b" ",
+    b"\n" + CHUNK,
+    CHUNK.replace(b'"text"', b'"a":' + b"[" * 500 + b"]" * 500 + b',"text"'),
+    CHUNK.replace(b'"text"', b'"a":' + b"[" * 50_000 + b',"text"'),
+    CHUNK.replace(b'{"method"', b'{"id":1,"method"'),
+    CHUNK.replace(b'{"method"', b'{"params":[],"method"'),
+    b'{"id":1,"result":{}}',
+    b"banner",
+]
+
+
+@pytest.mark.parametrize("at", [0, 3, MANY - 1])
+@pytest.mark.parametrize("line", [CHUNK, PROGRESS, *OTHERS])
+def test_many_lines_are_sorted_as_each_by_itself_is(line: bytes, at: int) -> None:
+    lines = [CHUNK] * MANY
+    lines[at] = line
+    each = [updates.session_of_passthrough(line) for line in lines]
+    assert [session for session, run in updates.passthrough_runs(lines) for _ in run] == each
+    assert [line for _, run in updates.passthrough_runs(lines) for line in run] == lines
+    assert updates.session_of_all(lines) in (None, *({each[0]} if len(set(each)) == 1 else ()))
+
+
+def test_updates_that_pass_through_in_one_session_are_one_run() -> None:
+    for count in (1, MANY - 1, MANY, 3 * MANY):
+        for lines in ([CHUNK] * count, [PROGRESS] * count):
+            assert updates.passthrough_runs(lines) == [("s", lines)]
+    assert updates.session_of_all([CHUNK, PROGRESS] * MANY) == "s"
+    assert updates.passthrough_runs([]) == []
+
+
+@given(st.lists(st.sampled_from([CHUNK, PROGRESS, *OTHERS]), max_size=2 * MANY))
+@effort(200)
+def test_any_lines_are_sorted_as_each_by_itself_is(lines: list[bytes]) -> None:
+    runs = [(session, list(run)) for session, run in groupby(lines, updates.session_of_passthrough)]
+    assert updates.passthrough_runs(lines) == runs
 
 
 def test_the_audit_has_no_text_of_a_tool_call() -> None:
