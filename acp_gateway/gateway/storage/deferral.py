@@ -16,7 +16,7 @@ appending takes one for each that is new."""
 
 
 class Histories(Protocol):
-    """Where histories are written, by the keys of their sessions."""
+    """Writes histories, by the keys of their sessions."""
 
     def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
         """Append a message of this time, with the kind of state that it tells, if any."""
@@ -50,7 +50,7 @@ class Deferral:
     """The histories that have grown since they were last written.
 
     Args:
-        histories: where they are written.
+        histories: writes them.
         delay: maximum seconds that a change waits.
         pause: sleeps for a number of seconds.
     """
