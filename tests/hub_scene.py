@@ -17,7 +17,7 @@ from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
 from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent_supervisor import RunAgent
-from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.client_pump import Gate
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub import Hub
@@ -62,7 +62,7 @@ class Peer(Editor):
         stream, ours = memory_message_stream_pair()
         super().__init__(stream)
         self.client = client
-        self.tape: Tape = NO_TAPE
+        self.tape: Tape | None = None
         """Its recording."""
         self.ours = FragileStream(ours)
         self.scope = trio.CancelScope()

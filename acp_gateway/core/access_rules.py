@@ -24,9 +24,10 @@ def objection_to_request(client: Client, message: Message) -> ErrorObject | None
     rules = methods.client_method(message.method)
     if not client.controls and not rules.observer:
         return ErrorObject(jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {message.method:.80}")
-    if (client.scope.guest and not rules.guest) or not _is_within(client, message, rules):
+    scope = client.scope
+    if (scope.guest and not rules.guest) or (scope.only is not None and not _is_within(message, rules)):
         return ErrorObject(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}")
-    if client.scope.workspaces is not None and message.session is None and not methods.is_known(message.method):
+    if scope.workspaces is not None and message.session is None and not methods.is_known(message.method):
         # An unknown method may open, list or read anything.
         return ErrorObject(
             jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
@@ -58,9 +59,9 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     return flaw_of_params(message)
 
 
-def _is_within(client: Client, message: Message, rules: methods.ClientMethod) -> bool:
-    """Return True if a request is within the scope of its connection."""
-    if client.scope.only is None or message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
+def _is_within(message: Message, rules: methods.ClientMethod) -> bool:
+    """Return True if a request is within the scope of a connection for one session."""
+    if message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
     return message.session is not None and not rules.beyond
 

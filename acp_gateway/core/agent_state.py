@@ -114,7 +114,7 @@ class AgentState:
         """The earliest first."""
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
-        self._phase = AgentPhase.ABSENT
+        self.phase = AgentPhase.ABSENT
         self.lost: LostErrors | None = None
         """Errors once there will not be another process."""
         self.abilities = Abilities()
@@ -137,14 +137,9 @@ class AgentState:
         """Milliseconds since 1970; None if the driver does not tell."""
         self._last_id = 0
 
-    @property
-    def phase(self) -> AgentPhase:
-        """Phase of the process."""
-        return self._phase
-
     def move_to(self, phase: AgentPhase) -> None:
         """Change the phase of the process."""
-        self._phase = moved(AGENT_TRANSITIONS, self._phase, phase)
+        self.phase = moved(AGENT_TRANSITIONS, self.phase, phase)
 
     @property
     def abandoned(self) -> bool:

@@ -318,7 +318,7 @@ class Multiplexer:
         request = Request(client, message)
         if message.method in methods.SURCHARGES:
             self._agent.surcharge += methods.SURCHARGES[message.method]
-        if jsonrpc.id_key(message.id) in client.requests:
+        if request.key in client.requests:
             # An error under an id in use would settle the earlier request at the client.
             why = f"the id {message.id.decode():.80} is still in use"
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from acp_gateway.protocol import jsonrpc, lookup
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE
 
 if TYPE_CHECKING:
@@ -48,22 +48,21 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("client", "directory_check", "rejoin", "session")
+    __slots__ = ("client", "directory_check", "id", "key", "rejoin", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
         self.client = client
+        self.id = message.id
+        """The id in the client's spelling."""
+        self.key = jsonrpc.id_key(message.id)
+        """Key of the id among those of its client."""
         self.session: Session | None = None
         """The session of the request, once known."""
         self.directory_check: DirectoryCheck | None = None
         """Check of the directories that the request names, pending or done."""
         self.rejoin: Rejoin | Literal[False] | None = False
         """State of the client from another link; False until it is read, which is once for all waits."""
-
-    @property
-    def id(self) -> RawId:
-        """The id in the client's spelling."""
-        return self.message.id
 
     @property
     def abandoned(self) -> bool:

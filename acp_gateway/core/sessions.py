@@ -98,14 +98,17 @@ class Client:
     __slots__ = (
         "__weakref__",
         "_last_id",
-        "_phase",
         "_presence",
         "agent_requests",
         "away_since",
+        "controls",
+        "counts",
         "former_links",
+        "gone",
         "joined",
         "link",
         "name",
+        "phase",
         "presence_time",
         "replays",
         "requests",
@@ -132,15 +135,22 @@ class Client:
         self.scope = scope
         self.link = link
         """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
+        self.counts = link is not None
+        """True if the client counts its position in its sessions."""
         self.former_links: frozenset[str] = _NO_LINKS
         """Names of earlier links, not resumed, from which this client has taken over prompts."""
         self.role = role
+        self.controls = role is Role.CONTROLLER
+        """True for a controller."""
         self._presence = Presence.CONNECTED
+        self.gone = False
+        """True if nothing can be sent to the client any more."""
         self.away_since = -math.inf
         """Time of the last loss of the connection, in seconds of the driver's clock."""
         self.presence_time: int | None = None
         """Time of the last change of the presence, in milliseconds since 1970."""
-        self._phase = ClientPhase.NEW
+        self.phase = ClientPhase.NEW
+        """Progress with `initialize`, which `move_to` changes."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.joined = False
@@ -160,16 +170,6 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self.name})"
 
-    @property
-    def controls(self) -> bool:
-        """True for a controller."""
-        return self.role is Role.CONTROLLER
-
-    @property
-    def counts(self) -> bool:
-        """True if the client counts its position in its sessions."""
-        return self.link is not None
-
     def positions(self) -> dict[str, tuple[str, int]]:
         """Return the epoch and position of each attached session, up to the latest decision."""
         return {
@@ -178,14 +178,9 @@ class Client:
             if len(session.id) <= SESSION_ID_SIZE
         }
 
-    @property
-    def phase(self) -> ClientPhase:
-        """Progress with `initialize`."""
-        return self._phase
-
     def move_to(self, phase: ClientPhase) -> None:
         """Change the progress with `initialize`."""
-        self._phase = moved(CLIENT_TRANSITIONS, self._phase, phase)
+        self.phase = moved(CLIENT_TRANSITIONS, self.phase, phase)
 
     @property
     def presence(self) -> Presence:
@@ -195,25 +190,21 @@ class Client:
     def become(self, presence: Presence) -> None:
         """Change the state of the connection."""
         self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
+        self.gone = presence is Presence.GONE
 
     @property
     def connected(self) -> bool:
         """True while the connection is open."""
         return self._presence is Presence.CONNECTED
 
-    @property
-    def gone(self) -> bool:
-        """True if nothing can be sent to the client any more."""
-        return self._presence is Presence.GONE
-
     def add_request(self, request: "Request") -> None:
         """Register a request of the client."""
-        self.requests[jsonrpc.id_key(request.id)] = request
+        self.requests[request.key] = request
         self.waiting_size += len(request.message.text)
 
     def remove_request(self, request: "Request") -> None:
         """Unregister a request that gets its response."""
-        if self.requests.pop(jsonrpc.id_key(request.id), None) is not None:
+        if self.requests.pop(request.key, None) is not None:
             self.waiting_size -= len(request.message.text)
 
     def mint_id(self) -> int:

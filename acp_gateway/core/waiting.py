@@ -49,6 +49,9 @@ class Waiting:
 
     def __init__(self) -> None:
         self._queues: dict[Until, dict[Key, dict[Request, None]]] = {until: {} for until in Until}
+        # Those that later requests may have to follow.
+        self._checking = self._queues[Until.DIRECTORIES_CHECKED]
+        self._loading = self._queues[Until.JOURNAL_LOADED]
         self._events: dict[Request, Event] = {}
 
     def __len__(self) -> int:
@@ -150,13 +153,13 @@ class Waiting:
             session: the session that it names, if that is live and in the client's scope.
         """
         client = request.client
-        for earlier in client.requests.values() if self._queues[Until.DIRECTORIES_CHECKED] else ():
+        for earlier in client.requests.values() if self._checking else ():
             if earlier is request:
                 break
             event = self._events.get(earlier)
             if event is not None and event.until is Until.DIRECTORIES_CHECKED:
                 return event
-        for loading, queue in self._queues[Until.JOURNAL_LOADED].items():
+        for loading, queue in self._loading.items():
             named = isinstance(loading, Session) and loading.id == request.message.session
             if named and any(other.client is client for other in queue):
                 return Event(Until.JOURNAL_LOADED, loading)

@@ -15,7 +15,7 @@ from typing import Final, Unpack
 import trio
 
 from acp_gateway.core.sessions import Client
-from acp_gateway.gateway.events.recording import Direction, Tape
+from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.link import WINDOW, Link
@@ -51,16 +51,6 @@ EXPIRED: Final = "away_too_long"
 
 STOPPING: Final = Disconnect(CloseReason.GOING_AWAY, "the gateway is stopping", "gateway_stopping")
 BUG: Final = Disconnect(CloseReason.AGENT_GONE, "internal error", "internal")
-
-
-class _NoTape:
-    """A tape that records nothing."""
-
-    def write(self, direction: Direction, messages: Sequence[bytes]) -> None: ...
-    def close(self) -> None: ...
-
-
-NO_TAPE: Final = _NoTape()
 
 
 class ClientConnection:
@@ -125,7 +115,7 @@ class Attachment:
         progressed: called when the backlog is sent, and when the connection is lost.
         charge: charges the client for what it sends.
         memory_grew: called with the number of bytes that are kept in addition.
-        tape: records the messages.
+        tape: records the messages; None to record none.
     """
 
     __slots__ = (
@@ -160,7 +150,7 @@ class Attachment:
         progressed: Callable[[], None],
         charge: Charge = free,
         memory_grew: Callable[[int], None] = lambda _: None,
-        tape: Tape = NO_TAPE,
+        tape: Tape | None = None,
     ) -> None:
         self.client = client
         self.link = Link(
@@ -206,7 +196,7 @@ class Attachment:
     @property
     def behind(self) -> bool:
         """True while messages wait because the peer is slow."""
-        return self.link.behind
+        return self.link.outbox.unwritten
 
     @property
     def excess(self) -> int:
@@ -220,7 +210,8 @@ class Attachment:
         """
         if self.discarding:
             return self.behind
-        self.tape.write("to_client", messages)
+        if self.tape is not None:
+            self.tape.write("to_client", messages)
         waited = False
         if replayed or not self.link.pass_on(messages):
             waited = self.behind

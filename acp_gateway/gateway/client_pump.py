@@ -160,7 +160,8 @@ class ClientPump:
             while True:
                 batch = await attachment.link.receive_batch()
                 size = attachment.unhandled_bytes = sum(map(len, batch))
-                attachment.tape.write("from_client", batch)
+                if attachment.tape is not None:
+                    attachment.tape.write("from_client", batch)
                 if self._gate is not None and (wait := self._gate()) is not None:
                     # Shielded, because received messages count whatever becomes of the connection.
                     with trio.CancelScope(shield=True):
@@ -168,7 +169,10 @@ class ClientPump:
                     if attachment.ended:
                         return True
                 if not resumable:
-                    await self._hold_back(attachment, size)
+                    if self._supervisor.congested:
+                        await self._hold_back(attachment, size)
+                    else:
+                        attachment.sent_while_congested = 0
                 handled, surcharge, seconds = 0, 0, 0.0
                 while handled < len(batch):
                     if handled:
@@ -264,9 +268,6 @@ class ClientPump:
         They are delayed only beyond a high-water mark of the client's own: the message behind a large prompt may be its
         cancellation, or a response. The delay is bounded, because the end of the client would go unnoticed in it.
         """
-        if not self._supervisor.congested:
-            attachment.sent_while_congested = 0
-            return
         attachment.sent_while_congested += size
         if attachment.sent_while_congested > self._high_water:
             attachment.sent_while_congested = 0

@@ -19,7 +19,7 @@ from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.connection import DialAgent
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent_runner import AgentRunner
-from acp_gateway.gateway.attachment import NO_TAPE, Disconnect
+from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.control_channel import AdoptSession, Operations
@@ -259,25 +259,26 @@ class Gateway:
         if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
             stream.limit(size, "observer_message_size")
 
-    def _begin(self, attached: AttachedClient) -> Tape:
-        """Record the start of a connection, and return its recording."""
+    def _begin(self, attached: AttachedClient) -> Tape | None:
+        """Record the start of a connection, and return its recording, if there is one."""
         name, grant = attached.client.name, attached.grant
         about = {"connection": name, "agent": grant.agent, "identity": grant.access.identity}
         details = about | {"request": grant.connect_request.request_id or None}
         self.audit_throttle.record("attached", **details, credential=grant.access.credential, role=grant.role.value)
-        tape = NO_TAPE if self._recorder is None else self._recorder.open(name, about)
+        tape = None if self._recorder is None else self._recorder.open(name, about)
         observes = "" if attached.client.controls else ", to observe"
         log.info("%s: attached to agent %s as %s%s", name, grant.agent, grant.access.identity, observes)
         if isinstance(attached, ResumableLink):
             self._links.add(attached)
         return tape
 
-    def _end(self, attached: AttachedClient, tape: Tape, disconnect: Disconnect | None) -> None:
+    def _end(self, attached: AttachedClient, tape: Tape | None, disconnect: Disconnect | None) -> None:
         """Record the end of a connection."""
         name = attached.client.name
         if isinstance(attached, ResumableLink):
             self._links.end(attached, disconnect)
-        tape.close()
+        if tape is not None:
+            tape.close()
         why = disconnect.text or "left" if disconnect else "stopped"
         self.metrics.count_detached(disconnect)
         self.audit_throttle.record("detached", connection=name, identity=attached.access.identity, why=why)

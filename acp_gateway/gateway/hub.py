@@ -36,7 +36,7 @@ from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.gateway.agent.startup import Written
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor, RunAgent
-from acp_gateway.gateway.attachment import BUG, EXPIRED, NO_TAPE, STOPPING, TOO_SLOW, Attachment, Disconnect
+from acp_gateway.gateway.attachment import BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub_limits import Limits
@@ -116,8 +116,10 @@ class Hub:
             gate=services.gate,
             clock=clock,
         )
+        # `trio.current_time`, found once: it is needed for each batch.
+        self._clock = trio.lowlevel.current_clock().current_time
         # The time of the last message.
-        self._last_activity = trio.current_time()
+        self._last_activity = self._clock()
         # The number of log messages of the multiplexer so far.
         self._logged = 0
         # True while the agent runs as an earlier configuration had it.
@@ -135,11 +137,11 @@ class Hub:
 
     # Clients
 
-    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape = NO_TAPE) -> Disconnect:
+    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape | None = None) -> Disconnect:
         """Relay for a client until it is gone; then close its stream, and return the reason. `run` must be running.
 
-        Messages are recorded on the tape. A client that counts messages may resume its link after its connection was
-        lost: see `Attachment.connect`.
+        Messages are recorded on the tape, if there is one. A client that counts messages may resume its link after its
+        connection was lost: see `Attachment.connect`.
 
         When cancelled, it closes the connection with a reason, bounded by the stream's timeouts.
         """
@@ -290,8 +292,8 @@ class Hub:
 
     def note_time(self) -> None:
         """Record activity, and tell the multiplexer the time."""
-        self._last_activity = trio.current_time()
-        self.tell_time(self._last_activity)
+        self._last_activity = now = self._clock()
+        self.tell_time(now)
 
     def tell_time(self, now: float) -> None:
         """Tell the multiplexer the time, as `trio.current_time` returns it, and the time of day."""

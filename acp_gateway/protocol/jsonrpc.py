@@ -116,7 +116,7 @@ _match_number = re.compile(rb"[0-9]{1,18}(?![0-9.eE])").match
 _HIDDEN_NAME = rb"\u006"
 # Maximum brackets of a text that is certainly shallow; and the stack levels by which others are decoded deeper than
 # anywhere else: Python's calls count as levels, and a text that was read once must be readable later as well.
-_FEW_BRACKETS = 200
+FEW_BRACKETS = 200
 _RESERVE = 150
 # Maximum characters of a number that was minted here, in any spelling.
 _MAX_NUMBER_LENGTH = 30
@@ -150,7 +150,7 @@ def _count_members(text: bytes) -> None:
 
 def is_shallow(text: bytes) -> bool:
     """Return True if a text can't be nested deeply; False says nothing."""
-    return len(text) < 2 * _FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= _FEW_BRACKETS
+    return len(text) < 2 * FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= FEW_BRACKETS
 
 
 def _deep_down(decode: Callable[[bytes], _T], text: bytes, calls: int = _RESERVE) -> _T:

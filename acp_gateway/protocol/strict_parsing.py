@@ -11,6 +11,7 @@ import msgspec
 
 from acp_gateway.protocol import methods, spans
 from acp_gateway.protocol.jsonrpc import (
+    FEW_BRACKETS,
     INVALID_REQUEST,
     Envelope,
     InvalidMessage,
@@ -45,13 +46,17 @@ _decode_session = msgspec.json.Decoder(str | None).decode
 # many times the bytes of a short member.
 _FEW_COLONS = 512
 _COLON_EVERY = 48
+# Bytes below which a text is simple whatever it has.
+_SMALL = 2 * FEW_BRACKETS
 
 
 def parse_strictly(text: bytes) -> tuple[Message, str | None]:
     """Parse a message as `parse` does; return it, and the name of a repeated member as `repeated_member` does."""
-    check_utf8(text)
+    small = len(text) < _SMALL and text.isascii()
+    if not small:
+        check_utf8(text)
     try:
-        message = _from_outline(text, _decode_outline(text)) if is_shallow(text) and _is_sparse(text) else None
+        message = _from_outline(text, _decode_outline(text)) if small or _is_simple(text) else None
     except (msgspec.DecodeError, RecursionError):
         message = None
     if message is not None:
@@ -67,7 +72,7 @@ def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
     """
     check_utf8(text)
     try:
-        members = _decode_members(text) if is_shallow(text) and _is_sparse(text) else None
+        members = _decode_members(text) if _is_simple(text) else None
     except (msgspec.DecodeError, RecursionError):
         members = None
     if members is not None and not _are_alike(members) and _compact_size(members) == len(text):
@@ -102,9 +107,10 @@ def repeated_member(text: bytes) -> str | None:
         raise InvalidMessage(INVALID_REQUEST, f"the message or its params: {error}") from None
 
 
-def _is_sparse(text: bytes) -> bool:
-    """Return True if a text can't have many members for its size."""
-    return len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
+def _is_simple(text: bytes) -> bool:
+    """Return True if a text can't be nested deeply, nor have many members for its size."""
+    few = len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
+    return few and is_shallow(text)
 
 
 def _from_outline(text: bytes, outline: _Outline) -> Message | None:

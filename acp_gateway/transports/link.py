@@ -279,13 +279,13 @@ class Link:
         nothing.
         """
         while True:
-            while self.resumable and self._blocked and self.stream is not None and not self._broken:
+            while self._window is not None and self._blocked and self.stream is not None and not self._broken:
                 await self._changed.wait()
             stream = self.stream
             if stream is None:
                 raise trio.BrokenResourceError("the connection was given up")
             batch = await stream.receive_batch()
-            if not self.resumable:
+            if self._window is None:
                 return batch
             if self.stream is not stream:
                 raise trio.BrokenResourceError("there is a newer connection")
