@@ -8,9 +8,9 @@ A stream ends once, with one error: the writer keeps it and raises it in each ta
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from math import inf
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import trio
 
@@ -313,12 +313,16 @@ class FramedStream(MaintainedStream):
         finally:
             self._reading = 0
 
-    async def _read_on(self) -> bytes:
+    def _read_on(self) -> Coroutine[Any, Any, bytes]:
         """As `_read`, within the time limit of the message that has begun. Raises `Unfinished`."""
+        # Not a coroutine itself, which would be one more for each waiting stream.
         unfinished = self.unfinished_bytes
-        if not unfinished or self.message_timeout == inf:
-            self._waited = 0.0
-            return await self._read()
+        if unfinished and self.message_timeout != inf:
+            return self._read_in_time(unfinished)
+        self._waited = 0.0
+        return self._read()
+
+    async def _read_in_time(self, unfinished: int) -> bytes:
         began = trio.current_time()
         # Only the time in which a task reads counts.
         with trio.move_on_after(self.message_timeout + unfinished / SLOWEST_PEER - self._waited):

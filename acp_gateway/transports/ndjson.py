@@ -55,7 +55,9 @@ class LineStream(FramedStream):
             if b"\n" in data:
                 lines = data.split(b"\n")
                 rest = lines.pop()
-                lines[0] = self._take(lines[0])
+                if self._rest.size:
+                    self._rest.add(lines[0])
+                    lines[0] = self._rest.take()
                 if b"\r" in data or lines[0].endswith(b"\r"):
                     lines = [line.removesuffix(b"\r") for line in lines]
                 if rest:
@@ -87,13 +89,6 @@ class LineStream(FramedStream):
 
     def begun(self, size: int) -> bytes:
         return self._rest.begun(size)
-
-    def _take(self, end: bytes) -> bytes:
-        """Return the line that these bytes complete."""
-        if not self._rest.size:
-            return end
-        self._rest.add(end)
-        return self._rest.take()
 
     def _within_limit(self, lines: list[bytes]) -> list[bytes]:
         """Return the messages in these lines, up to the first one that is too large."""

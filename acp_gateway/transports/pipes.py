@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import trio
 
 from acp_gateway.errors import UsageError
-from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, ByteStream
+from acp_gateway.transports.streams import MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 
 T = TypeVar("T")
 
@@ -29,23 +29,30 @@ class FileBytes(ByteStream):
         os.set_blocking(write_fd, False)
         # Bytes read since other tasks had their turn.
         self._turn = 0
+        # Calls in a row of `receive_some` that had to wait.
+        self._fruitless = 0
 
     async def receive_some(self) -> bytes:
         if self._turn >= TURN:
             self._turn = 0
             await trio.lowlevel.checkpoint()
+        waited = False
         while True:
             if self._read_fd < 0:
                 raise trio.ClosedResourceError
-            try:
-                data = os.read(self._read_fd, READ_SIZE)
-                self._turn += READ_COST + len(data)
-                return data
-            except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._read_fd)
-                self._turn = 0
-            except OSError as error:
-                raise trio.BrokenResourceError(f"cannot read: {error.strerror}") from error
+            if waited or self._fruitless % PROBE_EVERY < MAX_FRUITLESS:
+                try:
+                    data = os.read(self._read_fd, READ_SIZE)
+                    self._turn += READ_COST + len(data)
+                    self._fruitless = self._fruitless + 1 if waited else 0
+                    return data
+                except BlockingIOError:
+                    pass
+                except OSError as error:
+                    raise trio.BrokenResourceError(f"cannot read: {error.strerror}") from error
+            await trio.lowlevel.wait_readable(self._read_fd)
+            self._turn = 0
+            waited = True
 
     def send_nowait(self, data: memoryview) -> int:
         if self._write_fd < 0:

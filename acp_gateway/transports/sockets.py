@@ -14,7 +14,15 @@ import trio
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.printable import printable
-from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
+from acp_gateway.transports.streams import (
+    MAX_FRUITLESS,
+    PROBE_EVERY,
+    READ_COST,
+    READ_SIZE,
+    TURN,
+    WRITE_SIZE,
+    ByteStream,
+)
 
 TLS_RECORD: Final = 16384
 """Bytes given to OpenSSL at once, which reports no progress before all of them are written: the maximum size of a
@@ -58,7 +66,7 @@ _NOT_YET_VALID: Final = 9
 class SocketBytes(ByteStream):
     """A connected, non-blocking socket, plain or TLS with its handshake done; closed with this stream."""
 
-    __slots__ = ("_eof_sent", "_failure", "_finishing", "_sock", "_tls", "_turn", "committed")
+    __slots__ = ("_eof_sent", "_failure", "_finishing", "_fruitless", "_sock", "_tls", "_turn", "committed")
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
@@ -67,6 +75,8 @@ class SocketBytes(ByteStream):
         self.committed = TLS_RECORD if self._tls else 0
         # Bytes read since other tasks had their turn.
         self._turn = 0
+        # Calls in a row of `receive_some` that had to wait.
+        self._fruitless = 0
         self._eof_sent = False
         self._finishing = False
         # Error found behind bytes that are returned first.
@@ -86,28 +96,34 @@ class SocketBytes(ByteStream):
         if self._turn >= TURN:
             self._turn = 0
             await trio.lowlevel.checkpoint()
+        waited = False
         while True:
             if self._finishing:
                 raise trio.ClosedResourceError
             if self._eof_sent and self._tls:
                 return b""
-            try:
-                if self._failure is not None:
-                    raise self._failure
-                data = self._sock.recv(READ_SIZE)
-                if len(data) == TLS_RECORD and self._tls:
-                    data = self._read_on(data)
-                self._turn += READ_COST + len(data)
-                return data
-            except (BlockingIOError, ssl.SSLWantReadError):
-                wait = trio.lowlevel.wait_readable
-            except ssl.SSLWantWriteError:
-                wait = trio.lowlevel.wait_writable
-            except OSError as error:
-                raise self._broken(error) from error
+            wait = trio.lowlevel.wait_readable
+            # OpenSSL may hold bytes that no wait is told of.
+            if waited or self._tls or self._fruitless % PROBE_EVERY < MAX_FRUITLESS:
+                try:
+                    if self._failure is not None:
+                        raise self._failure
+                    data = self._sock.recv(READ_SIZE)
+                    if len(data) == TLS_RECORD and self._tls:
+                        data = self._read_on(data)
+                    self._turn += READ_COST + len(data)
+                    self._fruitless = self._fruitless + 1 if waited else 0
+                    return data
+                except (BlockingIOError, ssl.SSLWantReadError):
+                    pass
+                except ssl.SSLWantWriteError:
+                    wait = trio.lowlevel.wait_writable
+                except OSError as error:
+                    raise self._broken(error) from error
             # Not in the except clause, where the exception would be kept during the wait, with its traceback.
             await wait(self._sock)
             self._turn = 0
+            waited = True
 
     def _read_on(self, record: bytes) -> bytes:
         """Return a full TLS record and the records that have come after it."""
@@ -204,6 +220,8 @@ class SocketBytes(ByteStream):
         if self._sock.fileno() >= 0:
             trio.lowlevel.notify_closing(self._sock)
             self._sock.close()
+            # A closed socket can't be waited for.
+            self._fruitless = 0
         await trio.lowlevel.checkpoint()
 
     def _broken(self, error: OSError) -> trio.BrokenResourceError | trio.ClosedResourceError:

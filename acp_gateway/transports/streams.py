@@ -28,6 +28,12 @@ READ_COST: Final = TURN // 16
 its data: one busy peer must not starve the rest, and handling that many takes a third of a millisecond."""
 
 
+MAX_FRUITLESS: Final = 2
+PROBE_EVERY: Final = 16
+"""Reads in a row that found nothing, after which a stream waits before it reads; each 16th time it reads first again.
+A peer that writes now and then has nothing more behind what was just read, one that streams has."""
+
+
 class CloseReason(enum.Enum):
     """Reason for closing a stream, for transports that can tell the peer."""
 

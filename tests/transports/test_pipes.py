@@ -14,7 +14,7 @@ import trio.testing
 from acp_gateway.errors import UsageError
 from acp_gateway.transports import pipes as stdio
 from acp_gateway.transports.pipes import FileBytes, ThreadBytes, open_stdio
-from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, ByteStream
+from acp_gateway.transports.streams import MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 from tests.transports.wires import MIB, close_at_once, pipe_wire
 
 
@@ -54,6 +54,42 @@ async def test_finishing_does_not_wait_for_a_process_that_keeps_its_output_open(
     there.send_nowait(memoryview(b"unread"))
     await here.finish()
     assert await here.receive_some() == b"unread"
+
+
+async def test_a_pipe_that_mostly_has_nothing_is_waited_for_first(
+    pipes: tuple[FileBytes, FileBytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = pipes
+    fruitless, read = 0, os.read
+
+    def counted(fd: int, size: int) -> bytes:
+        nonlocal fruitless
+        try:
+            return read(fd, size)
+        except BlockingIOError:
+            fruitless += 1
+            raise
+
+    async def receive() -> None:
+        assert await here.receive_some() == b"x"
+
+    async def receive_later() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            there.send_nowait(memoryview(b"x"))
+
+    monkeypatch.setattr(os, "read", counted)
+    for _ in range(2 * PROBE_EVERY):
+        await receive_later()
+    assert fruitless == 2 * MAX_FRUITLESS
+    # From the first bytes that are there without a wait, it is read first again.
+    for _ in range(PROBE_EVERY):
+        there.send_nowait(memoryview(b"x"))
+        await receive()
+    before = fruitless
+    await receive_later()
+    assert fruitless == before + 1
 
 
 async def test_a_writer_of_much_leaves_other_tasks_their_turn(pipes: tuple[FileBytes, FileBytes]) -> None:

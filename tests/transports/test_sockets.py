@@ -34,7 +34,15 @@ from acp_gateway.transports.sockets import (
     start_tls,
     take_socket,
 )
-from acp_gateway.transports.streams import READ_COST, READ_SIZE, TURN, WRITE_SIZE, ByteStream
+from acp_gateway.transports.streams import (
+    MAX_FRUITLESS,
+    PROBE_EVERY,
+    READ_COST,
+    READ_SIZE,
+    TURN,
+    WRITE_SIZE,
+    ByteStream,
+)
 from tests.transports.conftest import Tls
 from tests.transports.wires import MIB, close_at_once, socket_pair, socket_wire, tls_wire
 
@@ -128,6 +136,63 @@ async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(
             assert await here.receive_some() == b"x"
         nursery.cancel_scope.cancel()
     assert turns >= 5
+
+
+class CountingSocket(socket.socket):
+    """A socket that counts the reads that found nothing."""
+
+    fruitless = 0
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        try:
+            return super().recv(size, flags)
+        except BlockingIOError:
+            self.fruitless += 1
+            raise
+
+
+async def test_a_socket_that_mostly_has_nothing_is_waited_for_first() -> None:
+    one, other = socket.socketpair()
+    counting = CountingSocket(fileno=one.detach())
+    counting.setblocking(False)
+    other.setblocking(False)
+    here, there = SocketBytes(counting), SocketBytes(other)
+
+    async def receive_later() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await trio.testing.wait_all_tasks_blocked()
+            there.send_nowait(memoryview(b"x"))
+
+    async def receive() -> None:
+        assert await here.receive_some() == b"x"
+
+    for _ in range(2 * PROBE_EVERY):
+        await receive_later()
+    assert counting.fruitless == 2 * MAX_FRUITLESS
+    # From the first bytes that are there without a wait, it is read first again.
+    for _ in range(PROBE_EVERY):
+        there.send_nowait(memoryview(b"x"))
+        await receive()
+    before = counting.fruitless
+    await receive_later()
+    assert counting.fruitless == before + 1
+    await close_at_once(here, there)
+
+
+async def test_a_closed_socket_is_closed_for_readers_that_would_have_waited_first(
+    ends: tuple[SocketBytes, SocketBytes],
+) -> None:
+    here, there = ends
+    async with trio.open_nursery() as nursery:
+        for _ in range(MAX_FRUITLESS):
+            nursery.start_soon(here.receive_some)
+            await trio.testing.wait_all_tasks_blocked()
+            there.send_nowait(memoryview(b"x"))
+            await trio.testing.wait_all_tasks_blocked()
+    await here.aclose()
+    with pytest.raises(trio.ClosedResourceError):
+        await here.receive_some()
 
 
 async def test_tls_tells_of_progress_within_a_large_write(tls: Tls) -> None:
