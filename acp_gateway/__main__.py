@@ -1,6 +1,33 @@
-"""`python -m acp_gateway` is `acp-gateway`."""
+"""The start of the program, also as `python -m acp_gateway`: a plain `connect` without click, all else through click.
 
-from acp_gateway.cli.main import main
+Editors start `connect` while their users wait, so nothing is imported that it does not need.
+"""
+
+import sys
+
+from acp_gateway.cli.plain_options import CONNECT, read_plain_line
+from acp_gateway.cli.quick_imports import without_collector
+
+
+def main() -> None:
+    """Run the program with the arguments of this process."""
+    command, *words = sys.argv[1:] or [""]
+    line = read_plain_line(CONNECT, words) if command == "connect" else None
+    with without_collector():
+        if line is None:
+            from acp_gateway.cli.main import main as run_command
+        else:
+            from acp_gateway.cli.editor_relay import relay_editor
+    if line is None:
+        run_command()
+        return
+    try:
+        relay_editor(line.target, line.given, **line.values)
+    except BaseException as error:
+        from acp_gateway.cli.main import end_with
+
+        end_with(error)
+
 
 if __name__ == "__main__":
     main()

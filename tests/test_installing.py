@@ -75,7 +75,7 @@ def test_texts_that_tell_how_to_install_it_do_so_from_a_checkout(text: str) -> N
 def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_theirs() -> None:
     project = PROJECT["project"]
     assert project["name"] == DISTRIBUTION != "acp-gateway"
-    assert project["scripts"] == {"acp-gateway": "acp_gateway.cli.main:main"}
+    assert project["scripts"] == {"acp-gateway": "acp_gateway.__main__:main"}
     assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["acp_gateway"]
 
 
@@ -87,4 +87,5 @@ def test_an_extra_that_includes_another_one_asks_for_this_distribution() -> None
 def test_the_version_is_in_the_package_so_that_no_name_is_needed_to_find_it() -> None:
     assert PROJECT["tool"]["hatch"]["version"]["path"] == "acp_gateway/__init__.py"
     for path in sorted((ROOT / "acp_gateway").rglob("*.py")):
-        assert "importlib.metadata" not in path.read_text(encoding="utf-8")
+        assert "import importlib.metadata" not in (text := path.read_text(encoding="utf-8"))
+        assert "from importlib.metadata" not in text

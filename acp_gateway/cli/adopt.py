@@ -28,7 +28,7 @@ from acp_gateway.printable import printable
 @click.option("--agent", metavar="NAME", help="The agent there. Default: the one of the same name.")
 @click.option("--force", is_flag=True, help="Adopt it though its node is there, which stops it there.")
 @config_option
-@connect_timeout_option(help="How long to wait until it is open.", default="90")
+@connect_timeout_option(help="How long to wait until it is open.", default=90)
 @json_option
 def adopt(
     session: str,

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from acp_gateway.cli.common import (
-    MAX_MESSAGE_SIZE,
     ca_option,
     cert_option,
     config_option,
@@ -23,6 +22,7 @@ from acp_gateway.cli.common import (
     was_given,
 )
 from acp_gateway.cli.page_links import print_link, require_page
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
 

@@ -1,25 +1,32 @@
 """Options that several commands share, and printing."""
 
-import gc
 import io
 import math
 import os
 import stat
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 
+from acp_gateway.cli.plain_options import (
+    CA,
+    CERT,
+    CONNECT_TIMEOUT,
+    INSECURE_PLAINTEXT,
+    KEY,
+    PIN,
+    TOKEN_FILE,
+    Option,
+)
 from acp_gateway.errors import ConfigError
 from acp_gateway.printable import printable
 
-MAX_MESSAGE_SIZE = 64 * 1024 * 1024
-"""Default maximum bytes of one message, equal to the gateway's default."""
+F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 config_option = click.option(
     "--config",
@@ -35,50 +42,43 @@ def check_finite(_context: click.Context, _option: click.Parameter, seconds: flo
     return seconds
 
 
-token_file_option = click.option(
-    "--token-file",
-    type=click.Path(path_type=Path),
-    help="A file with the token, readable by you alone. Else ACP_GATEWAY_TOKEN_FILE, ACP_GATEWAY_TOKEN, hosts.toml.",
-)
-ca_option = click.option("--ca", type=click.Path(path_type=Path), help="Trust certificates of this authority (PEM).")
-pin_option = click.option("--pin", metavar="sha256:HEX", help="Trust the gateway with this public key, and no other.")
-cert_option = click.option(
-    "--cert",
-    type=click.Path(path_type=Path),
-    help="A client certificate (PEM) to show instead of a token, to a gateway with client_ca.",
-)
-key_option = click.option(
-    "--key", type=click.Path(path_type=Path), help="The private key of that certificate (PEM), readable by you alone."
-)
-connect_timeout_option = partial(
-    click.option,
-    "--connect-timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=15.0,
-    callback=check_finite,
-    show_default=True,
-    metavar="SECONDS",
-)
-insecure_plaintext_option = click.option(
-    "--insecure-plaintext",
-    is_flag=True,
-    help="Send the token to another machine unencrypted; only for private networks.",
-)
+def click_option(option: Option) -> Callable[[F], F]:
+    """Return a row of the table as an option of click."""
+    settings: dict[str, Any] = {"metavar": option.metavar, "help": option.help, "default": option.default}
+    if option.kind == "flag":
+        settings |= {"is_flag": True, "default": False}
+    elif option.kind == "file":
+        settings["type"] = click.Path(path_type=Path, dir_okay=option.folder)
+    elif option.kind == "number":
+        least = click.FloatRange(min=option.least, min_open=option.open)
+        settings |= {"type": least, "callback": check_finite, "show_default": True}
+    elif option.kind == "count":
+        settings |= {"type": click.IntRange(min=int(option.least), min_open=option.open), "show_default": True}
+    return click.option(option.name, option.destination, multiple=option.repeated, **settings)
 
 
-@contextmanager
-def imports_to_keep() -> Iterator[None]:
-    """Import modules with the garbage collector disabled, which saves a tenth of the start-up time.
+def click_options(options: Sequence[Option]) -> Callable[[F], F]:
+    """Return rows of the table as options of click, for the help in their order."""
 
-    Otherwise it would traverse all imported objects again and again, and free almost none. At the end they are frozen,
-    so that no later collection traverses them.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = click_option(option)(function)
+        return function
+
+    return add
+
+
+token_file_option = click_option(TOKEN_FILE)
+ca_option = click_option(CA)
+pin_option = click_option(PIN)
+cert_option = click_option(CERT)
+key_option = click_option(KEY)
+insecure_plaintext_option = click_option(INSECURE_PLAINTEXT)
+
+
+def connect_timeout_option(help: str, default: float = 15.0) -> Callable[[F], F]:  # noqa: A002 - as click names it.
+    """Return the option for a command that waits for something of its own."""
+    return click_option(CONNECT_TIMEOUT._replace(help=help, default=default))
 
 
 def was_given(option: str) -> bool:

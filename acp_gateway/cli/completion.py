@@ -104,7 +104,7 @@ def _list_sessions(ctx: click.Context) -> list[dict[str, Any]]:
     """Ask the gateway that the arguments name for its sessions. Raises `GatewayError`."""
     import trio
 
-    from acp_gateway.cli.common import MAX_MESSAGE_SIZE
+    from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
     from acp_gateway.client import control
     from acp_gateway.client.destination import find_destination
 

@@ -1,39 +1,20 @@
-"""The command `connect`, which editors run. It imports its dependencies when it runs, because it must start fast."""
+"""The command `connect`, which editors run. It imports its dependencies when it runs, because it must start fast.
 
-import sys
-from functools import partial
+With a plain command line `__main__` runs `relay_editor` without this module.
+"""
+
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import (
-    MAX_MESSAGE_SIZE,
-    ca_option,
-    cert_option,
-    check_finite,
-    connect_timeout_option,
-    imports_to_keep,
-    insecure_plaintext_option,
-    key_option,
-    pin_option,
-    token_file_option,
-    was_given,
-)
-from acp_gateway.errors import GatewayError, UsageError
-from acp_gateway.printable import printable
+from acp_gateway.cli.common import click_options, was_given
+from acp_gateway.cli.editor_relay import relay_editor
+from acp_gateway.cli.plain_options import CONNECT, EDITORS
+from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
     from acp_gateway.cli.editor_install import AgentCommand
-    from acp_gateway.client.dialing import Destination
-    from acp_gateway.client.reconnect_policy import LinkEvent
-
-KNOWN_TIMEOUT = 300.0
-"""Default seconds to try until the first connection to a gateway that was reached before: joining a network, passing
-its portal, connecting a VPN or starting the box takes minutes."""
-
-EDITORS = ("zed", "jetbrains", "codecompanion", "avante", "emacs", "vscode", "toad")
 
 CONNECT_EPILOG = """
 \b
@@ -59,61 +40,7 @@ Exit codes:
 
 @click.command(epilog=CONNECT_EPILOG, short_help="Connect an editor to a remote agent (editors run this).")
 @click.argument("target")
-@click.option("--agent", help="The agent to use. Default: the gateway's own default.")
-@click.option(
-    "--attach",
-    "session",
-    metavar="SESSION",
-    help="Join this session: the editor's first new session is this one. `acp-gateway sessions` lists them.",
-)
-@click.option("--observe", is_flag=True, help="Watch only: you can't prompt or approve.")
-@token_file_option
-@ca_option
-@pin_option
-@cert_option
-@key_option
-@click.option(
-    "--map",
-    "maps",
-    multiple=True,
-    metavar="LOCAL=REMOTE",
-    help="Map a local folder to a remote one. May be repeated.",
-)
-@connect_timeout_option(help="How long to try until the first connection, to any gateway if this is given.")
-@click.option(
-    "--known-timeout",
-    type=click.FloatRange(min=0),
-    default=KNOWN_TIMEOUT,
-    callback=check_finite,
-    show_default=True,
-    metavar="SECONDS",
-    help="The same for a gateway that this machine reached in the last 30 days.",
-)
-@click.option(
-    "--max-message-size",
-    type=click.IntRange(min=1),
-    default=MAX_MESSAGE_SIZE,
-    show_default=True,
-    metavar="BYTES",
-    help="The largest message from either side.",
-)
-@click.option(
-    "--keepalive",
-    type=click.FloatRange(min=20),
-    default=30.0,
-    callback=check_finite,
-    show_default=True,
-    metavar="SECONDS",
-    help="Reconnect after this much silence. Both ends send something every 10 s.",
-)
-@click.option("--log-file", type=click.Path(path_type=Path), help="Write a log there.")
-@click.option(
-    "--status-file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the state of the connection there, as JSON, replaced at each change.",
-)
-@click.option("--tell-outages", is_flag=True, help="Tell long outages, and turns that they end, in the conversation.")
-@insecure_plaintext_option
+@click_options(CONNECT)
 @click.option(
     "--print-config", "editor", type=click.Choice(EDITORS), help="Print the settings block for an editor, and stop."
 )
@@ -153,120 +80,61 @@ def connect(
     https://, http://, tcp+tls://, tcp://, unix:///path, ssh://[USER@]HOST. Editors start this command and speak ACP
     over stdin and stdout.
     """
-    with imports_to_keep():
-        import logging
-        from dataclasses import replace
-
-        import trio
-
-        from acp_gateway.client import shim
-        from acp_gateway.client.cookies import CookieJar
-        from acp_gateway.client.destination import (
-            check_client_certificate,
-            check_session_id,
-            find_destination,
-            find_host,
-        )
-        from acp_gateway.client.feedback import Feedback
-        from acp_gateway.client.reached_hosts import own_reached_hosts
-        from acp_gateway.client.reconnect_policy import ReconnectSettings, ignore
-        from acp_gateway.client.status_file import StatusFile
-        from acp_gateway.logs import log_to_file
-        from acp_gateway.protocol.path_maps import PathMaps, parse_map
-        from acp_gateway.transports.pipes import open_stdio
-
-    cookies = CookieJar()
-
-    def destination() -> "Destination":
-        found = find_destination(
-            target,
-            agent,
-            token_file,
-            ca,
-            pin,
-            max_message_size,
-            insecure=insecure_plaintext,
-            session=session,
-            observe=observe,
-            cert=cert,
-            key=key,
-        )
-        return replace(found, cookies=cookies)
-
     if yes and install is None:
         raise UsageError("--yes is for --install")
-    if editor is not None or install is not None:
-        check_client_certificate(cert, key)
-        given = {
-            "--agent": [agent] if agent else [],
-            "--attach": [check_session_id(session)] if session is not None else [],
-            "--token-file": [str(token_file.absolute())] if token_file else [],
-            "--ca": [str(ca.absolute())] if ca else [],
-            "--pin": [pin] if pin else [],
-            "--cert": [str(cert.absolute())] if cert else [],
-            "--key": [str(key.absolute())] if key else [],
-            "--map": ["=".join(parse_map(text)) for text in maps],
-            "--connect-timeout": [f"{connect_timeout:g}"] if was_given("connect_timeout") else [],
-            "--known-timeout": [f"{known_timeout:g}"] if was_given("known_timeout") else [],
-            "--max-message-size": [str(max_message_size)] if was_given("max_message_size") else [],
-            "--keepalive": [f"{keepalive:g}"] if was_given("keepalive") else [],
-            "--log-file": [str(log_file.absolute())] if log_file else [],
-            "--status-file": [str(status_file.absolute())] if status_file else [],
-        }
-        flags = ["--observe"] if observe else []
-        flags += ["--tell-outages"] if tell_outages else []
-        flags += ["--insecure-plaintext"] if insecure_plaintext else []
-        command = _agent_command(target, given, flags, pin)
-        if editor is not None:
-            click.echo(command.block(editor))
-        if install is not None:
-            from acp_gateway.cli.editor_install import install_agent, own_machine
-
-            install_agent(install, command, own_machine(), yes=yes)
-        return
-
-    sys.excepthook = _one_line_for_bugs
-    tell = ignore
-    status = None if status_file is None else StatusFile(status_file, target)
-    if sys.stdin is not None and sys.stdin.isatty():
-        click.echo(
-            "Editors run this: it speaks JSON-RPC on stdin and stdout. Ctrl-D ends it; for an editor's settings: "
-            f"acp-gateway connect {printable(target)} --print-config {'|'.join(EDITORS)}",
-            err=True,
-        )
-        tell = partial(_tell_terminal, target)
-        if not was_given("known_timeout"):
-            # In a terminal, report errors soon.
-            known_timeout = 0.0
-    try:
-        log_to_file(log_file, logging.INFO)
-        host = find_host(target)
-        reached = own_reached_hosts()
-        feedback = Feedback(status, tells_outages=tell_outages or (host is not None and host.tell_outages))
-
-        def notice(event: "LinkEvent") -> None:
-            tell(event)
-            feedback.notice(event)
-
-        settings = shim.Settings(
-            maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
+    if editor is None and install is None:
+        relay_editor(
+            target,
+            frozenset(option.destination for option in CONNECT if was_given(option.destination)),
+            agent=agent,
+            session=session,
+            token_file=token_file,
+            ca=ca,
+            pin=pin,
+            cert=cert,
+            key=key,
+            maps=maps,
+            connect_timeout=connect_timeout,
+            known_timeout=known_timeout,
             max_message_size=max_message_size,
-            reconnect=ReconnectSettings(
-                connect_timeout,
-                0.0 if was_given("connect_timeout") else known_timeout,
-                reached.knows,
-                reached.record,
-                keepalive,
-                notice,
-            ),
-            feedback=feedback,
+            keepalive=keepalive,
+            log_file=log_file,
+            status_file=status_file,
+            tell_outages=tell_outages,
+            observe=observe,
+            insecure_plaintext=insecure_plaintext,
         )
-    except GatewayError as error:
-        if status is not None:
-            status.end(str(error))
-        trio.run(shim.refuse, open_stdio(), error)
-        raise
-    trio.run(shim.run, open_stdio(), destination, settings)
+        return
+    from acp_gateway.client.destination import check_client_certificate, check_session_id
+    from acp_gateway.protocol.path_maps import parse_map
+
+    check_client_certificate(cert, key)
+    given = {
+        "--agent": [agent] if agent else [],
+        "--attach": [check_session_id(session)] if session is not None else [],
+        "--token-file": [str(token_file.absolute())] if token_file else [],
+        "--ca": [str(ca.absolute())] if ca else [],
+        "--pin": [pin] if pin else [],
+        "--cert": [str(cert.absolute())] if cert else [],
+        "--key": [str(key.absolute())] if key else [],
+        "--map": ["=".join(parse_map(text)) for text in maps],
+        "--connect-timeout": [f"{connect_timeout:g}"] if was_given("connect_timeout") else [],
+        "--known-timeout": [f"{known_timeout:g}"] if was_given("known_timeout") else [],
+        "--max-message-size": [str(max_message_size)] if was_given("max_message_size") else [],
+        "--keepalive": [f"{keepalive:g}"] if was_given("keepalive") else [],
+        "--log-file": [str(log_file.absolute())] if log_file else [],
+        "--status-file": [str(status_file.absolute())] if status_file else [],
+    }
+    flags = ["--observe"] if observe else []
+    flags += ["--tell-outages"] if tell_outages else []
+    flags += ["--insecure-plaintext"] if insecure_plaintext else []
+    command = _agent_command(target, given, flags, pin)
+    if editor is not None:
+        click.echo(command.block(editor))
+    if install is not None:
+        from acp_gateway.cli.editor_install import install_agent, own_machine
+
+        install_agent(install, command, own_machine(), yes=yes)
 
 
 def _agent_command(target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> "AgentCommand":
@@ -282,25 +150,3 @@ def _agent_command(target: str, options: dict[str, list[str]], flags: list[str],
         parse_pin(pin)
     words = [word for option, values in options.items() for value in values for word in (option, value)]
     return AgentCommand.to(target, [*flags, *words])
-
-
-def _tell_terminal(target: str, event: "LinkEvent") -> None:
-    """Tell a user who has started this in a terminal whether the connection works."""
-    if event.kind == "lost":
-        line = f"The connection is lost ({event.why}); it is tried again, and the agent goes on."
-    elif event.kind == "resumed":
-        line = f"Connected again after {event.seconds:.0f} s; nothing was lost."
-    else:
-        line = (
-            f"Connected to {event.address} in {event.seconds:.1f} s: a gateway, and it accepts you. For the agent too: "
-            f"acp-gateway ping {target}"
-        )
-    click.echo(printable(line, 1000), err=True)
-
-
-def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print one line instead of a traceback, which goes to the log file: editors show stderr to users, or drop it."""
-    import logging
-
-    logging.getLogger(__name__).critical("a bug", exc_info=(kind, error, trace))
-    click.echo(f"acp-gateway: a bug: {kind.__name__}: {printable(str(error))}; --log-file shows where", err=True)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway.cli.common import (
-    MAX_MESSAGE_SIZE,
     ca_option,
     cert_option,
     check_finite,
@@ -19,6 +18,7 @@ from acp_gateway.cli.common import (
     pin_option,
     token_file_option,
 )
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -215,3 +215,13 @@ def main() -> None:
 
 
 main.add_command(connect)
+
+
+def end_with(error: BaseException) -> None:
+    """End the program as a command does that raises this error, for one that ran without click."""
+
+    @click.command("connect")
+    def failed() -> None:
+        raise error
+
+    _Program(commands={"connect": failed}).main(["connect"])

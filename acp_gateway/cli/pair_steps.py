@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final, Literal
 import click
 
 from acp_gateway import __version__
-from acp_gateway.cli.common import MAX_MESSAGE_SIZE, print_warning
+from acp_gateway.cli.common import print_warning
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import (
-    MAX_MESSAGE_SIZE,
     ca_option,
     cert_option,
     check_finite,
@@ -21,6 +20,7 @@ from acp_gateway.cli.common import (
     token_file_option,
 )
 from acp_gateway.cli.gateway_options import only_host
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import GatewayError
 
 if TYPE_CHECKING:

@@ -10,15 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import (
-    config_option,
-    examples,
-    imports_to_keep,
-    json_option,
-    print_json,
-    print_warning,
-    was_given,
-)
+from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_warning, was_given
+from acp_gateway.cli.quick_imports import quick_imports
 from acp_gateway.cli.setting_up import WhenStarted, address_option, host_option, port_option
 from acp_gateway.errors import UsageError
 
@@ -65,7 +58,7 @@ def serve(
     The log goes to stderr. In the journal of systemd it has priorities. SIGHUP reads
     the configuration, tokens and certificates again, as `acp-gateway reload` does.
     """
-    with imports_to_keep():
+    with quick_imports():
         import logging
 
         import trio

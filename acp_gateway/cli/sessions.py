@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from acp_gateway.cli.common import (
-    MAX_MESSAGE_SIZE,
     ca_option,
     cert_option,
     config_option,
@@ -24,6 +23,7 @@ from acp_gateway.cli.common import (
     waiting_for,
     was_given,
 )
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, Unreachable, UsageError
 
 if TYPE_CHECKING:

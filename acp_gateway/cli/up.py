@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.common import current_folder, imports_to_keep, print_line, was_given
+from acp_gateway.cli.common import current_folder, print_line, was_given
 from acp_gateway.cli.page_links import is_terminal
+from acp_gateway.cli.quick_imports import quick_imports
 from acp_gateway.cli.setting_up import (
     WhenStarted,
     address_option,
@@ -76,7 +77,7 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
     The gateway listens at port 7443 of all addresses. All connections are encrypted (TLS), and need a token or a
     browser that is signed in. Sessions may only use the workspace. No root is needed.
     """
-    with imports_to_keep():
+    with quick_imports():
         import logging
 
         import trio

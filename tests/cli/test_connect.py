@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.cli import editor_settings
-from acp_gateway.cli.connect import EDITORS, _tell_terminal
-from acp_gateway.client.reconnect_policy import LinkEvent
+from acp_gateway.cli.plain_options import EDITORS
 from tests.doubles import run_command as run
 
 
@@ -110,17 +109,3 @@ def test_the_settings_block_keeps_the_feedback_that_was_asked_for() -> None:
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert entry["args"][-3:] == ["--tell-outages", "--status-file", str(Path("s.json").absolute())]
-
-
-def test_a_terminal_is_told_each_change_of_the_link(capsys: pytest.CaptureFixture[str]) -> None:
-    for event in (
-        LinkEvent("connected", "wss://box:7443/acp", seconds=0.14),
-        LinkEvent("lost", "wss://box:7443/acp", "reset\x1b[2J"),
-        LinkEvent("resumed", "wss://box:7443/acp", seconds=12.3),
-    ):
-        _tell_terminal("box", event)
-    connected, lost, resumed = capsys.readouterr().err.splitlines()
-    assert connected.startswith("Connected to wss://box:7443/acp in 0.1 s: a gateway, and it accepts you.")
-    assert connected.endswith("acp-gateway ping box")
-    assert lost == r"The connection is lost (reset\x1b[2J); it is tried again, and the agent goes on."
-    assert resumed == "Connected again after 12 s; nothing was lost."
