@@ -59,8 +59,11 @@ class _Receiver:
         self.inbox_size = 0
         self.end: str | None = None
         """Cause of the end of the link; empty if it was closed here, None before its end."""
+        self.arrived_or_ended = Signal()
+        """Notified when messages have arrived, and at the end."""
         self.changed_or_ended = Signal()
-        """Notified when something has arrived or was sent, when a connection was made or lost, and at the end."""
+        """Notified when a connection was made or lost, when all was sent, and at the end: no task but the one that
+        takes messages wakes up for each batch of them."""
         self.running: trio.CancelScope | None = None
         """Cancelled at the end of the link."""
 
@@ -75,6 +78,7 @@ class _Receiver:
             self.end = printable(why)
             if why:
                 log.warning("agent %s: its link has ended: %s", self._name, self.end)
+        self.arrived_or_ended.notify()
         self.changed_or_ended.notify()
         if self.running is not None:
             self.running.cancel()
@@ -83,13 +87,15 @@ class _Receiver:
 
     def receive(self, batch: list[bytes]) -> None:
         """Take messages. Positions in sessions are left out: the hub counts its own."""
-        messages = [message for message in batch if type(message) is not Mark]
+        messages = batch
+        if Mark in set(map(type, batch)):
+            messages = [message for message in batch if type(message) is not Mark]
         if messages and self.inbox_size > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
         self.inbox += messages
         self.inbox_size += sum(map(len, messages))
-        self.changed_or_ended.notify()
+        self.arrived_or_ended.notify()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """End the link, because it can't be resumed."""
@@ -156,7 +162,7 @@ class AgentLink(MaintainedStream):
         await trio.lowlevel.checkpoint()
         while not self._received.inbox:
             self._raise_end()
-            await self._received.changed_or_ended.wait()
+            await self._received.arrived_or_ended.wait()
         batch = self._received.take()
         # Confirmed when it is taken: the hub handles it before it takes more.
         self._uplink.link.acknowledge()
@@ -164,7 +170,9 @@ class AgentLink(MaintainedStream):
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         self._raise_end()
-        self._uplink.link.send(messages)
+        link = self._uplink.link
+        if not link.pass_on(messages):
+            link.send(messages)
 
     @property
     def pending_bytes(self) -> int:

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -74,6 +75,36 @@ async def test_messages_pass_in_both_directions_and_positions_stay_behind(
         far.link.send([Mark(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":1,"at":{}}}'), PING])
         assert await link.receive_batch() == [PING]
         assert (link.pending_bytes, link.unfinished_bytes) == (0, 0)
+
+
+class Wakeups(trio.abc.Instrument):
+    """Counts how often each task goes on."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts[task.name.rpartition(".")[2]] += 1
+
+
+async def test_messages_wake_up_no_task_that_watches_the_connection(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with linked(far) as (link, _):
+        await link.send(PING)
+        await far.receive("ping")
+        await trio.testing.wait_all_tasks_blocked()
+        wakeups = Wakeups()
+        trio.lowlevel.add_instrument(wakeups)
+        for _ in range(10):
+            far.link.send([PING])
+            assert await link.receive_batch() == [PING]
+        trio.lowlevel.remove_instrument(wakeups)
+        assert wakeups.counts["run"] > 0
+        assert wakeups.counts["_bound_outage"] == 0
+        far.last.cut()
+        await link.send(PING)
+        await far.receive("ping", 2)
 
 
 async def test_a_lost_connection_is_replaced_and_each_message_arrives_once(
