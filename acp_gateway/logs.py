@@ -1,12 +1,12 @@
 """Set up logging and format log lines. Secrets are never logged; payloads only for `serve --log-bodies`."""
 
+import datetime as dt
 import json
 import logging
 import os
 import re
 import sys
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -37,7 +37,7 @@ class JsonLines(OneLine):
     """Formats each message as one JSON object, whose strings are printable text as well, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
-        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        time = dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds")
         line = {
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,

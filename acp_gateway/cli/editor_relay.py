@@ -1,4 +1,4 @@
-"""What `connect` does when an editor runs it. It imports its dependencies when it runs, and click only to print."""
+"""The work of `connect` when an editor runs it. It imports its dependencies when it runs, and click only to print."""
 
 import sys
 from functools import partial
@@ -14,6 +14,7 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
     from acp_gateway.client.reconnect_policy import LinkEvent
+    from acp_gateway.client.status_file import StatusFile
 
 
 def relay_editor(
@@ -54,7 +55,6 @@ def relay_editor(
         from acp_gateway.client.feedback import Feedback
         from acp_gateway.client.reached_hosts import own_reached_hosts
         from acp_gateway.client.reconnect_policy import ReconnectSettings, ignore
-        from acp_gateway.client.status_file import StatusFile
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.path_maps import PathMaps, parse_map
         from acp_gateway.transports.pipes import open_stdio
@@ -79,7 +79,7 @@ def relay_editor(
 
     sys.excepthook = _one_line_for_bugs
     tell = ignore
-    status = None if status_file is None else StatusFile(status_file, target)
+    status = None if status_file is None else _open_status(status_file, target)
     if sys.stdin is not None and sys.stdin.isatty():
         _print_error(
             "Editors run this: it speaks JSON-RPC on stdin and stdout. Ctrl-D ends it; for an editor's settings: "
@@ -118,6 +118,12 @@ def relay_editor(
         trio.run(shim.refuse, open_stdio(), error)
         raise
     trio.run(shim.run, open_stdio(), destination, settings)
+
+
+def _open_status(path: Path, target: str) -> "StatusFile":
+    from acp_gateway.client.status_file import StatusFile
+
+    return StatusFile(path, target)
 
 
 def _print_error(text: str) -> None:

@@ -29,7 +29,7 @@ class Option(NamedTuple):
     """Its name on the command line, with the hyphens."""
     help: str
     kind: Literal["text", "file", "number", "count", "flag"] = "text"
-    """What it is set to: a text, a path, a finite number, an integer, or nothing."""
+    """Kind of its value: a text, a path, a finite number, an integer, or none."""
     parameter: str = ""
     """The parameter of the command's function, if its name is another."""
     metavar: str | None = None
@@ -50,7 +50,7 @@ class Option(NamedTuple):
 
 
 class Line(NamedTuple):
-    """What a command line says."""
+    """Contents of a plain command line."""
 
     target: str
     values: Mapping[str, Any]

@@ -15,8 +15,8 @@ from typing import Any, Final
 UNUSED: Final = ("importlib.metadata",)
 """A module that websockets imports for unreleased versions of itself."""
 
-PUT_OFF: Final = (*UNUSED, "idna", "selectors", "subprocess", "tokenize")
-"""Modules that `connect` leaves to their first use: for names of hosts that are not ASCII, processes, source lines."""
+PUT_OFF: Final = (*UNUSED, "datetime", "idna", "selectors", "ssl", "subprocess", "tokenize")
+"""Modules that `connect` leaves to their first use, such as TLS, processes and host names that are not ASCII."""
 
 
 @contextmanager
@@ -77,7 +77,9 @@ class _Later(ModuleType):
             raise AttributeError(name)
         if sys.modules.get(self.__name__) is self:
             del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
+        module = importlib.import_module(self.__name__)
+        vars(self).update(vars(module))
+        return getattr(module, name)
 
 
 class _ThreadLibrary(ModuleType):

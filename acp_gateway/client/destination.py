@@ -12,7 +12,6 @@ from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.directories import expand_user
 from acp_gateway.errors import ConfigError, GatewayError, Unauthorized, UsageError
-from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, read_token_file
 
 if TYPE_CHECKING:
@@ -83,6 +82,11 @@ def find_destination(
             f"the token would be sent to {address} unencrypted: use wss:// or tcp+tls://, or, on a private network, "
             "--insecure-plaintext (insecure_plaintext = true in hosts.toml)"
         )
+    if pin is not None:
+        # Imported here to keep start-up fast without TLS.
+        from acp_gateway.security.tls import parse_pin
+
+        pin = parse_pin(pin)
     token = _find_token(token_file, host)
     wants_token = cert is None and address.scheme != "ssh" and not address.loopback
     if token is None and wants_token and (host is None or host.wants_token):
@@ -91,7 +95,7 @@ def find_destination(
         address=address,
         agent=agent or (host.agent if host and session is None and not control else None),
         token=token,
-        pin=None if pin is None else parse_pin(pin),
+        pin=pin,
         ca=ca,
         max_message_size=max_message_size,
         session=None if session is None else check_session_id(session),

@@ -35,7 +35,6 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import printable
-from acp_gateway.security.tls import check_pin, client_context
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import (
@@ -245,11 +244,13 @@ async def open_connection(destination: Destination) -> "SocketBytes | SshBytes":
         return await open_relay(SshTarget(address, destination.command, destination.ssh_options))
     if address.scheme == "unix":
         return await connect_unix(address.path)
-    context = None
-    if address.tls:
-        context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
+    if not address.tls:
+        return await connect_tcp(address.host, address.port, None, destination.server)
+    from acp_gateway.security.tls import check_pin, client_context
+
+    context = client_context(ca=destination.ca, pin=destination.pin, cert=destination.cert, key=destination.key)
     stream = await connect_tcp(address.host, address.port, context, destination.server)
-    if destination.pin is not None and address.tls:
+    if destination.pin is not None:
         try:
             check_pin(stream.peer_certificate, destination.pin)
         except BaseException:

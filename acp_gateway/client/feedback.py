@@ -6,14 +6,16 @@ and one when its turn was ended by an outage (`recovery`).
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from acp_gateway.client.reconnect_policy import LinkEvent
-from acp_gateway.client.status_file import StatusFile
 from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.gaps import gap
+
+if TYPE_CHECKING:
+    from acp_gateway.client.status_file import StatusFile
 
 NOTE_DELAY: Final = 10.0
 """Seconds of an outage before it is told: a change of the network takes a few."""
@@ -27,7 +29,7 @@ class Feedback:
         tells_outages: True to tell outages in the conversation.
     """
 
-    def __init__(self, status: StatusFile | None = None, *, tells_outages: bool = False) -> None:
+    def __init__(self, status: "StatusFile | None" = None, *, tells_outages: bool = False) -> None:
         self.tells_outages = tells_outages
         self._status = status
         self._lost_at: float | None = None

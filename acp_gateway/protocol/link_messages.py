@@ -5,8 +5,7 @@ Neither end counts them. Their methods are reserved, so that neither an agent no
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from acp_gateway.protocol import spans
 from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
@@ -31,8 +30,7 @@ class Mark(bytes):
     __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
+class Control(NamedTuple):
     """Control message between the two ends of a link."""
 
     received: int = 0

@@ -70,7 +70,8 @@ class SocketBytes(ByteStream):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._tls = isinstance(sock, ssl.SSLSocket)
+        # Asked without `ssl`, whose import takes a while, which plain sockets do without.
+        self._tls = hasattr(sock, "do_handshake")
         # A refused record is encrypted already and will be sent.
         self.committed = TLS_RECORD if self._tls else 0
         # Bytes read since other tasks had their turn.
@@ -114,7 +115,9 @@ class SocketBytes(ByteStream):
                     self._turn += READ_COST + len(data)
                     self._fruitless = self._fruitless + 1 if waited else 0
                     return data
-                except (BlockingIOError, ssl.SSLWantReadError):
+                except BlockingIOError:
+                    pass
+                except ssl.SSLWantReadError:
                     pass
                 except ssl.SSLWantWriteError:
                     wait = trio.lowlevel.wait_writable
@@ -141,7 +144,9 @@ class SocketBytes(ByteStream):
     def send_nowait(self, data: memoryview) -> int:
         try:
             return self._send(data, WRITE_SIZE)
-        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+        except BlockingIOError:
+            return 0
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
             return 0
         except OSError as error:
             raise self._broken(error) from error
@@ -150,7 +155,9 @@ class SocketBytes(ByteStream):
         while True:
             try:
                 return self._send(data, TLS_BURST if self._tls else WRITE_SIZE)
-            except (BlockingIOError, ssl.SSLWantWriteError):
+            except BlockingIOError:
+                await trio.lowlevel.wait_writable(self._sock)
+            except ssl.SSLWantWriteError:
                 await trio.lowlevel.wait_writable(self._sock)
             except ssl.SSLWantReadError:
                 await trio.lowlevel.wait_readable(self._sock)
@@ -179,7 +186,8 @@ class SocketBytes(ByteStream):
     async def send_eof(self) -> None:
         await trio.lowlevel.checkpoint()
         self._eof_sent = True
-        if isinstance(self._sock, ssl.SSLSocket):
+        if self._tls:
+            assert isinstance(self._sock, ssl.SSLSocket)
             try:
                 # Sends the close_notify. It also reads up to the peer's own and discards the data before it, so reading
                 # ends here as well.
@@ -262,7 +270,7 @@ def keep_alive(sock: socket.socket, idle: float, timeout: float) -> None:
 
 async def start_tls(
     sock: socket.socket,
-    context: ssl.SSLContext,
+    context: "ssl.SSLContext",
     *,
     server_side: bool = False,
     server_hostname: str | None = None,
@@ -294,7 +302,7 @@ async def start_tls(
 
 
 async def connect_tcp(
-    host: str, port: int, context: ssl.SSLContext | None = None, server: str = "`acp-gateway serve`"
+    host: str, port: int, context: "ssl.SSLContext | None" = None, server: str = "`acp-gateway serve`"
 ) -> SocketBytes:
     """Connect to a TCP port, with TLS if `context` is given; `server` names what should be there, for errors.
 

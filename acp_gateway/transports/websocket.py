@@ -17,10 +17,9 @@ peer that stops reading; regular pings, with a deadline for the pong.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 import trio
 from websockets.frames import CloseCode, Frame, Opcode
@@ -59,8 +58,7 @@ library_log = logging.getLogger("acp_gateway.websockets")
 library_log.setLevel(logging.WARNING)
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
+class Timing(NamedTuple):
     """Seconds between pings, until a pong counts as missing, and until a peer that reads nothing is disconnected."""
 
     ping_interval: float = 20.0

@@ -1,4 +1,4 @@
-"""What `connect` tells a user who has started it in a terminal."""
+"""The lines that `connect` prints for a user who has started it in a terminal."""
 
 import pytest
 
