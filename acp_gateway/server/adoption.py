@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -9,7 +10,7 @@ import trio
 
 from acp_gateway.client.control import request
 from acp_gateway.cluster.records import SessionRecord
-from acp_gateway.cluster.store import ClusterStore
+from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.errors import AccessError, AgentError, UsageError
@@ -111,6 +112,9 @@ class Adoption:
         if failure is not None:
             await self._give_back(record, session, claim.epoch, is_new=is_new)
             raise AgentError(f"{agent} on {self._node} can't open the session, it was given back: {failure}")
+        # Nodes that have asked since the claim may have been told of the sessions before it was among them.
+        with suppress(ClusterLost):
+            await self._store.publish(Change("adopt", record.key, self._node))
         log.info("session %s of the cluster was adopted from the node %s", record.key, record.node)
         return {"sessionId": record.key, "node": self._node, "agent": agent, "before": record.node}
 

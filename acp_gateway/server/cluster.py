@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.session_writer import SessionWriter
-from acp_gateway.cluster.store import ClusterStore
+from acp_gateway.cluster.store import Change, ClusterStore
 from acp_gateway.cluster.token_sync import TokenSync
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
@@ -196,13 +197,19 @@ class ClusterNode:
         )
         writer.refused = fence.refused
         member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
-        member.listeners += [fence.note, tokens.note]
+        member.listeners += [fence.note, tokens.note, partial(_follow_adoption, nodes)]
         _tell_of(member, gateway)
         gateway.adopt_session = Adoption(gateway, store, name, nodes, writer).adopt
         nursery.start_soon(fence.run)
         nursery.start_soon(tokens.run)
         nursery.start_soon(writer.run)
         nursery.start_soon(member.run)
+
+
+def _follow_adoption(nodes: NodeSet, change: Change) -> None:
+    """Learn at once from the nodes where a session of the cluster lives that one of them has adopted."""
+    if change.kind == "adopt":
+        nodes.note_adoption(change.name, change.node)
 
 
 def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_store) -> ClusterNode:

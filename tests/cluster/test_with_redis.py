@@ -14,11 +14,13 @@ from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress
 from acp_gateway.protocol.methods import STATUS
+from acp_gateway.server import node_watcher
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.redis_server import RedisServer
 from tests.doubles import Editor
 from tests.server.machines import control, until_agents
 from tests.server.serving import serving
+from tests.server.test_adoption import adopt, copy_files, until_led_to
 from tests.server.test_cluster import member_config
 
 pytestmark = pytest.mark.cluster
@@ -102,6 +104,23 @@ async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_re
             it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions
         ]:
             await trio.lowlevel.checkpoint()
+
+
+async def test_other_nodes_lead_to_the_one_that_has_adopted_a_session_at_once(
+    tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as (gpu1, gpu2):
+        # The third node is told only what it asks for.
+        monkeypatch.setattr(node_watcher, "INTERVAL", 3600)
+        async with cluster_of(tmp_path, redis, "gpu3") as (gpu3,):
+            await until_agents(gpu3, "gpu1/memory", "gpu2/memory")
+            key = f"gpu1/{await prompt(gpu1, 'memory')}"
+            while not redis.ask("EXISTS", f"{{acp}}:session:{key}"):
+                await trio.lowlevel.checkpoint()
+            await list_sessions(control(gpu3), time_limit=30)
+            copy_files(tmp_path, key.partition("/")[2])
+            await adopt(gpu2, key, force=True)
+            await until_led_to(gpu3, key)
 
 
 async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis: RedisServer) -> None:

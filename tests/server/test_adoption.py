@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.control import request
+from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.methods import ADOPT
+from acp_gateway.server import node_watcher
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.memory_store import MemoryDirectory
 from tests.doubles import Editor
@@ -93,6 +94,38 @@ async def test_session_of_a_node_that_is_there_is_adopted_by_force_only(
         answer = await editor.request("session/prompt", {"sessionId": session, "prompt": []})
         assert "lives on gpu2" in answer["error"]["message"]
         await editor.stream.aclose()
+
+
+async def until_led_to(url: str, key: str) -> None:
+    """Ask a node for a session of the cluster until it is opened there where it lives."""
+    while True:
+        joined = Editor(await dial(control(url, session=key, control=False), Timing()))
+        await joined.initialize()
+        answer = await joined.request("session/new", {"cwd": "/", "mcpServers": []})
+        await joined.stream.aclose()
+        if "result" in answer:
+            assert answer["result"]["sessionId"] == key.partition("/")[2]
+            return
+
+
+async def test_every_node_asks_the_one_that_has_adopted_a_session_at_once(
+    directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with two_nodes(tmp_path) as (gpu1, gpu2):
+        # The third node is told only what it asks for.
+        monkeypatch.setattr(node_watcher, "INTERVAL", 3600)
+        async with serving(member_config(tmp_path, "gpu3")) as (_, gpu3):
+            await until_agents(gpu3, "gpu1/memory", "gpu2/memory")
+            editor, session = await open_session(gpu1)
+            key = f"gpu1/{session}"
+            await until(lambda: key in directory.sessions)
+            copy_files(tmp_path, session)
+            await list_sessions(control(gpu3), time_limit=30)
+            for at, name in ((gpu2, "gpu2"), (gpu1, "gpu1"), (gpu2, "gpu2")):
+                await adopt(at, key, force=True)
+                assert directory.sessions[key].node == name
+                await until_led_to(gpu3, key)
+            await editor.stream.aclose()
 
 
 async def test_session_that_the_agent_cannot_open_is_given_back(directory: MemoryDirectory, tmp_path: Path) -> None:

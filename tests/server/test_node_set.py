@@ -1,6 +1,6 @@
 """Nodes that are added and removed while the gateway runs: lookups, connections and tasks follow."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +23,12 @@ from tests.server.echoing import EchoingGateway
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
 OTHER = replace(SECTION, token_file=Path("/other"))
 MOVED = replace(SECTION, url=parse_target("wss://moved.example"))
+
+
+def session_row(session_id: str, **members: Any) -> dict[str, Any]:
+    """A session as a node lists it."""
+    row = {"sessionId": session_id, "agent": "a", "owner": "me", "live": False, "turn": False, "waiting": []}
+    return row | {"connected": 0, "away": 0} | members
 
 
 class Feed:
@@ -49,8 +55,8 @@ class Feed:
         self.refreshed += 1
         return self._released
 
-    def report(self, *agents: str) -> None:
-        self._handler.receive(Overview(Listing([]), Rights(agents=agents)))
+    def report(self, *agents: str, sessions: Sequence[dict[str, Any]] = ()) -> None:
+        self._handler.receive(Overview(Listing([*sessions]), Rights(agents=agents)))
 
     def lose(self) -> None:
         self._handler.lost(Unreachable("cut"))
@@ -129,6 +135,24 @@ async def test_what_a_connection_reports_that_was_replaced_does_not_count(
         feeds[0].report("old")
         assert nodes.directory.nodes == {}
         assert caplog.messages == []
+
+
+async def test_an_adoption_has_the_nodes_that_it_is_about_list_their_sessions(
+    gateway: EchoingGateway, feeds: list[Feed]
+) -> None:
+    async with opened(gateway) as nodes:
+        for name in ("gpu1", "gpu2", "gpu3"):
+            nodes.add(name, replace(SECTION, token_file=Path(name)))
+        await settle()
+        of = {feed.section.token_file.name: feed for feed in feeds}
+        nodes.note_adoption("gpu1/s", "gpu2")
+        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 1, "gpu3": 0}
+        of["gpu2"].report("a", sessions=[session_row("s", home="gpu1")])
+        # Another one adopts it from the one that has adopted it.
+        nodes.note_adoption("gpu1/s", "gpu3")
+        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 2, "gpu3": 1}
+        nodes.note_adoption("gpu9/s", "unknown")
+        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 2, "gpu3": 1}
 
 
 async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: EchoingGateway, feeds: list[Feed]) -> None:
