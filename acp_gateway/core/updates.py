@@ -91,7 +91,7 @@ def session_of_all(lines: Sequence[bytes]) -> str | None:
     try:
         if not together.isascii():
             together.decode()
-        if not all(map(jsonrpc.is_shallow, lines)):
+        if not jsonrpc.are_shallow(lines):
             return None
         found = [update.params for update in map(_decode_update, lines)]
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -14,7 +14,7 @@ object here has an unlimited number of parts.
 import enum
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Literal, NewType, TypeAlias, TypeVar
 
 import msgspec
@@ -151,6 +151,11 @@ def _count_members(text: bytes) -> None:
 def is_shallow(text: bytes) -> bool:
     """Return True if a text can't be nested deeply; False says nothing."""
     return len(text) < 2 * FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= FEW_BRACKETS
+
+
+def are_shallow(texts: Sequence[bytes]) -> bool:
+    """Return True if none of these texts, at least one, can be nested deeply; False says nothing."""
+    return max(map(len, texts)) < 2 * FEW_BRACKETS or all(map(is_shallow, texts))
 
 
 def _deep_down(decode: Callable[[bytes], _T], text: bytes, calls: int = _RESERVE) -> _T:

@@ -15,13 +15,15 @@ silent peer. Waiting messages are sent by `catch_up`. `keep_alive` and `pump` ar
 link.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from math import inf
 from typing import Final
 
 import trio
 
-from acp_gateway.protocol.link_messages import CONTROL_WORD, Mark, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, read_control
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
@@ -314,34 +316,46 @@ class Link:
         return self._carried_bytes >= self._receive_window
 
     def _count(self, batch: list[bytes]) -> list[bytes]:
-        messages: list[bytes] = []
         # One search through the whole batch is faster than one for each message, and mostly enough.
-        if CONTROL_WORD not in b"".join(batch):
-            messages, batch = batch, []
+        together = b"".join(batch)
+        at = together.find(CONTROL_WORD)
+        if at < 0:
+            self._count_messages(len(batch), len(together))
+            return batch
+        messages: list[bytes] = []
+        ends = list(accumulate(map(len, batch)))
         # Counted only when the whole batch is returned: after an error the peer has to send it again.
-        marks = mark_bytes = 0
-        for message in batch:
-            control = read_control(message) if CONTROL_WORD in message else None
-            if control is None:
-                messages.append(message)
-                continue
-            self._peer_left |= control.goodbye
-            if control.received > self.outbox.written:
-                raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
-            self._confirm(control.received)
-            if control.has_positions:
-                messages.append(Mark(message))
-                marks += 1
-                mark_bytes += len(message)
-        count = len(messages) - marks
+        begin = marks = control_bytes = 0
+        while at >= 0:
+            index = bisect_right(ends, at)
+            message = batch[index]
+            control = read_control(message)
+            if control is not None:
+                messages += batch[begin:index]
+                begin = index + 1
+                control_bytes += len(message)
+                self._take_control(control)
+                if control.has_positions:
+                    messages.append(Mark(message))
+                    marks += 1
+            at = together.find(CONTROL_WORD, ends[index])
+        messages += batch[begin:]
+        self._count_messages(len(messages) - marks, len(together) - control_bytes)
+        return messages
+
+    def _take_control(self, control: Control) -> None:
+        self._peer_left |= control.goodbye
+        if control.received > self.outbox.written:
+            raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
+        self._confirm(control.received)
+
+    def _count_messages(self, count: int, size: int) -> None:
         # A sender stops as soon as that much is in flight; bytes from earlier connections are not in flight any more.
         if count and self._enforces_window and self._unhandled_bytes - self._carried_bytes >= self._receive_window:
             raise Overrun(f"more than {self._receive_window} bytes were sent that were not confirmed")
-        size = sum(map(len, messages)) - mark_bytes
         self.received += count
         self._unhandled_bytes += size
         self._unacknowledged_bytes += size
-        return messages
 
     def _confirm(self, received: int) -> None:
         waited = self.behind

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import pytest
 import trio
+from hypothesis import given
+from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.protocol.link_messages import Mark, acknowledgement, goodbye
+from acp_gateway.protocol.link_messages import Mark, acknowledgement, goodbye, read_control
 from acp_gateway.transports.link import (
     CHUNK,
     CONFIRM_BYTES,
@@ -23,6 +25,7 @@ from acp_gateway.transports.link import (
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from tests.doubles import FAIL, TIMEOUT, FragileStream
+from tests.fuzz.effort import effort
 
 SMALL = b"x" * 10
 HIGH_WATER = 100
@@ -662,6 +665,48 @@ async def test_messages_of_a_miscounted_batch_do_not_count() -> None:
     assert (link.received, link.outbox.confirmed) == (0, 1)
     peer = connect(link, 1)
     assert await deliver(peer, link, b"a") == [b"a"]
+
+
+WORD = b"_acp-gateway/"
+PIECES = [
+    b"",
+    b"x" * 300,
+    b"{}",
+    acknowledgement(0),
+    acknowledgement(1),
+    acknowledgement(0, {"s": ("e", 7)}),
+    # Messages that have the word, or a part of it that another message continues.
+    b'{"method":"_acp-gateway/ack","id":1}',
+    WORD,
+    WORD * 3,
+    WORD[:4],
+    WORD[4:],
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), min_size=1, max_size=12))
+@effort(300)
+def test_control_messages_are_found_among_others_as_if_each_was_looked_at(batch: list[bytes]) -> None:
+    async def main() -> None:
+        link = Link(window=WINDOW, receive_window=WINDOW)
+        peer = connect(link)
+        link.send([b"1"])
+        expected: list[bytes] = []
+        for message in batch:
+            control = read_control(message)
+            if control is None or control.has_positions:
+                expected.append(message)
+        # The last one counts, so that something is received.
+        got = await deliver(peer, link, *batch, b"last")
+        assert got == [*expected, b"last"]
+        positions = PIECES[5]
+        assert [type(message) is Mark for message in got] == [message == positions for message in got]
+        counted = [message for message in got if message != positions]
+        assert link.received == len(counted)
+        assert link._unhandled_bytes == link._unacknowledged_bytes == sum(map(len, counted))
+        assert link.outbox.confirmed == int(acknowledgement(1) in batch)
+
+    trio.run(main)
 
 
 # Confirming
