@@ -201,6 +201,7 @@ def describe_sessions(records: Iterable[SessionRecord]) -> list[dict[str, Any]]:
     for record in sorted(records, key=lambda record: record.live):
         session: dict[str, Any] = {"sessionId": record.id, "agent": record.agent, "owner": record.owner}
         session |= {"live": record.live, "turn": record.turn, "waiting": [], "connected": 0, "away": 0}
-        texts = {"title": record.title, "cwd": record.cwd, "updatedAt": record.updated}
+        home = None if record.home == record.node else record.home
+        texts = {"home": home, "title": record.title, "cwd": record.cwd, "updatedAt": record.updated}
         described.append(session | {name: text for name, text in texts.items() if text is not None})
     return described

@@ -165,6 +165,9 @@ class RedisStore:
             messages.append((int(time) if time.isdigit() else None, message))
         return MirroredJournal(_text(journal), int(first), messages, int(as_of), complete=int(first) == 0)
 
+    async def is_mirrored(self, key: str) -> bool:
+        return bool(await self._run("MIRRORED", key))
+
     # Tokens
 
     async def tokens(self) -> SharedTokens:

@@ -228,6 +228,14 @@ return {mirror[1], mirror[2], mirror[3], redis.call('LRANGE', prefix .. 'journal
 """
 )
 
+MIRRORED: Final = (
+    _COMMON
+    + """
+-- key
+return redis.call('EXISTS', prefix .. 'mirror:' .. ARGV[1])
+"""
+)
+
 _CHANGED: Final = """
 local function changed()
   local last = tonumber(redis.call('GET', prefix .. 'tokens-number') or 0)

@@ -147,6 +147,9 @@ class ClusterStore(Protocol):
     async def journal(self, key: str) -> MirroredJournal | None:
         """Return what is mirrored of a session's history."""
 
+    async def is_mirrored(self, key: str) -> bool:
+        """Return whether anything is mirrored of a session's history, without reading it."""
+
     # Tokens
 
     async def tokens(self) -> SharedTokens:

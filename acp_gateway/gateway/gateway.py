@@ -12,13 +12,14 @@ import trio
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Client, Role, SessionScope
+from acp_gateway.core.sessions import AgentHandle, Client, Role
 from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.connection import DialAgent
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent_runner import AgentRunner
+from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
@@ -64,6 +65,9 @@ RETENTION_INTERVAL = 6 * 3600.0
 
 REVOCATION_INTERVAL = 1.0
 """Seconds between two checks of the credentials of open connections; new ones are checked at once."""
+
+FindReadingHub = Callable[[Grant], Awaitable[Hub | None]]
+"""Returns a hub in which a connection only reads, because the node of its agent is away; None for any other one."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -140,6 +144,8 @@ class Gateway:
         """Requests of the gateway's own user; set by the program around it."""
         self.adopt_session: AdoptSession | None = None
         """Adopts sessions of other nodes of the cluster; set by the program around it."""
+        self.find_reading_hub: FindReadingHub | None = None
+        """Lets clients read sessions of nodes that are away; set by the program around it, in a cluster."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
@@ -238,11 +244,14 @@ class Gateway:
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
-        hub = self._find_hub(grant)
+        hub = None if self.find_reading_hub is None else await self.find_reading_hub(grant)
+        # In it nothing can be changed, so observers may open sessions there.
+        role = grant.role if hub is None else Role.CONTROLLER
+        hub = hub or self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
+        client = Client(name, grant.scope, role, link=link_id, via=grant.connect_request.via)
         attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(attached)
         disconnect = None
@@ -338,22 +347,30 @@ class Gateway:
         section = self.config.find_agent(agent)
         if section is None:
             return None
+        run_agent = partial(self._agents.run, agent, section, scope)
         if section.scope == "connection":
-            return self._start_hub(agent, section, scope)
+            return self._start_hub(agent, section, self.registry, run_agent)
         # What a link to a node was opened for stays as it is: another one begins when that changes.
         key = agent, scope.identity if section.scope == "identity" else None, scope.apart
         shared = self._shared.get(key)
         if shared is None or shared.ended:
-            shared = self._shared[key] = self._start_hub(agent, section, scope)
+            shared = self._shared[key] = self._start_hub(agent, section, self.registry, run_agent)
         return shared
 
-    def _start_hub(self, agent: str, section: AgentSection, scope: SessionScope) -> Hub:
+    def start_private_hub(self, grant: Grant, registry: Registry, run_agent: RunAgent) -> Hub | None:
+        """Start a hub for one connection, with another agent and another registry; None without its section."""
+        section = self.config.find_agent(grant.agent)
+        if section is None:
+            return None
+        return self._start_hub(grant.agent, replace(section, scope="connection"), registry, run_agent)
+
+    def _start_hub(self, agent: str, section: AgentSection, registry: Registry, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
-        multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
+        multiplexer = Multiplexer(agent, policy_of(self.config, section), registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",
-            run_agent=partial(self._agents.run, agent, section, scope),
+            run_agent=run_agent,
             multiplexer=multiplexer,
             limits=limits_of(self.config.gateway, section),
             services=self.services,

@@ -37,6 +37,7 @@ from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.adoption import Adoption
+from acp_gateway.server.mirrors import Mirrors
 from acp_gateway.server.node_set import NodeSet
 
 log = logging.getLogger(__name__)
@@ -199,7 +200,10 @@ class ClusterNode:
         member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
         member.listeners += [fence.note, tokens.note, partial(_follow_adoption, nodes)]
         _tell_of(member, gateway)
+        mirrors = Mirrors(gateway, store, nodes.directory)
+        gateway.find_reading_hub = mirrors.find_hub
         gateway.adopt_session = Adoption(gateway, store, name, nodes, writer).adopt
+        nursery.start_soon(_listen_to_nodes, gateway, mirrors)
         nursery.start_soon(fence.run)
         nursery.start_soon(tokens.run)
         nursery.start_soon(writer.run)
@@ -259,6 +263,13 @@ def _pin_of(cert: Path) -> str:
         return spki_pin(ssl.PEM_cert_to_DER_cert(text[text.index("-----BEGIN CERT") :].partition(end)[0] + end))
     except (OSError, ValueError, GatewayError) as error:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
+
+
+async def _listen_to_nodes(gateway: Gateway, mirrors: Mirrors) -> None:
+    """Tell readers of mirrors what nodes report, until cancelled."""
+    assert gateway.admissions.node_sessions is not None, "the gateway has nodes"
+    with gateway.admissions.node_sessions.listening(mirrors.note_report):
+        await trio.sleep_forever()
 
 
 def _tell_of(member: Member, gateway: Gateway) -> None:

@@ -194,6 +194,9 @@ class MemoryStore:
             mirror.journal, mirror.first, list(mirror.messages), mirror.as_of, complete=mirror.first == 0
         )
 
+    async def is_mirrored(self, key: str) -> bool:
+        return key in (await self._reach("is_mirrored")).mirrors
+
     async def tokens(self) -> SharedTokens:
         directory = await self._reach("tokens")
         return SharedTokens(directory.number, dict(directory.tokens), frozenset(directory.revoked))

@@ -262,6 +262,7 @@ async def test_sessions_are_listed_by_their_last_write_up_to_a_limit(store: Clus
 async def test_unknown_sessions_and_journals_are_none(store: ClusterStore) -> None:
     assert await store.session("gpu1/none") is None
     assert await store.journal("gpu1/none") is None
+    assert not await store.is_mirrored("gpu1/none")
     assert await store.sessions("none") == []
 
 
@@ -277,6 +278,7 @@ async def test_mirrored_journal_has_what_was_appended(store: ClusterStore) -> No
     assert (journal.epoch, journal.first, journal.complete) == ("j", 0, True)
     assert journal.messages == [(1, b"a"), (None, b"b\0:\xff"), (3, b"c")]
     assert journal.as_of > 0
+    assert await store.is_mirrored("gpu1/s1")
 
 
 async def test_append_leaves_out_what_is_mirrored_already(store: ClusterStore) -> None:
