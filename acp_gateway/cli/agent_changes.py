@@ -48,6 +48,7 @@ class Configuration:
             raise ConfigError(f"can't be changed: you may not write into {self.path.parent}", file=str(self.path))
         self._state_dir = settings.gateway.state_dir
         self.agents = settings.agents
+        self._has_nodes = bool(settings.nodes or settings.cluster)
         self.default = settings.default_agent
         self.store: InstalledAgents = InstalledAgents(settings.gateway.state_dir)
         self._file: TomlFile = TomlFile.read(self.path)
@@ -66,7 +67,7 @@ class Configuration:
         from acp_gateway.config.section_writer import remove_section
 
         file = self._file
-        if len(self.agents) == 1:
+        if len(self.agents) == 1 and not self._has_nodes:
             raise UsageError(f"{name!r} is the only agent, and the gateway needs one: add another first")
         if self.default == name:
             if len(self.agents) > 2:

@@ -24,7 +24,6 @@ from acp_gateway.cli.common import (
 from acp_gateway.cli.page_links import print_link, require_page
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import UsageError
-from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
@@ -147,7 +146,7 @@ def make_here(
     observe: bool = False,
 ) -> tuple[str, str]:
     """Make a code on the gateway's machine, and return it behind the URL of the page."""
-    from acp_gateway.cli.tokens import check_session
+    from acp_gateway.cli.tokens import check_agents, check_session
     from acp_gateway.config.load import load_config
     from acp_gateway.gateway.browsers import browser_details
     from acp_gateway.gateway.sign_in_codes import DEFAULT_LABEL, LABEL_SIZE
@@ -157,8 +156,7 @@ def make_here(
     page = require_page(settings, host)
     if session is not None:
         check_session(settings, session)
-    if agent is not None and settings.find_agent(agent) is None:
-        raise UsageError(f"no agent has the name {printable(agent)}: there is {', '.join(settings.agents)}")
+    check_agents(settings, [] if agent is None else [agent])
     label = DEFAULT_LABEL if label is None else label
     if not label.strip() or not label.isprintable() or len(label) > LABEL_SIZE:
         raise UsageError(f"a label has to be one line of printable text, at most {LABEL_SIZE} characters")

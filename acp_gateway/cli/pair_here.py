@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import config_option
-from acp_gateway.cli.tokens import check_names, record_token
+from acp_gateway.cli.tokens import check_agents, record_token
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     if sys.stdout.isatty():
         raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
     settings = load_config(config)
-    check_names("agent", [name for name in agents if not settings.is_of_node(name)], settings.agents)
+    check_agents(settings, agents)
     listeners = find_listeners(settings)
 
     def say(text: str) -> None:

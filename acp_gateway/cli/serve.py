@@ -12,7 +12,7 @@ import click
 
 from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_warning, was_given
 from acp_gateway.cli.quick_imports import quick_imports
-from acp_gateway.cli.setting_up import WhenStarted, address_option, host_option, port_option
+from acp_gateway.cli.setting_up import WhenStarted, address_option, describe_agents, host_option, port_option
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ def check_configuration(config: Path | None, *, as_json: bool) -> None:
         sys.exit(ConfigError.exit_code)
     if not as_json:
         click.echo(f"Fine. Listening at {', '.join(str(section.address) for section in settings.listen)};", nl=False)
-        names = [*settings.agents, *(f"{name}/…" for name in settings.nodes)]
-        click.echo(f" agents: {', '.join(names)}; default: {settings.default_agent or 'none'}.")
+        click.echo(f" agents: {describe_agents(settings)}.")
 
 
 def _as_json(finding: "Finding") -> dict[str, str | int | None]:

@@ -123,6 +123,13 @@ def find_page_host(settings: "Config", host: str | None) -> str | None:
     return host if "." in name or ":" in name else find_own_address()
 
 
+def describe_agents(settings: "Config") -> str:
+    """Return which agents a gateway has, and the default one, in one line; nodes may have further ones."""
+    nodes = [f"{name}/…" for name in settings.nodes]
+    of_cluster = [] if settings.cluster is None else ["those of the cluster"]
+    return f"{', '.join([*settings.agents, *nodes, *of_cluster])}; default: {settings.default_agent or 'none'}"
+
+
 def print_pairing(host: str | None, folder: Path) -> None:
     """Print the command that pairs a laptop, with the folder that its sessions are to use here."""
     # The shell of the laptop expands the tilde.

@@ -166,9 +166,7 @@ def create_token(
     from acp_gateway.security.token_store import TokenStore
 
     settings = load_config(config)
-    far = settings.cluster is not None
-    own = [name for name in agents if not settings.is_of_node(name) and not (far and "/" in name)]
-    check_names("agent", own, settings.agents)
+    check_agents(settings, agents)
     if workspaces and not settings.workspaces:
         raise UsageError(
             "the configuration has no [workspaces.NAME], and the one workspace that there is then has no name: "
@@ -201,6 +199,11 @@ def create_token(
 def _with_secret(token: "Token", secret: str) -> dict[str, object]:
     """Return a new token as a JSON object."""
     return {"id": token.id, "identity": token.identity, "expires": token.expires, "token": secret}
+
+
+def check_agents(settings: "Config", names: Iterable[str]) -> None:
+    """Raise `UsageError` for the first name of an agent that neither the configuration nor a node can have."""
+    check_names("agent", [name for name in names if not settings.may_be_of_node(name)], settings.agents)
 
 
 def check_names(kind: str, names: Iterable[str], known: Iterable[str]) -> None:

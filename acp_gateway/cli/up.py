@@ -16,6 +16,7 @@ from acp_gateway.cli.setting_up import (
     WhenStarted,
     address_option,
     check_address,
+    describe_agents,
     find_agents_here,
     find_page_host,
     host_option,
@@ -162,7 +163,7 @@ def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool
     """Use an existing configuration; add what it lacks for this call, or say so. Returns the configuration."""
     from acp_gateway.config.additions import add, agent_additions, workspace_additions
 
-    click.echo(f"Using {file}; agents: {', '.join(settings.agents)}; default: {settings.default_agent}.")
+    click.echo(f"Using {file}; agents: {describe_agents(settings)}.")
     folder, roots = current_folder(), _roots(settings)
     additions, lacks = [], []
     if command and all(agent.command != command for agent in settings.agents.values()):

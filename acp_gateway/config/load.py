@@ -105,9 +105,13 @@ class Config:
 
         return agent_at(name, self.nodes)
 
-    def is_of_node(self, agent: str) -> bool:
-        """Return whether an agent is that of a node."""
-        return agent not in self.agents and self.find_agent(agent) is not None
+    def may_be_of_node(self, agent: str) -> bool:
+        """Return whether a node may have an agent. Which nodes a cluster has, only a running gateway knows."""
+        if agent in self.agents or not (self.nodes or self.cluster):
+            return False
+        from acp_gateway.config.nodes import is_name_at_node
+
+        return self.find_agent(agent) is not None or (self.cluster is not None and is_name_at_node(agent))
 
     def is_private(self, agent: str) -> bool:
         """Return whether each connection has a process of this agent for itself."""

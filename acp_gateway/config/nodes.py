@@ -65,6 +65,12 @@ def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None
     return (node, rest) if slash and rest and node in nodes else None
 
 
+def is_name_at_node(name: str) -> bool:
+    """Return whether a name has the form `NODE/AGENT`."""
+    node, _, agent = name.partition(SEPARATOR)
+    return NAME.fullmatch(node) is not None and NAME.fullmatch(agent) is not None
+
+
 def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None:
     """Return the section for the agent `NODE/AGENT`; None if no node may have an agent of that name.
 

@@ -235,6 +235,20 @@ def test_remove_refuses_the_only_agent_and_the_default_of_several(scene: Scene) 
     assert load_config(scene.config).default_agent == "fast"
 
 
+@pytest.mark.parametrize(
+    "section",
+    [
+        '[nodes.gpu]\nurl = "gpu.example"\ntoken_file = "gpu.token"\n',
+        '[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n',
+    ],
+)
+def test_remove_leaves_a_gateway_with_nodes_without_an_agent_of_its_own(section: str, scene: Scene) -> None:
+    with scene.config.open("a") as file:
+        file.write(section)
+    scene.run("remove", "demo")
+    assert load_config(scene.config).agents == {}
+
+
 def test_remove_suggests_the_name_that_was_meant(scene: Scene) -> None:
     assert 'did you mean "demo"' in scene.run("remove", "dmo", code=2)
 

@@ -89,7 +89,7 @@ def test_open_binds_the_browser_to_a_token(scene: Scene) -> None:
         (["--token", "00000000"], "no token has that id"),
         (["--token-file", "x"], "--token-file is for a gateway elsewhere"),
         (["--pin", "x"], "--pin is for a gateway elsewhere"),
-        (["--agent", "other\n"], "no agent has the name other"),
+        (["--agent", "other\n"], "there is no agent 'other\\n' in the configuration"),
         (["s1", "--agent", "demo"], "--agent is for a new session"),
         (["--observe", "--agent", "demo"], "--agent is for a new session"),
     ],
@@ -120,6 +120,16 @@ def test_open_with_agent_links_to_a_new_session(scene: Scene) -> None:
     link = scene.run("open", "--agent", "demo").stdout.strip()
     code, _, place = link.partition("#")[2].partition("/")
     assert (place, scene.browsers.sign_in(code).browser.session) == ("new/demo", None)
+
+
+def test_open_leaves_the_agents_of_a_cluster_to_the_running_gateway(scene: Scene) -> None:
+    with scene.config.open("a") as file:
+        file.write('[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n')
+    link = scene.run("open", "--agent", "gpu2/opencode").stdout.strip()
+    assert link.partition("#")[2].partition("/")[2] == "new/gpu2%2Fopencode"
+    for name in ("gpu2", "gpu2/", "/opencode", "gpu2/a/b"):
+        refused = scene.run("open", "--agent", name)
+        assert f"there is no agent {name!r} in the configuration" in refused.stderr
 
 
 def test_open_with_browser_prints_the_link_and_opens_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,14 @@ def test_a_token_of_a_pairing_that_was_killed_does_not_live_long(
     call(pairing_cli.pair_here)(tls_config, "laptop", (), "ab")
 
 
+def test_a_machine_may_be_limited_to_an_agent_of_the_cluster(tls_config: Path, tmp_path: Path) -> None:
+    with tls_config.open("a") as file:
+        file.write('[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n')
+    offered(here(tls_config, "--agent", "gpu2/opencode", told="keep\n"))
+    (token,) = TokenStore(tmp_path / "state").tokens()
+    assert token.agents == ("gpu2/opencode",)
+
+
 def test_what_cannot_be_handed_over_makes_no_token(config: Path, tls_config: Path, tmp_path: Path) -> None:
     assert "there is no agent 'dmo' in the configuration; did you mean" in here(tls_config, "--agent", "dmo").stderr
     assert here(tls_config, label="a!b").exit_code == 2

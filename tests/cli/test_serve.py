@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from acp_gateway.gateway.agent import hardening
+from acp_gateway.security.token_format import mint
 from tests.doubles import run_command as run
 
 
@@ -18,6 +19,17 @@ def test_check_config_says_which_key_in_which_line(config: Path) -> None:
     assert wrong.exit_code == 3
     assert f"{config}:8" in wrong.stderr
     assert 'did you mean "scope"?' in wrong.stderr
+
+
+def test_check_config_names_the_agents_of_this_gateway_and_where_others_are(config: Path) -> None:
+    with config.open("a") as file:
+        file.write('[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n')
+        file.write('[nodes.gpu2]\nurl = "gpu2.example"\ntoken_file = "cluster.token"\n')
+    secret = config.parent / "cluster.token"
+    secret.touch(0o600)
+    secret.write_text(mint())
+    checked = run("check-config", "--config", config)
+    assert checked.stdout.endswith("; agents: demo, gpu2/…, those of the cluster; default: demo.\n")
 
 
 def test_check_config_as_json_has_the_place_of_each_problem(config: Path) -> None:

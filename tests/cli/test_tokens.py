@@ -207,6 +207,15 @@ def test_a_token_may_be_for_an_agent_of_a_node_and_for_none_of_another_name(conf
     assert "there is no agent 'cpu/opencode'" in assert_refused(result)
 
 
+def test_a_token_may_be_for_an_agent_of_the_cluster(config: Path, store: TokenStore) -> None:
+    with config.open("a") as file:
+        file.write('[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n')
+    assert run("token", "create", "--config", config, "--label", "phone", "--agent", "gpu2/opencode").exit_code == 0
+    assert store.tokens()[-1].agents == ("gpu2/opencode",)
+    result = run("token", "create", "--config", config, "--label", "phone", "--agent", "gpu2/open code")
+    assert "there is no agent 'gpu2/open code'" in assert_refused(result)
+
+
 def test_a_workspace_that_is_not_there_is_refused_with_a_suggestion(config: Path, tmp_path: Path) -> None:
     name_workspaces(config, "proj")
     refused = run("token", "create", "--config", config, "--label", "x", "--workspace", "prjo")

@@ -45,7 +45,7 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
     }
     assert config.agents == {}
     assert config.default_agent == ""
-    assert config.is_of_node("gpu/opencode")
+    assert config.may_be_of_node("gpu/opencode")
     assert not config.is_private("gpu/opencode")
 
 

@@ -263,7 +263,7 @@ def test_nothing_of_nodes_is_imported_without_any(tmp_path: Path) -> None:
         "import sys; from pathlib import Path; import acp_gateway.server.serve, acp_gateway.cli.serve\n"
         "from acp_gateway.config.load import load_config\n"
         f"config = load_config(Path({str(tmp_path / 'config.toml')!r}))\n"
-        "assert config.find_agent('gpu/demo') is None and not config.is_of_node('demo')\n"
+        "assert config.find_agent('gpu/demo') is None and not config.may_be_of_node('gpu/demo')\n"
         "print([name for name in sys.modules if 'node' in name.rpartition('.')[2]])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
