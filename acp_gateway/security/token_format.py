@@ -120,7 +120,8 @@ def digest(token: str) -> str:
 def read_token_file(path: Path, *, any_form: bool = False) -> str:
     """Read the token on the first non-blank line of a file; with `any_form` it may be another server's.
 
-    Raises ConfigError if there is no well-formed token, or if group or others may use the file.
+    Raises ConfigError if there is no well-formed token, or if group or others may use the file. A credential of systemd
+    may be one of another user's service.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:  # Windows' editors like to begin a file with a BOM.
@@ -137,7 +138,7 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     # Windows has no group and others: the mode that Python makes up there says nothing.
-    if hasattr(os, "geteuid") and mode & 0o077:
+    if hasattr(os, "geteuid") and mode & 0o077 & ~_shown_of_credentials(path):
         raise ConfigError(f"holds a token and others may use it (mode {mode:04o}): chmod 600 {path}", file=str(path))
     token = next((line.strip() for line in lines if line.strip()), "")
     flaw = explain_foreign_flaw(token) if any_form else explain_flaw(token)
@@ -147,6 +148,13 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
             f"the token in it {flaw}; save what `acp-gateway token create` printed{elsewhere}", file=str(path)
         )
     return token
+
+
+def _shown_of_credentials(path: Path) -> int:
+    # systemd hands a credential to a service of another user by an access control list, which shows as mode 0440;
+    # the folder around it keeps all other users out.
+    credentials = os.environ.get("CREDENTIALS_DIRECTORY")
+    return 0o040 if credentials and path.is_relative_to(credentials) else 0
 
 
 def _is_whole(text: str) -> bool:

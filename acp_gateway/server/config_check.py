@@ -85,10 +85,18 @@ def check_metrics(config: Config) -> None:
 
 def check_credentials(config: Config) -> None:
     """Raise `ConfigError` if a file is a systemd credential that was not handed over."""
-    named = [(f"listen {section.url}", path) for section in config.listen for path in _files(section)]
-    named += [(f"agents.{name}.env_file", agent.env_file) for name, agent in config.agents.items() if agent.env_file]
+    named: list[tuple[str, Path | None]] = []
+    named += [(f"listen {section.url}", path) for section in config.listen for path in _files(section)]
+    for name, agent in config.agents.items():
+        files = {"env_file": agent.env_file, "token_file": agent.token_file, "ca": agent.ca}
+        named += [(f"agents.{name}.{option}", path) for option, path in files.items()]
+    for name, node in config.nodes.items():
+        named += [(f"nodes.{name}.token_file", node.token_file), (f"nodes.{name}.ca", node.ca)]
+    if (cluster := config.cluster) is not None:
+        files = {"token_file": cluster.token_file, "password_file": cluster.password_file, "ca": cluster.ca}
+        named += [(f"cluster.{option}", path) for option, path in files.items()]
     for key, path in named:
-        if missing := missing_credential(path):
+        if path is not None and (missing := missing_credential(path)):
             raise ConfigError(missing, key=key)
 
 

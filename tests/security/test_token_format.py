@@ -229,6 +229,22 @@ def test_a_token_may_come_out_of_a_pipe(tmp_path: Path) -> None:
         os.close(reading)
 
 
+@posix_only
+def test_a_credential_of_systemd_may_be_shown_as_readable_by_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = token_file(tmp_path, TOKEN.encode(), 0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert tokens.read_token_file(path) == TOKEN
+    path.chmod(0o444)
+    with pytest.raises(ConfigError, match="others may use it"):
+        tokens.read_token_file(path)
+    path.chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", f"{tmp_path}/other")
+    with pytest.raises(ConfigError, match="others may use it"):
+        tokens.read_token_file(path)
+
+
 def test_where_there_are_no_owners_the_mode_is_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = token_file(tmp_path, TOKEN.encode(), 0o644)
     monkeypatch.delattr(os, "geteuid", raising=False)

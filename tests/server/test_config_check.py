@@ -13,7 +13,7 @@ from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
-from acp_gateway.server.config_check import Finding, check_config, problems_with_files
+from acp_gateway.server.config_check import Finding, check_config, check_credentials, problems_with_files
 from acp_gateway.server.serve import serve
 from tests.config.test_load import AGENT, LISTEN, LISTEN_TLS, PRESENT_AGENT, Write
 from tests.doubles import make_config
@@ -336,6 +336,33 @@ def test_a_credential_that_only_the_service_has_is_a_warning_elsewhere(
     (tmp_path / "k.pem").touch(0o440)
     (tmp_path / "agent.env").touch(0o440)
     assert check_config(path) == []
+
+
+@pytest.mark.parametrize(
+    ("section", "options"),
+    [
+        ('[agents.far]\nurl = "wss://gpu.example"\n', ("token_file", "ca")),
+        ('[nodes.gpu]\nurl = "gpu.example"\n', ("token_file", "ca")),
+        ('[cluster]\nurl = "rediss://redis.example"\nname = "gpu"\n', ("token_file", "password_file", "ca")),
+    ],
+)
+def test_a_credential_may_be_missing_in_each_option_of_a_gateway_elsewhere(
+    section: str, options: tuple[str, ...], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
+    known = "".join(f'{option} = "/etc/{option}"\n' for option in options)
+    for option in options:
+        text = known.replace(f'"/etc/{option}"', '"credential:x"')
+        path = write(f'[[listen]]\nurl = "unix:///socket"\n{section}{text}')
+        key = section[1 : section.index("]")]
+        with pytest.raises(ConfigError, match=rf'^{key}\.{option}: there is no "credential:x" here'):
+            check_credentials(load_config(path))
+        if option != "ca":
+            warning = f': {key}.{option}: there is no "credential:x" here'
+            assert any(warning in text for severity, text in texts(check_config(path), path) if severity == "warning")
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+        check_credentials(load_config(path))
+        monkeypatch.delenv("CREDENTIALS_DIRECTORY")
 
 
 def test_a_certificate_given_as_key_is_not_warned_of_as_readable_by_others(write: Write, tmp_path: Path) -> None:
