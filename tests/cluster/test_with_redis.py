@@ -11,9 +11,12 @@ import trio
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.scripts import CHANNEL
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress
+from acp_gateway.errors import Unauthorized
 from acp_gateway.protocol.methods import STATUS
+from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import node_watcher
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.redis_server import RedisServer
@@ -27,17 +30,29 @@ pytestmark = pytest.mark.cluster
 
 
 @asynccontextmanager
-async def cluster_of(folder: Path, redis: RedisServer, *names: str) -> AsyncIterator[list[str]]:
-    """The unix sockets of nodes that know each other."""
+async def cluster_of(folder: Path, redis: RedisServer, *names: str, **options: Any) -> AsyncIterator[list[str]]:
+    """The unix sockets of nodes that know each other; `websocket` in the folder of each is its other address."""
     address = RedisAddress("127.0.0.1", redis.port, "", tls=False, db=0, user=None)
     async with AsyncExitStack() as stack:
         urls = []
-        for name in names:
-            config = member_config(folder, name, url=address, renew=0.1, ttl=1.0, timeout=0.5)
-            urls.append((await stack.enter_async_context(serving(config)))[1])
+        others = followers(redis)
+        for number, name in enumerate(names, 1):
+            values = {"renew": 0.1, "ttl": 1.0, "timeout": 0.5} | options
+            config = member_config(folder, name, url=address, **values)
+            websocket, url = await stack.enter_async_context(serving(config))
+            (config.gateway.state_dir / "websocket").write_text(websocket)
+            urls.append(url)
+            # The next one is announced to it.
+            while followers(redis) < others + number:
+                await trio.lowlevel.checkpoint()
         for url, own in zip(urls, names, strict=True):
             await until_agents(url, *(f"{name}/memory" for name in names if name != own))
         yield urls
+
+
+def followers(redis: RedisServer) -> int:
+    """The number of nodes that follow the changes of the directory."""
+    return int(redis.ask("PUBSUB", "NUMSUB", CHANNEL)[1])
 
 
 async def problems_of(url: str) -> list[str]:
@@ -121,6 +136,28 @@ async def test_other_nodes_lead_to_the_one_that_has_adopted_a_session_at_once(
             copy_files(tmp_path, key.partition("/")[2])
             await adopt(gpu2, key, force=True)
             await until_led_to(gpu3, key)
+
+
+async def test_token_that_is_revoked_on_one_node_ends_its_connections_on_the_other_without_a_renewal(
+    tmp_path: Path, redis: RedisServer
+) -> None:
+    tokens = TokenStore(tmp_path / "gpu1")
+    async with cluster_of(tmp_path, redis, "gpu1", "gpu2", renew=3600.0, ttl=7200.0, timeout=10.0):
+        secret = tmp_path / "laptop.token"
+        secret.touch(0o600)
+        token, text = tokens.create("laptop", "ann", None)
+        secret.write_text(text)
+        while token not in TokenStore(tmp_path / "gpu2").tokens():
+            await trio.lowlevel.checkpoint()
+        url = (tmp_path / "gpu2" / "websocket").read_text()
+        editor = Editor(await dial(control(url, secret, agent="memory", control=False), Timing()))
+        await editor.initialize()
+        tokens.revoke(token.id)
+        async for _batch in editor.stream:
+            pass
+        await editor.stream.aclose()
+        with pytest.raises(Unauthorized):
+            await list_sessions(control(url, secret), time_limit=30)
 
 
 async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis: RedisServer) -> None:
