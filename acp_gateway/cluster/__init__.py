@@ -9,6 +9,7 @@
     lease          the time within which this node has looked at the directory; pure
     fencing        finds sessions that other nodes have adopted, and stops them here
     session_writer writes this node's sessions, behind their changes
+    mirror_writer  mirrors the histories of its live sessions
     mirror_agent   answers like an agent whose sessions can only be read: the mirrored histories; pure
     token_sync     keeps the tokens of this gateway and those of the directory the same
 

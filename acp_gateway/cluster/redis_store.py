@@ -63,8 +63,8 @@ class RedisOptions:
     """Seconds for each operation, the connection included."""
     retention: float = 30 * 86400.0
     """Seconds for which sessions and mirrored journals are kept that no node writes."""
-    journal_limit: int = 8 * 1024 * 1024
-    """Bytes of one mirrored journal."""
+    mirror_limit: int = 2 * 1024 * 1024
+    """Bytes of one mirrored journal, with seals and times."""
 
 
 class RedisStore:
@@ -148,8 +148,11 @@ class RedisStore:
     async def append(
         self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
     ) -> Claim:
-        values = [b"%s:%s" % (b"" if time is None else b"%d" % time, message) for time, message in messages]
-        limit = self._options.journal_limit
+        values = [
+            self._seal.close(_message_place(key, journal, position), b"%s:%s" % (b"%d" % (time or 0), message))
+            for position, (time, message) in enumerate(messages, first)
+        ]
+        limit = self._options.mirror_limit
         return _claim(
             await self._run("APPEND", key, node, epoch, journal, first, limit, self._retention, *values),
         )
@@ -158,12 +161,20 @@ class RedisStore:
         found = await self._run("JOURNAL", key)
         if not found:
             return None
-        journal, first, as_of, values = found
-        messages = []
-        for value in values:
-            time, _, message = value.partition(b":")
-            messages.append((int(time) if time.isdigit() else None, message))
-        return MirroredJournal(_text(journal), int(first), messages, int(as_of), complete=int(first) == 0)
+        word, first, as_of = _text(found[0]), int(found[1]), int(found[2])
+        messages: list[tuple[int | None, bytes]] = []
+        complete = first == 0
+        for position, sealed in enumerate(found[3], first):
+            value = self._seal.open(_message_place(key, word, position), sealed)
+            if value is None:
+                # Not by a node of the cluster: what follows it is the end of a history.
+                messages.clear()
+            time, _, message = (value or b"0:").partition(b":")
+            if message:
+                messages.append((int(time) or None, message))
+            else:
+                complete = False
+        return MirroredJournal(word, first, messages, as_of, complete)
 
     async def is_mirrored(self, key: str) -> bool:
         return bool(await self._run("MIRRORED", key))
@@ -320,6 +331,10 @@ async def open_redis_store(options: RedisOptions, node: str, seal: Seal) -> Asyn
     )
     async with redis:
         yield RedisStore(redis, options, node, seal)
+
+
+def _message_place(key: str, journal: str, position: int) -> str:
+    return f"message:{key}\0{journal}\0{position}"
 
 
 def _claim(answer: list[Any]) -> Claim:

@@ -55,13 +55,13 @@ class MirroredJournal:
     epoch: str
     """The journal's own word for its positions, see `docs/resume.md`."""
     first: int
-    """Position of the first of these messages."""
+    """Position at which it begins."""
     messages: Sequence[tuple[int | None, bytes]]
     """Each with its time, in milliseconds since 1970."""
     as_of: int
     """Time of the last write, in milliseconds since 1970."""
     complete: bool
-    """False if the beginning is missing."""
+    """False if the beginning or a message is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class ClusterStore(Protocol):
             journal: the journal's own word for its positions. Another one than before begins the mirror anew.
             first: position of the first message. Messages that are mirrored already are left out; after a gap, the
                 mirror begins anew at `first`.
-            messages: each with its time, in milliseconds since 1970.
+            messages: each with its time, in milliseconds since 1970. An empty one stands for one that is left out.
         """
 
     async def journal(self, key: str) -> MirroredJournal | None:

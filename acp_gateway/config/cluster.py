@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.agent_values import read_pin
-from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, read_section
+from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, Size, read_section
 from acp_gateway.errors import ConfigError, UsageError
 
 _REDIS_PORT = 6379
@@ -115,6 +115,14 @@ class ClusterSection:
 
     timeout: Seconds = 3.0
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
+
+    mirror: Flag = True
+    """Mirrors the histories of live sessions to Redis, where the other nodes read them while this one is away. Without
+    effect where `journal_storage` is `memory`: nothing may keep these histories."""
+
+    mirror_limit: Size = 2 * 1024 * 1024
+    """Maximum bytes of one mirrored history: its end, some hundred pages of text. A thousand of them take 2 GB of the
+    memory of Redis."""
 
     retention: Seconds = 30 * 86400.0
     """Seconds after which sessions are removed that no node has written, and nodes are forgotten that are

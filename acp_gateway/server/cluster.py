@@ -18,6 +18,7 @@ import trio
 from acp_gateway import INSTALL_EXTRA, __version__
 from acp_gateway.cluster.fencing import Fence
 from acp_gateway.cluster.member import Member
+from acp_gateway.cluster.mirror_writer import MirrorWriter
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.session_writer import SessionWriter
@@ -43,10 +44,10 @@ from acp_gateway.server.node_set import NodeSet
 log = logging.getLogger(__name__)
 
 OpenStore = Callable[[ClusterSection, int, str], AbstractAsyncContextManager[ClusterStore]]
-"""Opens the directory: by the section, the maximum bytes of a mirrored journal, and the token of the cluster."""
+"""Opens the directory: by the section, the maximum bytes of a mirrored history, and the token of the cluster."""
 
 
-def open_store(section: ClusterSection, journal_limit: int, token: str) -> AbstractAsyncContextManager[ClusterStore]:
+def open_store(section: ClusterSection, mirror_limit: int, token: str) -> AbstractAsyncContextManager[ClusterStore]:
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
     if find_spec("coredis") is None:
         raise ConfigError(
@@ -66,7 +67,7 @@ def open_store(section: ClusterSection, journal_limit: int, token: str) -> Abstr
         tls=client_context(ca=section.ca, pin=None) if address.tls else None,
         timeout=section.timeout,
         retention=section.retention,
-        journal_limit=journal_limit,
+        mirror_limit=mirror_limit,
     )
     return open_redis_store(options, section.name, Seal(token))
 
@@ -198,6 +199,13 @@ class ClusterNode:
         )
         writer.refused = fence.refused
         member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
+        if self._section.mirror and self._config.gateway.journal_storage == "disk":
+            limit = mirror_limit(self._config)
+            mirror = MirrorWriter(
+                store, name, gateway.changes, lambda: gateway.registry, writer, limit, lambda: member.contact.up
+            )
+            member.renewed.append(mirror.renewed)
+            nursery.start_soon(mirror.run)
         member.listeners += [fence.note, tokens.note, partial(_follow_adoption, nodes)]
         _tell_of(member, gateway)
         mirrors = Mirrors(gateway, store, nodes.directory)
@@ -221,11 +229,17 @@ def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_s
     section = config.cluster
     assert section is not None
     token = read_token_file(section.token_file)
-    node = ClusterNode(config, open_it(section, config.gateway.journal_limit, token))
+    node = ClusterNode(config, open_it(section, mirror_limit(config), token))
     own_address(section, [listen.url for listen in config.listen])
     own_pin(section, config.listen)
     tokens.accept_cluster(token)
     return node
+
+
+def mirror_limit(config: Config) -> int:
+    """Return the maximum bytes of a mirrored history: that in memory has no more."""
+    assert config.cluster is not None
+    return min(config.cluster.mirror_limit, config.gateway.journal_limit)
 
 
 def own_address(section: ClusterSection, urls: Sequence[str]) -> Address:

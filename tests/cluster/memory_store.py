@@ -11,6 +11,8 @@ import trio
 from acp_gateway.cluster.records import NodeRecord, SessionRecord
 from acp_gateway.cluster.store import MAX_LISTED, Change, Claim, ClusterLost, MirroredJournal, SharedTokens
 
+SEAL_SIZE = 32
+
 
 @dataclass
 class Mirror:
@@ -23,7 +25,7 @@ class Mirror:
 
     @property
     def size(self) -> int:
-        return sum(len(message) + 1 + len("" if time is None else str(time)) for time, message in self.messages)
+        return sum(SEAL_SIZE + len(f"{time or 0}:") + len(message) for time, message in self.messages)
 
 
 class MemoryDirectory:
@@ -190,9 +192,9 @@ class MemoryStore:
         mirror = (await self._reach("journal")).mirrors.get(key)
         if mirror is None:
             return None
-        return MirroredJournal(
-            mirror.journal, mirror.first, list(mirror.messages), mirror.as_of, complete=mirror.first == 0
-        )
+        messages = [(time, message) for time, message in mirror.messages if message]
+        complete = mirror.first == 0 and len(messages) == len(mirror.messages)
+        return MirroredJournal(mirror.journal, mirror.first, messages, mirror.as_of, complete)
 
     async def is_mirrored(self, key: str) -> bool:
         return key in (await self._reach("is_mirrored")).mirrors

@@ -12,7 +12,7 @@ from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import MAX_LISTED, Change, ClusterStore
 from tests.cluster.memory_store import MemoryDirectory, MemoryStore
 
-LIMIT = 100
+LIMIT = 200
 
 
 class Memory:
@@ -36,7 +36,7 @@ class Redis:
     """A directory in Redis, in real time."""
 
     def __init__(self, port: int, nursery: trio.Nursery) -> None:
-        self._options = RedisOptions(host="127.0.0.1", port=port, journal_limit=LIMIT)
+        self._options = RedisOptions(host="127.0.0.1", port=port, mirror_limit=LIMIT)
         self._nursery = nursery
         self.stores: list[RedisStore] = []
 
@@ -302,7 +302,7 @@ async def test_append_after_a_gap_or_of_another_journal_begins_anew(word: str, f
     assert journal.messages == [(1, b"c")]
 
 
-async def test_append_beyond_journal_limit_removes_the_oldest(store: ClusterStore) -> None:
+async def test_append_beyond_mirror_limit_removes_the_oldest(store: ClusterStore) -> None:
     epoch = (await store.claim(session())).epoch
     for number in range(5):
         await store.append("gpu1/s1", "gpu1", epoch, "j", number, [(1, b"%d" % number * 30)])
@@ -310,6 +310,14 @@ async def test_append_beyond_journal_limit_removes_the_oldest(store: ClusterStor
     assert journal is not None
     assert (journal.first, journal.complete) == (2, False)
     assert [message[:1] for _, message in journal.messages] == [b"2", b"3", b"4"]
+
+
+async def test_empty_message_stands_for_one_that_is_left_out(store: ClusterStore) -> None:
+    epoch = (await store.claim(session())).epoch
+    await store.append("gpu1/s1", "gpu1", epoch, "j", 0, [(1, b"a"), (1, b""), (None, b"c")])
+    journal = await store.journal("gpu1/s1")
+    assert journal is not None
+    assert (journal.messages, journal.complete) == ([(1, b"a"), (None, b"c")], False)
 
 
 async def test_append_of_another_epoch_or_node_is_refused(store: ClusterStore, other: ClusterStore) -> None:

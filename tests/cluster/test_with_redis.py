@@ -1,5 +1,6 @@
 """Gateways whose directory is in Redis: they find each other, and go on when it is killed, paused or emptied."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from tests.doubles import Editor
 from tests.server.machines import control, until_agents
 from tests.server.serving import serving
 from tests.server.test_adoption import adopt, copy_files, until_led_to
-from tests.server.test_cluster import member_config
+from tests.server.test_cluster import member_config, take_turn
 
 pytestmark = pytest.mark.cluster
 
@@ -168,3 +169,23 @@ async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis
             assert [record.name for record in await store.nodes()] == ["gpu1", "gpu2"]
         assert await store.nodes() == []
         assert [record.name for record in await store.former_nodes()] == ["gpu1", "gpu2"]
+
+
+async def test_mirrored_history_outlives_its_node_and_an_emptied_redis(tmp_path: Path, redis: RedisServer) -> None:
+    options = RedisOptions(host="127.0.0.1", port=redis.port)
+    member_config(tmp_path, "gpu1")
+    async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
+
+        async def until_mirrored(key: str, updates: list[dict[str, Any]]) -> None:
+            while updates:
+                journal = await store.journal(key)
+                texts = [] if journal is None else [json.loads(text) for _, text in journal.messages]
+                if [text for text in texts if text in updates] == updates:
+                    return
+
+        async with cluster_of(tmp_path, redis, "gpu1") as (url,):
+            key, updates = await take_turn(url)
+            await until_mirrored(key, updates)
+            redis.ask("FLUSHALL")
+            await until_mirrored(key, updates)
+        await until_mirrored(key, updates)

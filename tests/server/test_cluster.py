@@ -1,11 +1,12 @@
 """Gateways that find each other by a directory, in this process."""
 
+import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -184,6 +185,49 @@ async def test_emptied_directory_is_written_again(directory: MemoryDirectory, tm
         directory.empty()
         await until(lambda: directory.sessions and len(directory.nodes) == 2)
         await editor.stream.aclose()
+
+
+async def take_turn(url: str) -> tuple[str, list[dict[str, Any]]]:
+    """Send a prompt in a new session; return the session's key, and the updates of the turn."""
+    editor = Editor(await dial(control(url, agent="memory", control=False), Timing()))
+    await editor.initialize()
+    session = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
+    prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hello"}]}
+    await editor.send(id="p", method="session/prompt", params=prompt)
+    updates = []
+    while (message := await editor.receive()).get("id") != "p":
+        updates.append(message)
+    assert updates
+    await editor.stream.aclose()
+    return f"gpu1/{session}", updates
+
+
+async def test_history_of_a_session_is_mirrored_again_after_the_directory_was_emptied(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    def mirrored(key: str) -> list[dict[str, Any]]:
+        mirror = directory.mirrors.get(key)
+        return [] if mirror is None else [json.loads(message) for _, message in mirror.messages]
+
+    async with serving(member_config(tmp_path, "gpu1")) as (_, url):
+        key, updates = await take_turn(url)
+        await until(lambda: updates == [it for it in mirrored(key) if it in updates])
+        directory.empty()
+        await until(lambda: updates == [it for it in mirrored(key) if it in updates])
+
+
+@pytest.mark.parametrize(("mirror", "journal_storage"), [(False, "disk"), (True, "memory")])
+async def test_histories_that_are_not_to_be_kept_are_not_mirrored(
+    mirror: bool, journal_storage: Literal["disk", "memory"], directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    config = member_config(tmp_path, "gpu1", mirror=mirror)
+    config = replace(config, gateway=replace(config.gateway, journal_storage=journal_storage))
+    async with serving(config) as (_, url):
+        # The second session is written a second after the first, whose history would have been mirrored by then.
+        for _ in range(2):
+            key, _ = await take_turn(url)
+            await until(lambda: key in directory.sessions)  # noqa: B023 # Called in this round only.
+    assert "append" not in directory.operations
 
 
 async def test_token_of_the_cluster_is_accepted_and_another_one_is_not(
