@@ -90,7 +90,7 @@ class MirrorAgent:
 
 
 def updates_of(journal: MirroredJournal) -> Iterator[bytes]:
-    """Yield the updates of a mirrored history. What is there is not sealed, so anything else is left out."""
+    """Yield the updates of a mirrored history. Its node has written nothing else: anything else is left out."""
     return (message for _, message in journal.messages if is_update(message))
 
 
