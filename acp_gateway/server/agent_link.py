@@ -159,7 +159,9 @@ class AgentLink(MaintainedStream):
     # Messages
 
     async def _receive_batch(self) -> list[bytes]:
-        await trio.lowlevel.checkpoint()
+        if self._received.inbox:
+            await trio.lowlevel.checkpoint()
+        # A wait is a checkpoint as well; both would be another turn of the loop for each batch.
         while not self._received.inbox:
             self._raise_end()
             await self._received.arrived_or_ended.wait()

@@ -87,20 +87,26 @@ class Wakeups(trio.abc.Instrument):
         self.counts[task.name.rpartition(".")[2]] += 1
 
 
-async def test_messages_wake_up_no_task_that_watches_the_connection(
+async def test_a_batch_wakes_up_the_task_that_takes_it_once_and_none_that_watches_the_connection(
     far: FakeGateway, autojump_clock: trio.testing.MockClock
 ) -> None:
-    async with linked(far) as (link, _):
+    async with linked(far) as (link, nursery):
+
+        async def take() -> None:
+            while True:
+                assert await link.receive_batch() == [PING]
+
         await link.send(PING)
         await far.receive("ping")
+        nursery.start_soon(take)
         await trio.testing.wait_all_tasks_blocked()
         wakeups = Wakeups()
         trio.lowlevel.add_instrument(wakeups)
         for _ in range(10):
             far.link.send([PING])
-            assert await link.receive_batch() == [PING]
+            await trio.testing.wait_all_tasks_blocked()
         trio.lowlevel.remove_instrument(wakeups)
-        assert wakeups.counts["run"] > 0
+        assert wakeups.counts["take"] == 10
         assert wakeups.counts["_bound_outage"] == 0
         far.last.cut()
         await link.send(PING)
