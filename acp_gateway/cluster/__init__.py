@@ -11,6 +11,7 @@
     session_writer writes this node's sessions, behind their changes
     mirror_writer  mirrors the histories of its live sessions
     mirror_agent   answers like an agent whose sessions can only be read: the mirrored histories; pure
+    mirrored_history  makes a journal of a mirrored history; pure
     token_sync     keeps the tokens of this gateway and those of the directory the same
 
 The directory helps to find things and to keep two gateways from running one session. What a gateway serves, it serves

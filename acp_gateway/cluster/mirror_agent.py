@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from acp_gateway.cluster.mirrored_history import read_update
 from acp_gateway.cluster.store import MirroredJournal
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
@@ -68,7 +69,7 @@ class MirrorAgent:
         if request.method == methods.LOAD:
             if not journal.complete:
                 yield gap(session_id)
-            yield from updates_of(journal)
+            yield from (message for _, message in journal.messages if read_update(message) is not None)
         yield jsonrpc.result(request.id, {})
         # Behind the response, so that it is no part of the history.
         yield gap(session_id, f"[acp-gateway: {told}]")
@@ -87,20 +88,6 @@ class MirrorAgent:
     @property
     def _data(self) -> dict[str, Any]:
         return {"reason": NODE_AWAY, "node": self._node, "unreachableSince": self._since}
-
-
-def updates_of(journal: MirroredJournal) -> Iterator[bytes]:
-    """Yield the updates of a mirrored history. Its node has written nothing else: anything else is left out."""
-    return (message for _, message in journal.messages if is_update(message))
-
-
-def is_update(text: bytes) -> bool:
-    """Return whether a message is a `session/update`, which no client answers."""
-    try:
-        message = jsonrpc.parse(text)
-    except InvalidMessage:
-        return False
-    return message.kind is Kind.NOTIFICATION and message.method == methods.SESSION_UPDATE
 
 
 def absence_text(node: str, since: str, key: str, as_of: int) -> str:

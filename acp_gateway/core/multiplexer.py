@@ -264,6 +264,10 @@ class Multiplexer:
         """Stop a session of this process that another gateway has adopted; return the clients that came only for it."""
         return self._takeover.stop(session)
 
+    def session_left(self, session: Session, node: str) -> list[Client]:
+        """Stop a session of this process, whose agent is elsewhere and away, and that `node` has adopted; as above."""
+        return self._takeover.leave(session, node)
+
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
         self._initialization.clear(AGENT_STOPPED)

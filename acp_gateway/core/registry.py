@@ -62,7 +62,7 @@ class Registry:
 
     def key_of(self, session: Session) -> str:
         """Return the name of a session in the cluster, which stays when another node adopts it."""
-        return f"{session.home or self.node}/{session.id}"
+        return f"{session.home or machine_of(session.agent) or self.node}/{session.id}"
 
     def set_moved(self, session: Session, node: str | None) -> None:
         """Remember that another node has adopted a session, or that it is here again."""
@@ -70,10 +70,13 @@ class Registry:
             session.moved = node
             self._archive.keep(session)
 
-    def moved_text(self, session: Session) -> str:
-        """Say where a session lives that another node has adopted, and how to join it there."""
+    def moved_text(self, session: Session, node: str | None = None) -> str:
+        """Say where a session lives that another node has adopted, and how to join it there.
+
+        `node` is that node; None for the one that is remembered.
+        """
         where = f"acp-gateway connect HOST --attach {self.key_of(session):.200}"
-        return f"the session lives on {session.moved}: {where}"
+        return f"the session lives on {node or session.moved}: {where}"
 
     def restore(self, session: Session) -> None:
         """Register a session of an earlier gateway process; it is not live."""

@@ -2,6 +2,8 @@
 
 Another gateway has opened the session in a later epoch. From then on nothing of it happens here: the running turn is
 cancelled, its clients are told where the session lives, and the agent closes it.
+
+The same is done at a gateway through which clients use a session of another node, if that one is away.
 """
 
 from collections.abc import Iterable
@@ -20,10 +22,12 @@ from acp_gateway.protocol.jsonrpc import Message
 MOVED: Final = "moved"
 """Reason in errors and close messages for a session that another gateway has."""
 
+_CANCELLED: Final = b'{"stopReason":"cancelled"}'
 
-def moved_data(session: Session) -> dict[str, Any]:
-    """Return the data of an error about a session that has moved."""
-    return {"reason": MOVED, "sessionId": session.id, "node": session.moved}
+
+def moved_data(session: Session, node: str | None) -> dict[str, Any]:
+    """Return the data of an error about a session that a node has adopted."""
+    return {"reason": MOVED, "sessionId": session.id, "node": node}
 
 
 class SessionTakeover:
@@ -40,22 +44,47 @@ class SessionTakeover:
         error. The agent cancels the turns, and closes the session if it can.
         """
         agent = self._agent
-        why, data = agent.registry.moved_text(session), moved_data(session)
-        clients = list(session.attached)
-        for client in clients:
-            agent.out.client(client, gap(session.id, f"[acp-gateway: {why}]"))
-        agent.notify(session, MOVED, node=session.moved)
+        assert session.moved is not None, "it was marked"
+        clients = self._tell(session, session.moved)
         if session.turns:
             agent.out.agent(jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id}))
-            agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=MOVED))
-        for request in self._requests_in(session):
-            agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, data)
-        agent.out.audit("session_moved", None, session=session.id, agent=agent.name, node=session.moved)
-        self._opening.remove_session(session, forgotten=False)
+        self._end(session, session.moved, cancels=False)
         if agent.abilities.close and agent.phase is AgentPhase.READY:
             close = {"jsonrpc": "2.0", "id": 0, "method": methods.CLOSE, "params": {"sessionId": session.id}}
             agent.forward(OwnRequest(jsonrpc.parse(jsonrpc.encode(close))), _ignore)
         return [client for client in clients if client.scope.only == session.id]
+
+    def leave(self, session: Session, node: str) -> list[Client]:
+        """Stop the part that this gateway has in a session of an agent elsewhere, which `node` has adopted from there.
+
+        As `stop`, but prompts end as cancelled, and the agent is told nothing: it can't be reached.
+        """
+        clients = self._tell(session, node)
+        self._end(session, node, cancels=True)
+        return [client for client in clients if client.scope.only == session.id]
+
+    def _tell(self, session: Session, node: str) -> list[Client]:
+        """Tell the clients of a session where it lives; return them."""
+        clients = list(session.attached)
+        line = gap(session.id, f"[acp-gateway: {self._agent.registry.moved_text(session, node)}]")
+        for client in clients:
+            self._agent.out.client(client, line)
+        self._agent.notify(session, MOVED, node=node)
+        return clients
+
+    def _end(self, session: Session, node: str, *, cancels: bool) -> None:
+        """End the turn and the requests in a session, and remove it from this process."""
+        agent = self._agent
+        if session.turns:
+            agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=MOVED))
+        why, data = agent.registry.moved_text(session, node), moved_data(session, node)
+        for request in self._requests_in(session):
+            if cancels and request.message.method == methods.PROMPT:
+                agent.answer(request, _CANCELLED)
+            else:
+                agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, data)
+        agent.out.audit("session_moved", None, session=session.id, agent=agent.name, node=node)
+        self._opening.remove_session(session, forgotten=False)
 
     def _requests_in(self, session: Session) -> Iterable[Request]:
         """Return the requests of clients that wait for this session or in it; the agent's answers are dropped."""

@@ -4,7 +4,7 @@ A pure state: a watcher reports, with the time of each report; nothing here wait
 absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -283,6 +283,10 @@ class NodeDirectory:
         """Return the directories in which an agent of a node may work; none for another agent."""
         parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
+
+    def adopted(self) -> Iterator[tuple[Node, Mapping[str, Any]]]:
+        """Yield the sessions that a node has adopted from another one, each with its present node."""
+        return ((node, it) for node in self.nodes.values() for it in node.sessions if it.get("home") is not None)
 
     def adopter_of(self, home: str, session_id: str) -> str | None:
         """Return the node that has adopted a session of the node `home`; None if none has told so."""

@@ -1,7 +1,7 @@
 """Adopts sessions of other nodes of the cluster: opens one here by its agent, in a later epoch. A person decides it."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
@@ -9,8 +9,9 @@ import msgspec
 import trio
 
 from acp_gateway.client.control import request
+from acp_gateway.cluster.mirrored_history import adopted_journal
 from acp_gateway.cluster.records import SessionRecord
-from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
+from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore, MirroredJournal
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.errors import AccessError, AgentError, UsageError
@@ -60,14 +61,24 @@ class Adoption:
         node: the name of this node.
         nodes: the other nodes.
         writer: knows the epochs of this node's sessions.
+        adopted: called with the name in the cluster and the owner of a session that was adopted here.
     """
 
-    def __init__(self, gateway: Gateway, store: ClusterStore, node: str, nodes: NodeSet, writer: EpochsOfNode) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        store: ClusterStore,
+        node: str,
+        nodes: NodeSet,
+        writer: EpochsOfNode,
+        adopted: Callable[[str, str], None],
+    ) -> None:
         self._gateway = gateway
         self._store = store
         self._node = node
         self._nodes = nodes
         self._writer = writer
+        self._adopted = adopted
 
     async def adopt(self, params: bytes) -> dict[str, Any]:
         """Adopt a session as a request asks, here or on the node that it names; return the members of the response.
@@ -97,6 +108,8 @@ class Adoption:
         if agent not in self._gateway.config.agents:
             known = ", ".join(self._gateway.config.agents) or "none"
             raise UsageError(f"the node {self._node} has no agent {agent[:64]}: name one with --agent; it has: {known}")
+        # Afterwards this node's own journal replaces it.
+        mirrored = await self._store.journal(record.key)
         claim = await self._store.claim(
             msgspec.structs.replace(record, node=self._node, agent=agent, live=False, turn=False), adopt=True
         )
@@ -112,6 +125,9 @@ class Adoption:
         if failure is not None:
             await self._give_back(record, session, claim.epoch, is_new=is_new)
             raise AgentError(f"{agent} on {self._node} can't open the session, it was given back: {failure}")
+        if mirrored is not None:
+            self._take_history(session, mirrored, in_turn=record.turn)
+        self._adopted(record.key, record.owner)
         # Nodes that have asked since the claim may have been told of the sessions before it was among them.
         with suppress(ClusterLost):
             await self._store.publish(Change("adopt", record.key, self._node))
@@ -165,6 +181,18 @@ class Adoption:
         if response is None:
             return f"no answer in {OPEN_TIMEOUT:g} s"
         return reason_of(response.text) if response.error else None
+
+    def _take_history(self, session: Session, mirrored: MirroredJournal, *, in_turn: bool) -> None:
+        """Give a session its mirrored history, if its agent has replayed none."""
+        journal, registry = session.journal, self._gateway.registry
+        if len(journal.replay()) > len(journal.states()):
+            return
+        limit = self._gateway.config.gateway.journal_limit
+        found = adopted_journal(mirrored, session.id, limit, registry.new_epoch(), in_turn=in_turn)
+        if found is not None:
+            session.take_journal(found)
+            session.archive.keep(session)
+            log.info("session %s of the cluster has its mirrored history: the agent has replayed none", session.id)
 
     async def _give_back(self, record: SessionRecord, session: Session, epoch: int, *, is_new: bool) -> None:
         self._writer.epochs.pop(record.key, None)

@@ -6,7 +6,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -37,6 +37,7 @@ from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.adopted_sessions import AdoptedSessions
 from acp_gateway.server.adoption import Adoption
 from acp_gateway.server.mirrors import Mirrors
 from acp_gateway.server.node_set import NodeSet
@@ -210,8 +211,9 @@ class ClusterNode:
         _tell_of(member, gateway)
         mirrors = Mirrors(gateway, store, nodes.directory)
         gateway.find_reading_hub = mirrors.find_hub
-        gateway.adopt_session = Adoption(gateway, store, name, nodes, writer).adopt
-        nursery.start_soon(_listen_to_nodes, gateway, mirrors)
+        adopted = AdoptedSessions(gateway, nodes.directory)
+        gateway.adopt_session = Adoption(gateway, store, name, nodes, writer, adopted.note_own).adopt
+        nursery.start_soon(_listen_to_nodes, gateway, adopted.note_report, mirrors.note_report)
         nursery.start_soon(fence.run)
         nursery.start_soon(tokens.run)
         nursery.start_soon(writer.run)
@@ -279,10 +281,12 @@ def _pin_of(cert: Path) -> str:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
 
 
-async def _listen_to_nodes(gateway: Gateway, mirrors: Mirrors) -> None:
-    """Tell readers of mirrors what nodes report, until cancelled."""
+async def _listen_to_nodes(gateway: Gateway, *listeners: Callable[[], None]) -> None:
+    """Call functions after each report of a node, until cancelled."""
     assert gateway.admissions.node_sessions is not None, "the gateway has nodes"
-    with gateway.admissions.node_sessions.listening(mirrors.note_report):
+    with ExitStack() as stack:
+        for listener in listeners:
+            stack.enter_context(gateway.admissions.node_sessions.listening(listener))
         await trio.sleep_forever()
 
 

@@ -50,7 +50,7 @@ HIGH_WATER: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What a hub was opened for."""
+    """The purpose of a hub."""
 
     grant: Grant
     node: str
@@ -247,7 +247,10 @@ class Mirrors:
             return f"the node {reading.node} is there again: connect again"
         if reading.key is not None:
             home, _, session_id = reading.key.partition(SEPARATOR)
+            registry = self._gateway.registry
             adopter = self._nodes.adopter_of(home, session_id)
+            if any(it.home == home and it.moved is None for it in registry.by_id(session_id)):
+                adopter = registry.node
             if adopter not in (None, reading.node):
                 return f"the session lives on {adopter}: connect again"
         return None

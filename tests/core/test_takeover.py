@@ -11,6 +11,8 @@ from tests.core.scene import Peer, Scene, Shelf, news_params
 
 WHERE = "the session lives on gpu2: acp-gateway connect HOST --attach gpu1/s"
 
+CANCELLED = {"stopReason": "cancelled"}
+
 
 @pytest.fixture
 def scene() -> Scene:
@@ -203,3 +205,45 @@ def test_a_moved_session_is_kept_as_such_once(scene: Scene, ann: Peer) -> None:
     for _ in range(2):
         scene.registry.set_moved(session, "gpu2")
     assert shelf.told[before:] == [("keep", "s")]
+
+
+def adopt_from_away(scene: Scene) -> list[Any]:
+    """A node adopts the session of an agent that is elsewhere, and away; return the clients that came only for it."""
+    bound = scene.multiplexer.session_left(the_session(scene), "gpu2")
+    scene.deliver()
+    return bound
+
+
+def test_prompts_in_a_session_that_was_adopted_from_a_node_that_is_away_end_as_cancelled(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.new_session()
+    prompts = [ann.prompt(), ann.prompt("and then")]
+    scene.agent.takes("session/prompt")
+    mode = ann.request("session/set_mode", sessionId="s", modeId="m")
+    scene.agent.heard()
+    assert adopt_from_away(scene) == []
+    heard = ann.heard()
+    assert texts(heard) == [f"[acp-gateway: {WHERE}]"]
+    ended = {message["id"]: message.get("result") for message in heard if "id" in message}
+    assert ended == {prompts[0]: CANCELLED, prompts[1]: CANCELLED, mode: None}
+    assert ann.client.requests == {}
+    assert scene.multiplexer.sessions == ()
+    assert not scene.agent.heard()
+
+
+def test_clients_bound_to_a_session_that_was_adopted_from_a_node_that_is_away_are_returned(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.new_session()
+    bob = scene.join("bob", only="s")
+    bob.load()
+    assert adopt_from_away(scene) == [bob.client]
+
+
+def test_a_session_of_a_node_is_named_after_the_node(ann: Peer, scene: Scene) -> None:
+    ann.new_session()
+    session = the_session(scene)
+    assert scene.registry.key_of(session) == "gpu1/s"
+    session.agent = "gpu9/memory"
+    assert scene.registry.key_of(session) == "gpu9/s"

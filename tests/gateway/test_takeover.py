@@ -7,7 +7,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.registry import Registry
-from acp_gateway.gateway.takeover import stop_moved
+from acp_gateway.gateway.takeover import leave_adopted, stop_moved
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import encode
 from tests.hub_scene import LOADS, Scene, in_conversation, methods_of, resuming, sharing
@@ -68,6 +68,27 @@ async def test_hub_of_one_connection_ends_with_its_only_session() -> None:
         adopt_elsewhere(scene)
         await scene.ended.wait()
         assert scene.registry.count_live() == 0
+
+
+async def test_session_adopted_from_a_node_that_is_away_is_left_by_the_connections_that_came_only_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with sharing(CLOSES, registry=registry()) as (scene, ann):
+        guest = await scene.enter("guest", guest=True)
+        await scene.open_turn()
+        (session,) = scene.hub.multiplexer.sessions
+        for _ in range(2):
+            leave_adopted(session, "gpu2", scene.registry, lambda _: scene.hub)
+        await wait_all_tasks_blocked()
+        assert scene.agent.peek() == []
+        ends = [message["result"] for message in await ann.waiting() if "result" in message]
+        assert ends == [{"stopReason": "cancelled"}]
+        await guest.waiting()
+        assert guest.closed_with == (CloseReason.POLICY, WHERE)
+        assert ann.closed_with is None
+        assert [it.getMessage() for it in caplog.records if "is left here" in it.getMessage()] == [
+            "session 's' of agent fake lives on the node gpu2: it is left here"
+        ]
 
 
 async def test_session_that_is_not_live_is_marked_as_moved(caplog: pytest.LogCaptureFixture) -> None:

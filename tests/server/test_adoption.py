@@ -1,20 +1,26 @@
 """Sessions that a node of a cluster adopts."""
 
+import json
 import shutil
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
+from acp_gateway.cluster.mirrored_history import TURN_CANCELLED
+from acp_gateway.cluster.records import SessionRecord
 from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.methods import ADOPT
+from acp_gateway.security.token_store import default_identity
 from acp_gateway.server import node_watcher
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.memory_store import MemoryDirectory
-from tests.doubles import Editor
+from tests.doubles import Editor, encode
 from tests.server.machines import control, node_config, until_agents
 from tests.server.serving import serving
 from tests.server.test_cluster import directory, member_config, two_nodes, until
@@ -125,6 +131,60 @@ async def test_every_node_asks_the_one_that_has_adopted_a_session_at_once(
                 await adopt(at, key, force=True)
                 assert directory.sessions[key].node == name
                 await until_led_to(gpu3, key)
+            await editor.stream.aclose()
+
+
+def update(session: str, text: str, kind: str = "agent_message_chunk") -> bytes:
+    params = {"sessionId": session, "update": {"sessionUpdate": kind, "content": {"type": "text", "text": text}}}
+    return encode({"method": "session/update", "params": params})
+
+
+@pytest.mark.parametrize("replays", [False, True])
+async def test_adopted_session_has_its_mirrored_history_if_the_agent_replays_none(
+    replays: bool, directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    store, key = directory.store("gpu1"), "gpu1/s"
+    record = SessionRecord(key=key, node="gpu1", agent="memory", owner=default_identity(tmp_path), epoch=0, turn=True)
+    claim = await store.claim(record)
+    messages = [(1, update("s", "asked", "user_message_chunk")), (2, update("s", "mirrored"))]
+    await store.append(key, "gpu1", claim.epoch, "j", 0, messages)
+    async with serving(member_config(tmp_path, "gpu2")) as (_, url):
+        replayed = json.loads(update("s", "replayed"))["params"]["update"]
+        (tmp_path / "gpu2" / "sessions" / "s.session").write_text(json.dumps(replayed) + "\n" if replays else "")
+        await adopt(url, key)
+        editor = Editor(await dial(control(url, session=key, control=False), Timing()))
+        await editor.initialize()
+        await editor.send(id=7, method="session/load", params={"sessionId": "s", "cwd": "/", "mcpServers": []})
+        told = []
+        while "id" not in (message := await editor.receive()):
+            told.append(message["params"]["update"]["content"]["text"])
+        assert told == (["replayed"] if replays else ["asked", "mirrored", TURN_CANCELLED])
+        await editor.stream.aclose()
+
+
+async def test_prompt_of_a_client_at_another_node_ends_as_cancelled_when_its_session_is_adopted(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    async with AsyncExitStack() as stack:
+        urls = {}
+        for name in ("gpu2", "gpu3"):
+            urls[name] = (await stack.enter_async_context(serving(member_config(tmp_path, name))))[1]
+        async with serving(member_config(tmp_path, "gpu1")):
+            for url in urls.values():
+                await until_agents(url, "gpu1/memory")
+            editors = [await open_session(url, "gpu1/memory") for url in urls.values()]
+            for editor, session in editors:
+                prompt = [{"type": "text", "text": "wait"}]
+                await editor.send(id="p", method="session/prompt", params={"sessionId": session, "prompt": prompt})
+            while not {f"gpu1/{session}" for _, session in editors} <= directory.sessions.keys():
+                await trio.lowlevel.checkpoint()
+        await until_agents(urls["gpu3"], "gpu2/memory")
+        for editor, session in editors:
+            copy_files(tmp_path, session)
+            await adopt(urls["gpu2"], f"gpu1/{session}")
+            line, end = await editor.receive(), await editor.receive()
+            assert "the session lives on gpu2" in line["params"]["update"]["content"]["text"]
+            assert end == {"jsonrpc": "2.0", "id": "p", "result": {"stopReason": "cancelled"}}
             await editor.stream.aclose()
 
 

@@ -52,7 +52,7 @@ async def mirror(
 
 
 @asynccontextmanager
-async def door(folder: Path, **options: Any) -> AsyncIterator[tuple[str, str]]:
+async def front(folder: Path, **options: Any) -> AsyncIterator[tuple[str, str]]:
     """The WebSocket and the unix socket of a gateway that knows that gpu1 is away."""
     async with serving(member_config(folder, "gpu2", **options)) as (websocket, url):
         await until_agents(url, "gpu1/memory")
@@ -88,7 +88,7 @@ async def test_session_of_a_node_that_is_away_is_read_by_session_load(
     agent: str | None, directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     await mirror(directory, "s1", "hello", "world", owner="ann")
-    async with door(tmp_path) as (url, _):
+    async with front(tmp_path) as (url, _):
         ann = await connect(url, tmp_path / "gpu2" / "ann.token", agent=agent, session="gpu1/s1")
         told, response = await load(ann, "s1")
         assert told == ["hello", "world"]
@@ -107,7 +107,7 @@ async def test_connection_that_is_bound_to_the_session_reads_it_by_session_new(
     directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     await mirror(directory, "s1", "hello", owner="ann", first=7)
-    async with door(tmp_path) as (url, _):
+    async with front(tmp_path) as (url, _):
         for observe in (False, True):
             ann = await connect(url, tmp_path / "gpu2" / "ann.token", session="gpu1/s1", observe=observe)
             await ann.send(id="new", method="session/new", params={"cwd": "/", "mcpServers": []})
@@ -127,7 +127,7 @@ async def test_session_of_another_identity_is_not_read(directory: MemoryDirector
     await mirror(directory, "s2", "for bob", owner="bob")
     bob = save_token(tmp_path / "gpu2", "bob.token", "bob")
     limited = save_token(tmp_path / "gpu2", "limited.token", "ann", agents=["memory"])
-    async with door(tmp_path) as (url, own):
+    async with front(tmp_path) as (url, own):
         for target, secret, why in (
             (url, bob, "no session 'gpu1/s1'"),
             (own, None, "no session 'gpu1/s1'"),
@@ -148,7 +148,7 @@ async def test_connection_for_no_session_reads_after_connect_timeout(
     monkeypatch.setattr(Mirrors.__init__, "__defaults__", (lambda: time.time() + 3600,))
     await mirror(directory, "s1", "hello", owner="ann")
     await mirror(directory, "s2", "for bob", owner="bob")
-    async with door(tmp_path) as (url, _):
+    async with front(tmp_path) as (url, _):
         ann = await connect(url, tmp_path / "gpu2" / "ann.token", agent="gpu1/memory")
         _, refused = await ask(ann, "session/new", cwd="/", mcpServers=[])
         assert "its sessions can be read, and nothing else" in refused["error"]["message"]
@@ -171,7 +171,7 @@ async def test_connection_is_served_as_any_other_one_if(
 
     monkeypatch.setattr(Mirrors, "find_hub", find_hub)
     await mirror(directory, "s1", "hello", owner="ann")
-    async with door(tmp_path) as (url, _):
+    async with front(tmp_path) as (url, _):
         wanted = {"agent": "gpu1/memory"} if case.startswith("no session") else {"agent": None, "session": "gpu1/s1"}
         if case == "nothing is mirrored":
             directory.mirrors.clear()
@@ -188,7 +188,7 @@ async def test_mirror_of_a_session_whose_record_has_another_owner_is_not_read(
     directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     await mirror(directory, "s1", "hello", owner="ann")
-    async with door(tmp_path) as (url, _):
+    async with front(tmp_path) as (url, _):
         ann = await connect(url, tmp_path / "gpu2" / "ann.token", session="gpu1/s1")
         directory.sessions["gpu1/s1"] = SessionRecord(
             key="gpu1/s1", node="gpu1", agent="memory", owner="bob", epoch=directory.sessions["gpu1/s1"].epoch
@@ -212,7 +212,7 @@ async def test_reader_is_disconnected_when_the_node_is_back_and_then_gets_the_se
         await editor.stream.aclose()
     key, record = f"gpu1/{session}", directory.sessions[f"gpu1/{session}"]
     await directory.store("gpu1").append(key, "gpu1", record.epoch, "j", 0, [(1, update(session, "mirrored"))])
-    async with door(tmp_path) as (websocket, _):
+    async with front(tmp_path) as (websocket, _):
         reader = await connect(websocket, own_user, session=key)
         assert (await load(reader, session))[0] == ["mirrored"]
         async with serving(member_config(tmp_path, "gpu1")):
