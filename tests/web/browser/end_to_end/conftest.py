@@ -30,16 +30,21 @@ Step = dict[str, Any]
 
 
 class PageGateway:
-    """A running gateway, and what its agent plays."""
+    """A running gateway, and what its agent plays.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: has its configuration.
+        nodes: the sections of its nodes.
+    """
+
+    def __init__(self, directory: Path, nodes: str = "") -> None:
         self.folder = directory / "shop"
         self.folder.mkdir()
         self._script = directory / "script.json"
         self._played: Message = {"new": {}, "plays": {}}
         self.play({})
         command = json.dumps([sys.executable, str(AGENT), str(self._script)])
-        agents = f'[agents.player]\ncommand = {command}\n\n[workspaces.shop]\nroot = "{self.folder}"\n'
+        agents = f'[agents.player]\ncommand = {command}\n\n[workspaces.shop]\nroot = "{self.folder}"\n{nodes}'
         pin = prepare(directory, agents, more=f"journal_limit = {JOURNAL_LIMIT}")
         self.running: RunningGateway = start_gateway(directory, pin)
 

@@ -1,0 +1,90 @@
+"""The page at a gateway in front of another one: sessions of the other machine, and its absence."""
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import PHONE
+from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
+from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy
+
+UPDATE = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "Trained."}}
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageGateway]:
+    """The gateway that the page leads to by the other one."""
+    node = PageGateway(tmp_path_factory.mktemp("node"))
+    yield node
+    assert node.running.stop() == 0, "".join(node.running.log)
+
+
+@pytest.fixture(scope="module")
+def link(node: PageGateway) -> Iterator[LoopbackProxy]:
+    """The network between both."""
+    link = LoopbackProxy(node.port)
+    yield link
+    link.close()
+
+
+@pytest.fixture(scope="module")
+def gateway(node: PageGateway, link: LoopbackProxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageGateway]:
+    section = (
+        f'[nodes.gpu2]\nurl = "ws://127.0.0.1:{link.port}"\ntoken_file = "{node.running.token_file}"\n'
+        "connect_timeout = 1.0\n"
+    )
+    gateway = PageGateway(tmp_path_factory.mktemp("front"), section)
+    gateway.running.read_log_until("node gpu2 is there")
+    yield gateway
+    assert gateway.running.stop() == 0, "".join(gateway.running.log)
+    assert "Traceback" not in "".join(gateway.running.log)
+
+
+def prompt(page: Page, text: str) -> None:
+    page.get_by_role("textbox", name="Prompt").fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+@pytest.mark.parametrize("phone", [False, True])
+def test_session_is_started_on_another_machine_and_continued_after_that_was_away(
+    phone: bool, node: PageGateway, link: LoopbackProxy, sign_in: SignIn
+) -> None:
+    node.play({"train": [{"update": UPDATE}]})
+    page = sign_in(size=PHONE, touch=True) if phone else sign_in()
+    page.locator(".machine-choices label", has_text="gpu2").click()
+    page.get_by_role("button", name="New", exact=True).click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog.get_by_role("radio", name="gpu2")).to_be_checked()
+    dialog.get_by_role("button", name="Start").click()
+    # It has a field for a first prompt of its own.
+    expect(dialog).to_have_count(0)
+    prompt(page, "train")
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    expect(page.locator(".head")).to_contain_text("gpu2")
+    link.cut(stay=True)
+    expect(page.locator(".head")).to_contain_text("gpu2 is away")
+    link.is_open = True
+    expect(page.locator(".head")).not_to_contain_text("away")
+    prompt(page, "train")
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(2)
+
+
+def test_session_that_was_begun_at_the_machine_itself_is_opened_from_the_list(
+    node: PageGateway, sign_in: SignIn
+) -> None:
+    session = node.session("Sweep the rate")
+    with node.client() as client:
+        client.prompt(session, "hello from there")
+    page = sign_in()
+    entry = page.get_by_role("link", name="hello from there").or_(page.get_by_role("link", name="Sweep the rate"))
+    expect(entry).to_contain_text("gpu2")
+    entry.click()
+    expect(page.get_by_text("hello from there", exact=True).last).to_be_visible()
+    assert page.url.endswith(f"#/s/gpu2%2F{session}")
+    prompt(page, "and from here")
+    expect(page.get_by_text("and from here", exact=True).first).to_be_visible()
+    with node.client() as client:
+        said = str(client.history(session))
+    assert "and from here" in said
