@@ -24,7 +24,7 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
       <p class="head-facts">
         <span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince
           ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>
-        <${MachineBadge} ...${session} />
+        ${!session.unreachableSince && html`<${MachineBadge} ...${session} />`}
         <span>${visible(agentText(session, agents))}</span>
         <span class="path">${visible(session.workspace ?? "") || shortPath(session.cwd)}</span>
         ${presence && html`<span class="presence">${presence}</span>`}

@@ -70,12 +70,15 @@ def test_a_machine_that_is_away_is_shown_so_and_its_questions_wait(open_page: Op
     choose(page, "All machines")
     page.get_by_role("link", name="Sweep").click()
     expect(page.locator(".head")).to_contain_text("gpu2 is away for 12 min")
+    # That names the machine; on a phone there is no room for its badge as well.
+    expect(page.locator(".head .machine")).to_have_count(0)
     for name in ("gpu2/1", "gpu2/2"):
         gateway.scene.sessions[name].pop("unreachableSince")
         gateway.change(name)
     expect(page.locator(".machine-away")).to_have_count(0)
     expect(page.locator(".group.is-waiting .session-title")).to_have_text("Sweep the learning rate")
     expect(page.locator(".head")).not_to_contain_text("away")
+    expect(page.locator(".head .machine")).to_have_text("gpu2")
 
 
 def test_a_session_starts_on_the_chosen_machine(open_page: Opens) -> None:
