@@ -99,7 +99,7 @@ def test_axe_finds_nothing_where_there_are_machines(
     open_page: Opens, path: str, size: tuple[int, int], *, dark: bool
 ) -> None:
     page, _ = open_page(fleet(), path, size=size, touch=size == PHONE, dark=dark)
-    places = {"": ".machines", "#/s/gpu2%2F1": ".head .machine", "#/new/gpu1%2Fopencode": "dialog .choice-list"}
+    places = {"": ".machines", "#/s/gpu2%2F1": ".head .head-facts", "#/new/gpu1%2Fopencode": "dialog .choice-list"}
     expect(page.locator(places[path]).first).to_be_visible()
     page.evaluate(files("axe_playwright_python").joinpath("axe.min.js").read_text())
     assert page.evaluate(FINDINGS) == []
