@@ -33,6 +33,10 @@ WINDOW: Final = 600.0
 MAX_BACKOFF: Final = 30.0
 """Maximum seconds that a request waits for the restart of an agent that keeps ending."""
 
+AT_ONCE: Final = 1024
+"""Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
+that are no messages take ten milliseconds, and a read may hold sixty times as many."""
+
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0
 """Seconds between two attempts to reach an agent that listens: the first pause, and the longest."""
@@ -347,13 +351,23 @@ class AgentSupervisor:
                 self._awaits_output = False
                 if self._gate is not None and (wait := self._gate()) is not None:
                     await wait
+                await self._relay_batch(agent, batch)
                 if self.agent is not agent:
-                    break  # It was given up in this very tick: its output would count as its successor's.
-                self._startup.receive_output(batch)
-                self._owner.receive_from_agent(batch)
-                await self._owner.wait_for_only_client()
+                    break
             nursery.cancel_scope.cancel()
         return too_large
+
+    async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
+        """Relay lines of the agent, unless it is given up meanwhile: they would count as its successor's."""
+        for start in range(0, len(batch), AT_ONCE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            if self.agent is not agent:
+                return
+            part = batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE]
+            self._startup.receive_output(part)
+            self._owner.receive_from_agent(part)
+            await self._owner.wait_for_only_client()
 
     async def _bound_last_output(self, agent: Agent, reading: trio.CancelScope) -> None:
         """Stop reading a while after the agent has ended: an orphan of it may keep the pipe open forever."""

@@ -17,7 +17,7 @@ from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions import Client, Role, SessionScope
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
-from acp_gateway.gateway.agent_supervisor import MAX_BACKOFF, WINDOW
+from acp_gateway.gateway.agent_supervisor import AT_ONCE, MAX_BACKOFF, WINDOW
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.hub import LOGGED_AS_WARNINGS
 from acp_gateway.transports.link import CHUNK
@@ -854,6 +854,32 @@ async def test_nothing_comes_behind_the_gap_in_what_a_slow_client_got() -> None:
     assert numbers_of(got) == seen == [*range(len(seen))]
     assert answer["error"]["message"] == "memory_limit is reached"
     assert bob.closed_with == (CloseReason.POLICY, "memory_limit is reached")
+
+
+async def test_other_tasks_get_their_turn_among_very_many_lines_of_an_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sharing() as (scene, ann):
+        turns: list[int | str] = []
+        handle = scene.hub.multiplexer.receive_from_agent
+
+        def noted(lines: Sequence[bytes]) -> None:
+            turns.append(len(lines))
+            handle(lines)
+
+        async def go_on() -> None:
+            while True:
+                await trio.lowlevel.checkpoint()
+                if turns[-1:] != ["other"]:
+                    turns.append("other")
+
+        monkeypatch.setattr(scene.hub.multiplexer, "receive_from_agent", noted)
+        junk = [b"%d" % number for number in range(2 * AT_ONCE)]
+        scene.agent.stream.send_nowait([*junk, update(1)])
+        async with trio.open_nursery() as others:
+            others.start_soon(go_on)
+            assert numbers_of([await ann.receive()]) == [1]
+            others.cancel_scope.cancel()
+        assert [turn for turn in turns if turn != "other"] == [AT_ONCE, AT_ONCE, 1]
+        assert "other" in turns[turns.index(AT_ONCE) : turns.index(1)]
 
 
 async def test_a_slow_client_comes_back_through_the_history() -> None:
