@@ -34,9 +34,12 @@ class KnownEpochs(Protocol):
     def key_of(self, session: Session) -> str:
         """Return the key of a session."""
 
+    def epoch_of(self, session: Session) -> int:
+        """Return the epoch in which this node has a session."""
+
 
 def is_fenced(record: SessionRecord | None, node: str, epoch: int) -> bool:
-    """Return whether a session that a node has in an epoch, 0 for none, belongs to another node by this record."""
+    """Return whether a session that a node has in an epoch belongs to another node by this record."""
     return record is not None and record.node != node and record.epoch > epoch
 
 
@@ -112,7 +115,7 @@ class Fence:
     async def _look_at(self, session: Session) -> None:
         key = self._writer.key_of(session)
         record = await self._store.session(key)
-        if record is not None and is_fenced(record, self._node, self._writer.epochs.get(key, 0)):
+        if record is not None and is_fenced(record, self._node, self._writer.epoch_of(session)):
             self._stop_here(session, record.node)
 
     def _stop_here(self, session: Session, node: str) -> None:

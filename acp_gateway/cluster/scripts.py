@@ -133,10 +133,15 @@ WRITE: Final = (
 -- key, node, record, retention in ms, epoch
 local key, node, own = ARGV[1], ARGV[2], tonumber(ARGV[5])
 local epoch, before = held(key)
-if before ~= '' and (epoch > own or epoch == own and before ~= node) then
+local taken = before ~= '' and before ~= node
+if taken and epoch >= own then
   return {0, whole(epoch), before}
 end
+own = math.max(own, epoch)
 hold(key, own, node, before, ARGV[3], ARGV[4])
+if taken then
+  tell('adopt', key, node)
+end
 return {1, whole(own), node}
 """
 )

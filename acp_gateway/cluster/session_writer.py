@@ -1,4 +1,8 @@
-"""Writes this node's sessions to the directory, behind their changes: each at most once in a second."""
+"""Writes this node's sessions to the directory, behind their changes: each at most once in a second.
+
+Only a person's decision begins an epoch: an adoption. The node that adopts remembers it with the session, and writes it
+again after the directory was emptied. So whichever node is the first to write then, the last adoption wins.
+"""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,6 +22,10 @@ log = logging.getLogger(__name__)
 
 PAUSE: Final = 1.0
 """Seconds between two rounds of writing, in which each session that has changed is written once."""
+
+
+HOME_EPOCH: Final = 1
+"""The epoch of a session on its home node, before any adoption."""
 
 
 class SessionWriter:
@@ -45,7 +53,7 @@ class SessionWriter:
         self._sessions = sessions
         self._is_up = is_up
         self.epochs: dict[str, int] = {}
-        """The epoch in which this node holds each session, by key."""
+        """The epoch of each session that this process has written, by key."""
         self.refused: Callable[[Session, Claim], None] = lambda _session, _claim: None
         """Called with a session that another node holds."""
         self._dirty: dict[Session, None] = {}
@@ -80,6 +88,10 @@ class SessionWriter:
         """Return the key of a session: the node that first had it, and its id."""
         return f"{session.home or self._node}{SEPARATOR}{session.id}"
 
+    def epoch_of(self, session: Session) -> int:
+        """Return the epoch in which this node has a session."""
+        return session.adopted_epoch or HOME_EPOCH
+
     async def _write(self) -> None:
         while True:
             await self._signal.wait()
@@ -111,13 +123,14 @@ class SessionWriter:
         record = self.record_of(session) if is_own(session) else None
         if record is None:
             return
-        epoch = self.epochs.get(record.key)
-        if epoch is None:
-            claim = await self._store.claim(record)
-        else:
-            claim = await self._store.write(msgspec.structs.replace(record, epoch=epoch))
+        claim = await self._store.write(msgspec.structs.replace(record, epoch=self.epoch_of(session)))
         if claim.granted:
-            self.epochs[record.key] = claim.epoch
+            if claim.epoch > self.epoch_of(session):
+                # Another node has adopted it and given it back.
+                session.adopted_epoch = claim.epoch
+                if session in self._sessions():
+                    session.archive.keep(session)
+            self.epochs[record.key] = self.epoch_of(session)
         else:
             self.epochs.pop(record.key, None)
             log.warning("session %s of the cluster is held by the node %s, it is not written", record.key, claim.node)

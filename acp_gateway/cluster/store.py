@@ -112,7 +112,8 @@ class ClusterStore(Protocol):
     async def write(self, record: SessionRecord) -> Claim:
         """Write a session's record if no other node holds it in this epoch or a later one.
 
-        A session that the directory does not have is written as it is.
+        A session that the directory does not have is written as it is; one that this node holds keeps its epoch if that
+        is higher. To replace an older holder is published as an adoption.
         """
 
     async def remove(self, key: str, node: str, epoch: int) -> None:

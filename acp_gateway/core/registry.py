@@ -70,6 +70,11 @@ class Registry:
             session.moved = node
             self._archive.keep(session)
 
+    def set_adopted(self, session: Session, epoch: int) -> None:
+        """Remember that this node has adopted a session, or was given it back, in this epoch of the cluster."""
+        session.adopted_epoch, session.moved = epoch, None
+        session.archive.keep(session)
+
     def moved_text(self, session: Session, node: str | None = None) -> str:
         """Say where a session lives that another node has adopted, and how to join it there.
 

@@ -300,6 +300,8 @@ class Session:
         self.home: str | None = None
         self.moved: str | None = None
         """The nodes of the cluster that had the session first, and that has adopted it; None for this one."""
+        self.adopted_epoch: int | None = None
+        """The epoch of the cluster in which this node has adopted it; None if it never did."""
         self.process_exited = False
         """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None

@@ -116,7 +116,7 @@ class Adoption:
         if not claim.granted:
             raise UsageError(f"the node {claim.node} has just opened the session {record.key}")
         self._writer.epochs[record.key] = claim.epoch
-        session, is_new = self._register(record, agent)
+        session, is_new = self._register(record, agent, claim.epoch)
         failure = None
         try:
             failure = await self._open(session)
@@ -148,12 +148,12 @@ class Adoption:
             )
         return record
 
-    def _register(self, record: SessionRecord, agent: str) -> tuple[Session, bool]:
+    def _register(self, record: SessionRecord, agent: str, epoch: int) -> tuple[Session, bool]:
         """Return the session for a record, as a past one of this gateway, and whether it was not known here."""
         registry = self._gateway.registry
         for session in registry:
             if registry.key_of(session) == record.key and (session.agent, session.owner) == (agent, record.owner):
-                registry.set_moved(session, None)
+                registry.set_adopted(session, epoch)
                 return session, False
         journal = Journal(self._gateway.config.gateway.journal_limit, registry.new_epoch())
         session = Session(agent, record.id, record.owner, journal)
@@ -161,7 +161,7 @@ class Adoption:
         session.cwd, session.title = record.cwd, record.title
         session.keep_directory()
         registry.restore(session)
-        session.archive.keep(session)
+        registry.set_adopted(session, epoch)
         return session, True
 
     async def _open(self, session: Session) -> str | None:

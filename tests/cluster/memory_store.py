@@ -144,12 +144,14 @@ class MemoryStore:
     async def write(self, record: SessionRecord) -> Claim:
         directory = await self._reach("write")
         known = directory.sessions.get(record.key)
-        if known is not None and (
-            known.epoch > record.epoch or (known.epoch == record.epoch and known.node != record.node)
-        ):
+        taken = known is not None and known.node != record.node
+        if known is not None and taken and known.epoch >= record.epoch:
             return Claim(granted=False, epoch=known.epoch, node=known.node)
-        self._hold(directory, record)
-        return Claim(granted=True, epoch=record.epoch, node=record.node)
+        epoch = record.epoch if known is None else max(known.epoch, record.epoch)
+        self._hold(directory, msgspec.structs.replace(record, epoch=epoch))
+        if taken:
+            directory.tell(Change("adopt", record.key, record.node))
+        return Claim(granted=True, epoch=epoch, node=record.node)
 
     def _hold(self, directory: MemoryDirectory, record: SessionRecord) -> None:
         directory.sessions.pop(record.key, None)

@@ -94,9 +94,8 @@ class Node:
             return False
         claim = await self.store.claim(SessionRecord(**_values(record, self.name)), adopt=True)
         if claim.granted:
-            self.writer.epochs[key] = claim.epoch
             session = self.session(key)
-            session.moved, session.agent_handle = None, AgentDouble()
+            session.adopted_epoch, session.moved, session.agent_handle = claim.epoch, None, AgentDouble()
         return claim.granted
 
     async def prompt(self, key: str) -> bool:
@@ -126,8 +125,8 @@ class Cluster(RuleBasedStateMachine):
         self.now = 1000.0
         self.directory = MemoryDirectory(lambda: self.now)
         self.nodes = {name: Node(name, self.directory, lambda: self.now) for name in NAMES}
-        self.holders: dict[str, str] = {}
-        """The node that opened each session last by a person's decision, as far as the directory can know."""
+        self.adopters: dict[str, str] = {}
+        """The node that has adopted each session last, as a person has decided."""
         self.opened: set[str] = set()
         self.accepted: dict[tuple[str, int], str] = {}
         """The node that has accepted prompts of each session in each epoch."""
@@ -164,8 +163,6 @@ class Cluster(RuleBasedStateMachine):
         node, key = self._node(name), f"{name}/s"
         if node is not None and run(partial(node.open, key)):
             self.opened.add(key)
-            if key in self.directory.sessions:
-                self.holders.setdefault(key, name)
 
     @rule(name=names, home=homes)
     def prompt(self, name: str, home: str) -> None:
@@ -176,12 +173,11 @@ class Cluster(RuleBasedStateMachine):
         asked = node.lease.lapsed((self.now,))
         if not run(partial(node.prompt, key)):
             return
-        epoch = node.writer.epochs.get(key)
-        if epoch is not None:
-            assert self.accepted.setdefault((key, epoch), name) == name
+        epoch = node.writer.epoch_of(node.session(key))
+        assert self.accepted.setdefault((key, epoch), name) == name
         if asked and self.directory.reachable and key in self.directory.sessions:
             record = self.directory.sessions[key]
-            assert record.node == name or record.epoch <= (epoch or 0), "a node that woke up has gone on"
+            assert record.node == name or record.epoch <= epoch, "a node that woke up has gone on"
 
     @rule(name=names)
     def write(self, name: str) -> None:
@@ -190,11 +186,11 @@ class Cluster(RuleBasedStateMachine):
         if node is None:
             return
         run(node.write)
-        for key in self.directory.sessions if self.directory.reachable else ():
-            self.holders.setdefault(key, self.directory.sessions[key].node)
         if self.directory.reachable:
             for key, session in node.sessions.items():
                 assert key in self.directory.sessions or not session.live, "a live session is not found"
+                if self.adopters.get(key) == name:
+                    assert self.directory.sessions[key].node == name, "an adoption was undone"
 
     @rule(name=names, home=homes)
     @precondition(lambda self: self.directory.reachable)
@@ -202,7 +198,7 @@ class Cluster(RuleBasedStateMachine):
         """A person has a node adopt a session."""
         node, key = self._node(name), f"{home}/s"
         if node is not None and run(partial(node.adopt, key)):
-            self.holders[key] = name
+            self.adopters[key] = name
 
     @rule(name=names)
     def pause(self, name: str) -> None:
@@ -241,15 +237,27 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def empty(self) -> None:
-        """The directory is emptied: it knows of no decision any more."""
+        """The directory is emptied: it knows of no decision any more. The nodes that have adopted do."""
         self.directory.empty()
-        self.holders.clear()
         self.highest.clear()
 
+    @rule(name=names, other=names)
+    def restart_after_the_directory_was_emptied(self, name: str, other: str) -> None:
+        """A node was away during an adoption and starts when the directory is emptied; both write in any order."""
+        self.empty()
+        self.end(name, alive=True)
+        for node in dict.fromkeys((other, *NAMES)):
+            self.write(node)
+
     @invariant()
-    def every_session_stays_with_the_node_that_adopted_it(self) -> None:
-        for key, holder in self.holders.items():
-            assert self.directory.sessions[key].node == holder
+    def no_adoption_is_undone_but_by_another_one(self) -> None:
+        for key, adopter in self.adopters.items():
+            session = self.nodes[adopter].sessions[key]
+            assert session.moved is None
+            record = self.directory.sessions.get(key)
+            if record is not None and record.node != adopter:
+                assert session.adopted_epoch is not None
+                assert record.epoch < session.adopted_epoch, "the adopter can't take it back"
 
     @invariant()
     def epochs_never_fall(self) -> None:

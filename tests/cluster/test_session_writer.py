@@ -5,7 +5,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.cluster.records import SessionRecord
-from acp_gateway.cluster.session_writer import SessionWriter, is_own
+from acp_gateway.cluster.session_writer import HOME_EPOCH, SessionWriter, is_own
 from acp_gateway.cluster.store import Claim
 from acp_gateway.core.archive import NO_ARCHIVE
 from acp_gateway.core.journal import Journal
@@ -49,19 +49,41 @@ async def pass_time(clock: MockClock, seconds: int) -> None:
         await wait_all_tasks_blocked()
 
 
-async def test_changed_session_is_claimed_and_then_written_in_its_epoch(scene: Scene, mock_clock: MockClock) -> None:
+async def test_changed_session_is_written_in_the_epoch_of_its_home(scene: Scene, mock_clock: MockClock) -> None:
     session = scene.session()
     scene.changes.note_change(session)
     await wait_all_tasks_blocked()
-    epoch = scene.directory.sessions["gpu1/s"].epoch
-    assert scene.writer.epochs == {"gpu1/s": epoch}
+    assert scene.writer.epochs == {"gpu1/s": HOME_EPOCH}
     session.title = "Fix it"
     scene.changes.note_change(session)
     await pass_time(mock_clock, 2)
     assert scene.directory.sessions["gpu1/s"] == SessionRecord(
-        key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=epoch, title="Fix it"
+        key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=HOME_EPOCH, title="Fix it"
     )
-    assert scene.directory.operations == ["claim", "write"]
+    assert scene.directory.operations == ["write", "write"]
+
+
+async def test_session_that_was_adopted_here_is_written_in_that_epoch(scene: Scene) -> None:
+    session = scene.session()
+    session.home, session.adopted_epoch = "gpu9", 8
+    scene.changes.note_change(session)
+    await wait_all_tasks_blocked()
+    assert scene.directory.sessions["gpu9/s"].epoch == scene.writer.epochs["gpu9/s"] == 8
+
+
+async def test_session_that_was_given_back_is_written_in_that_epoch_from_then_on(
+    scene: Scene, mock_clock: MockClock
+) -> None:
+    session = scene.session()
+    record = SessionRecord(key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=8)
+    await scene.directory.store("gpu2").write(record)
+    scene.changes.note_change(session)
+    await wait_all_tasks_blocked()
+    assert (scene.writer.epochs["gpu1/s"], session.adopted_epoch) == (8, 8)
+    scene.directory.empty()
+    await scene.writer.renewed(True)
+    await pass_time(mock_clock, 2)
+    assert scene.directory.sessions["gpu1/s"].epoch == 8
 
 
 async def test_many_changes_of_a_session_are_one_write_in_a_second(scene: Scene, mock_clock: MockClock) -> None:

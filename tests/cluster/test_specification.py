@@ -237,6 +237,25 @@ async def test_write_of_a_higher_epoch_replaces_that_of_an_older_holder(
     assert await store.sessions("gpu1") == []
 
 
+async def test_write_of_the_holder_keeps_a_higher_epoch(store: ClusterStore) -> None:
+    await store.write(session(epoch=5))
+    written = await store.write(session(epoch=1, title="again"))
+    assert (written.granted, written.epoch, written.node) == (True, 5, "gpu1")
+    assert await store.session("gpu1/s1") == session(epoch=5, title="again")
+
+
+async def test_write_that_replaces_an_older_holder_is_published_as_an_adoption(
+    store: ClusterStore, other: ClusterStore
+) -> None:
+    async with store.changes() as changes:
+        await store.write(session(epoch=1))
+        await other.write(session(at="gpu2", epoch=6))
+        await other.write(session(at="gpu2", epoch=6))
+        await other.publish(Change("session", "end", "gpu2"))
+        found = [await changes.receive() for _ in range(2)]
+    assert found == [Change("adopt", "gpu1/s1", "gpu2"), Change("session", "end", "gpu2")]
+
+
 async def test_remove_is_for_the_holder_in_its_epoch_alone(store: ClusterStore) -> None:
     epoch = (await store.claim(session())).epoch
     await store.append("gpu1/s1", "gpu1", epoch, "j", 0, [(None, b"x")])

@@ -188,6 +188,43 @@ async def test_prompt_of_a_client_at_another_node_ends_as_cancelled_when_its_ses
             await editor.stream.aclose()
 
 
+@pytest.mark.parametrize("restarted", [False, True], ids=["the adopter goes on", "the adopter starts again"])
+async def test_adoption_outlives_an_emptied_directory_and_an_unaware_node(
+    restarted: bool,
+    directory: MemoryDirectory,
+    tmp_path: Path,
+) -> None:
+    gpu1, gpu2 = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    async with AsyncExitStack() as stack:
+        adopter = await stack.enter_async_context(AsyncExitStack())
+        _, url = await adopter.enter_async_context(serving(gpu2))
+        async with serving(gpu1) as (_, other):
+            await until_agents(url, "gpu1/memory")
+            editor, session = await open_session(other)
+            key = f"gpu1/{session}"
+            await until(lambda: key in directory.sessions)
+            await editor.stream.aclose()
+        copy_files(tmp_path, session)
+        await adopt(url, key)
+        if restarted:
+            await adopter.aclose()
+        directory.lose()
+        directory.empty()
+        directory.reachable = True
+        if restarted:
+            # The node that had it before is the first to write.
+            _, other = await stack.enter_async_context(serving(gpu1))
+            await until(lambda: key in directory.sessions)
+            assert directory.sessions[key].node == "gpu1"
+            _, url = await stack.enter_async_context(serving(gpu2))
+        else:
+            _, other = await stack.enter_async_context(serving(gpu1))
+        await until(lambda: key in directory.sessions and directory.sessions[key].node == "gpu2")
+        await until_led_to(other, key)
+        await until_led_to(url, key)
+        assert directory.sessions[key].node == "gpu2"
+
+
 async def test_session_that_the_agent_cannot_open_is_given_back(directory: MemoryDirectory, tmp_path: Path) -> None:
     async with serving(member_config(tmp_path, "gpu2")) as (_, url):
         async with serving(member_config(tmp_path, "gpu1")) as (_, other):

@@ -48,6 +48,7 @@ class StoredArchive:
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
             session.home, session.moved = stored.home, stored.moved
+            session.adopted_epoch = stored.adopted_epoch
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -103,6 +104,7 @@ class StoredArchive:
             archived=session.archived,
             home=session.home,
             moved=session.moved,
+            adopted_epoch=session.adopted_epoch,
         )
 
     def remove(self, session: Session) -> None:

@@ -37,7 +37,7 @@ _TABLES: Final = (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
         former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        home TEXT, moved TEXT
+        home TEXT, moved TEXT, adopted_epoch INTEGER
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -73,6 +73,7 @@ _LATER: Final = (
     ("session", "archived", "INTEGER"),
     ("session", "home", "TEXT"),
     ("session", "moved", "TEXT"),
+    ("session", "adopted_epoch", "INTEGER"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -141,7 +142,7 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open, active, archived, home, moved "
+            "coalesce(position, 0), former, open, active, archived, home, moved, adopted_epoch "
             "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
@@ -161,11 +162,12 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, home, moved) VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "archived, home, moved, adopted_epoch) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
                 *(_former_text(session), session.open, session.active, session.archived),
-                *(session.home, session.moved),
+                *(session.home, session.moved, session.adopted_epoch),
             ),
         )
 
@@ -294,6 +296,7 @@ def _session(
     archived: object,
     home: object,
     moved: object,
+    adopted_epoch: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -313,6 +316,7 @@ def _session(
         bool(archived),
         as_text_or_none(home),
         as_text_or_none(moved),
+        None if adopted_epoch is None else as_number(adopted_epoch),
     )
 
 

@@ -38,6 +38,8 @@ class StoredSession:
     """The node of the cluster that had it first; None for this one."""
     moved: str | None = None
     """The node of the cluster that has adopted it; None while it is here."""
+    adopted_epoch: int | None = None
+    """The epoch of the cluster in which this node has adopted it; None if it never did."""
 
 
 @dataclass(slots=True)

@@ -193,11 +193,11 @@ class Storage:
         archived: bool = False,
         home: str | None = None,
         moved: str | None = None,
+        adopted_epoch: int | None = None,
     ) -> None:
         """Store a session that is new or has changed. A new one gets an empty history.
 
         One that is not open any more is stored together with the last messages of its history, or after them.
-
         Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one
         keeps the epoch and the earlier ones: a caller without the history in memory knows none.
         """
@@ -205,7 +205,7 @@ class Storage:
         if known is not None and not epoch:
             epoch, former = known.epoch, known.former
         about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
-        session = StoredSession(*about, 0, former, is_open, active, archived, home, moved)
+        session = StoredSession(*about, 0, former, is_open, active, archived, home, moved, adopted_epoch)
         if session == known:
             return
         self._queue.put_session(session)
