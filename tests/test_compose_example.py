@@ -37,6 +37,22 @@ def test_each_configuration_in_compose_is_valid() -> None:
     assert names == {"gpu1", "gpu2"}
 
 
+def test_secrets_beside_compose_are_left_out_of_the_image_and_the_repository() -> None:
+    secrets = set(re.findall(r'"\./(\S+?):', TEXT)) - {"cert.pem"}
+    assert secrets == {"cluster.token", "key.pem"}
+    for name, prefix in ((".dockerignore", "**/"), (".gitignore", "")):
+        patterns = (ROOT / name).read_text().splitlines()
+        for secret in secrets:
+            assert f"{prefix}*{Path(secret).suffix}" in patterns
+
+
+def test_valkey_in_compose_has_the_options_with_which_clusters_are_tested() -> None:
+    (words,) = re.findall(r"command: \[valkey-server, (.*)\]", TEXT)
+    options = [word.strip('"') for word in words.split(", ")]
+    source = (ROOT / "tests" / "cluster" / "redis_server.py").read_text()
+    assert ", ".join(f'"{option}"' for option in options) in source
+
+
 def test_each_command_in_compose_is_there_with_its_options() -> None:
     lines = re.findall(r"acp-gateway ((?:token|certs|serve)\b.*)", TEXT)
     lines += [" ".join(re.findall(r"[\w./-]+", line)) for line in re.findall(r"command: \[acp-gateway, (.*)\]", TEXT)]
