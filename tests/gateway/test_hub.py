@@ -865,17 +865,18 @@ async def test_other_tasks_get_their_turn_among_very_many_lines_of_an_agent(monk
             turns.append(len(lines))
             handle(lines)
 
-        async def go_on() -> None:
+        async def go_on(*, task_status: trio.TaskStatus[None]) -> None:
+            task_status.started()
             while True:
-                await trio.lowlevel.checkpoint()
                 if turns[-1:] != ["other"]:
                     turns.append("other")
+                await trio.lowlevel.checkpoint()
 
         monkeypatch.setattr(scene.hub.multiplexer, "receive_from_agent", noted)
         junk = [b"%d" % number for number in range(2 * AT_ONCE)]
-        scene.agent.stream.send_nowait([*junk, update(1)])
         async with trio.open_nursery() as others:
-            others.start_soon(go_on)
+            await others.start(go_on)
+            scene.agent.stream.send_nowait([*junk, update(1)])
             assert numbers_of([await ann.receive()]) == [1]
             others.cancel_scope.cancel()
         assert [turn for turn in turns if turn != "other"] == [AT_ONCE, AT_ONCE, 1]
