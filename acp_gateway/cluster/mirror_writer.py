@@ -11,7 +11,7 @@ import trio
 
 from acp_gateway.cluster.records import ID_SIZE
 from acp_gateway.cluster.session_writer import is_own
-from acp_gateway.cluster.store import Claim, ClusterLost, ClusterStore
+from acp_gateway.cluster.store import Claim, ClusterLost, ClusterStore, mirror_word
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.session_changes import SessionChanges, Subscription
@@ -148,7 +148,8 @@ class MirrorWriter:
         key, left = self._claims.key_of(session), ROUND
         while left > 0:
             journal, epoch = session.journal, self._claims.epochs.get(key)
-            word, begin = journal.epoch, self._begin(key, journal)
+            word = mirror_word(journal.epoch, session.owner)
+            begin = self._begin(key, journal, word)
             if begin >= journal.position:
                 return True
             if epoch is None:
@@ -161,11 +162,11 @@ class MirrorWriter:
             left -= size
         return False
 
-    def _begin(self, key: str, journal: Journal) -> int:
+    def _begin(self, key: str, journal: Journal, word: str) -> int:
         """Return the position after which a journal is to be mirrored: its end, if that is mirrored."""
         place = self._places.get(key)
-        if place is None or place.journal != journal.epoch:
-            place = _Place(journal.epoch, journal.start)
+        if place is None or place.journal != word:
+            place = _Place(word, journal.start)
         begin = max(place.position, journal.start)
         if journal.position - begin > MESSAGES:
             # What the mirror has no room for would be cut off again.

@@ -53,7 +53,7 @@ class MirroredJournal:
     """A part of the history of a session, as its node has mirrored it."""
 
     epoch: str
-    """The journal's own word for its positions, see `docs/resume.md`."""
+    """The word for its positions, see `mirror_word`."""
     first: int
     """Position at which it begins."""
     messages: Sequence[tuple[int | None, bytes]]
@@ -62,6 +62,20 @@ class MirroredJournal:
     """Time of the last write, in milliseconds since 1970."""
     complete: bool
     """False if the beginning or a message is missing."""
+
+
+def mirror_word(epoch: str, owner: str) -> str:
+    """Return the word for the positions in a mirrored journal: the epoch of the journal, and whose it is.
+
+    Agents that count their sessions use an id again, for another owner: the record of the session may be the later
+    one's while the mirror still has the history of the earlier one.
+    """
+    return f"{epoch} {owner}"
+
+
+def owner_of_mirror(word: str) -> str:
+    """Return the owner in such a word."""
+    return word.partition(" ")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +153,7 @@ class ClusterStore(Protocol):
             key: the session's.
             node: this node.
             epoch: the session's, of this opening.
-            journal: the journal's own word for its positions. Another one than before begins the mirror anew.
+            journal: the word for its positions, see `mirror_word`. Another one than before begins the mirror anew.
             first: position of the first message. Messages that are mirrored already are left out; after a gap, the
                 mirror begins anew at `first`.
             messages: each with its time, in milliseconds since 1970. An empty one stands for one that is left out.

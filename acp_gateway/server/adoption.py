@@ -11,7 +11,7 @@ import trio
 from acp_gateway.client.control import request
 from acp_gateway.cluster.mirrored_history import adopted_journal
 from acp_gateway.cluster.records import SessionRecord
-from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore, MirroredJournal
+from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore, MirroredJournal, owner_of_mirror
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.errors import AccessError, AgentError, UsageError
@@ -125,7 +125,7 @@ class Adoption:
         if failure is not None:
             await self._give_back(record, session, claim.epoch, is_new=is_new)
             raise AgentError(f"{agent} on {self._node} can't open the session, it was given back: {failure}")
-        if mirrored is not None:
+        if mirrored is not None and owner_of_mirror(mirrored.epoch) == record.owner:
             self._take_history(session, mirrored, in_turn=record.turn)
         self._adopted(record.key, record.owner)
         # Nodes that have asked since the claim may have been told of the sessions before it was among them.

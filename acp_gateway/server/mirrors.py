@@ -15,7 +15,7 @@ from typing import Final
 import trio
 
 from acp_gateway.cluster.mirror_agent import NODE_AWAY, MirrorAgent
-from acp_gateway.cluster.store import ClusterLost, ClusterStore, MirroredJournal
+from acp_gateway.cluster.store import ClusterLost, ClusterStore, MirroredJournal, owner_of_mirror
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.states import SessionState
@@ -180,6 +180,8 @@ class Mirrors:
             return "it has moved"
         if not node.has({"owner": record.owner}, identity):
             return "it is not known, or not yours"
+        if owner_of_mirror(journal.epoch) != record.owner:
+            return "nothing of it is mirrored"
         return key, journal
 
     async def _run_agent(self, reading: _Reading, *, task_status: trio.TaskStatus[Agent]) -> None:

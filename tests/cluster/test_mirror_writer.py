@@ -89,7 +89,7 @@ async def test_history_is_mirrored_with_its_times(scene: Scene, mock_clock: Mock
     scene.say(session, b"c")
     await pass_time(mock_clock)
     mirror = scene.directory.mirrors["gpu1/s"]
-    assert (mirror.journal, mirror.first) == ("j", 0)
+    assert (mirror.journal, mirror.first) == ("j ann", 0)
     assert mirror.messages == [(7, b"a"), (7, b"b"), (None, b"c")]
 
 
@@ -158,7 +158,7 @@ async def test_replaced_journal_is_mirrored_anew(scene: Scene, mock_clock: MockC
     replacement.extend([b"c"])
     session.take_journal(replacement)
     await pass_time(mock_clock)
-    assert (scene.directory.mirrors["gpu1/s"].journal, scene.mirrored()) == ("other", [b"c"])
+    assert (scene.directory.mirrors["gpu1/s"].journal, scene.mirrored()) == ("other ann", [b"c"])
 
 
 async def test_history_that_was_cut_off_before_it_was_written_begins_anew(scene: Scene, mock_clock: MockClock) -> None:

@@ -14,6 +14,7 @@ from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.cluster.mirrored_history import TURN_CANCELLED
 from acp_gateway.cluster.records import SessionRecord
+from acp_gateway.cluster.store import mirror_word
 from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.methods import ADOPT
 from acp_gateway.security.token_store import default_identity
@@ -147,7 +148,7 @@ async def test_adopted_session_has_its_mirrored_history_if_the_agent_replays_non
     record = SessionRecord(key=key, node="gpu1", agent="memory", owner=default_identity(tmp_path), epoch=0, turn=True)
     claim = await store.claim(record)
     messages = [(1, update("s", "asked", "user_message_chunk")), (2, update("s", "mirrored"))]
-    await store.append(key, "gpu1", claim.epoch, "j", 0, messages)
+    await store.append(key, "gpu1", claim.epoch, mirror_word("j", record.owner), 0, messages)
     async with serving(member_config(tmp_path, "gpu2")) as (_, url):
         replayed = json.loads(update("s", "replayed"))["params"]["update"]
         (tmp_path / "gpu2" / "sessions" / "s.session").write_text(json.dumps(replayed) + "\n" if replays else "")

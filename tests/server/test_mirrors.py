@@ -12,6 +12,7 @@ import trio
 
 from acp_gateway.client.dialing import dial
 from acp_gateway.cluster.records import NodeRecord, SessionRecord
+from acp_gateway.cluster.store import mirror_word
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.hub import Hub
@@ -48,7 +49,7 @@ async def mirror(
     key = f"{node}/{session}"
     claim = await store.claim(SessionRecord(key=key, node=node, agent="memory", owner=owner, epoch=0))
     messages = [(1, update(session, text)) for text in texts]
-    assert (await store.append(key, node, claim.epoch, "j", first, messages)).granted
+    assert (await store.append(key, node, claim.epoch, mirror_word("j", owner), first, messages)).granted
 
 
 @asynccontextmanager
@@ -199,6 +200,19 @@ async def test_mirror_of_a_session_whose_record_has_another_owner_is_not_read(
         await ann.stream.aclose()
 
 
+async def test_mirror_of_an_earlier_owner_of_the_same_id_is_not_read(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    await mirror(directory, "1", "for bob", owner="bob")
+    directory.sessions["gpu1/1"] = SessionRecord(key="gpu1/1", node="gpu1", agent="memory", owner="ann", epoch=1)
+    async with front(tmp_path) as (url, _):
+        ann = await connect(url, tmp_path / "gpu2" / "ann.token", session="gpu1/1")
+        told, response = await load(ann, "1")
+        assert told == []
+        assert "nothing of it is mirrored" in response["error"]["message"]
+        await ann.stream.aclose()
+
+
 async def test_reader_is_disconnected_when_the_node_is_back_and_then_gets_the_session_itself(
     directory: MemoryDirectory, tmp_path: Path
 ) -> None:
@@ -211,7 +225,9 @@ async def test_reader_is_disconnected_when_the_node_is_back_and_then_gets_the_se
         await until(lambda: f"gpu1/{session}" in directory.sessions)
         await editor.stream.aclose()
     key, record = f"gpu1/{session}", directory.sessions[f"gpu1/{session}"]
-    await directory.store("gpu1").append(key, "gpu1", record.epoch, "j", 0, [(1, update(session, "mirrored"))])
+    await directory.store("gpu1").append(
+        key, "gpu1", record.epoch, mirror_word("j", record.owner), 0, [(1, update(session, "mirrored"))]
+    )
     async with front(tmp_path) as (websocket, _):
         reader = await connect(websocket, own_user, session=key)
         assert (await load(reader, session))[0] == ["mirrored"]
