@@ -15,6 +15,7 @@ from acp_gateway.cluster.lease import Lease, Times, read_clocks
 from acp_gateway.cluster.records import SessionRecord
 from acp_gateway.cluster.session_writer import is_own
 from acp_gateway.cluster.store import Change, Claim, ClusterLost, ClusterStore
+from acp_gateway.config.nodes import SEPARATOR
 from acp_gateway.core.sessions import Session
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ class Fence:
         self._stop = stop
         self._is_up = is_up
         self._clocks = clocks
+        self.given_back: Callable[[Session, int], None] = lambda _session, _epoch: None
+        """Called with a session that another node had adopted and could not open, and its epoch."""
         self._asking = trio.Lock()
         # Keys of sessions that another node has told of.
         self._hints: dict[str, None] = {}
@@ -118,6 +121,13 @@ class Fence:
         if record is not None and is_fenced(record, self._node, self._writer.epoch_of(session)):
             self._stop_here(session, record.node)
 
+    async def _look_for(self, session: Session) -> None:
+        """Take back a session that has moved, if the directory has it here."""
+        record = await self._store.session(self._writer.key_of(session))
+        if record is not None and record.node == self._node and session.moved is not None:
+            log.info("session %s of the cluster is here again: the node %s gave it back", record.key, session.moved)
+            self.given_back(session, record.epoch)
+
     def _stop_here(self, session: Session, node: str) -> None:
         self._writer.epochs.pop(self._writer.key_of(session), None)
         self._stop(session, node)
@@ -147,8 +157,11 @@ class Fence:
             self._signal = trio.Event()
             hints, self._hints = self._hints, {}
             # Past ones too: a later request to open them is refused then, without the directory.
-            for session in [it for it in self._sessions() if is_own(it) and self._writer.key_of(it) in hints]:
+            for session in [it for it in self._sessions() if self._writer.key_of(it) in hints]:
                 try:
-                    await self._look_at(session)
+                    if is_own(session):
+                        await self._look_at(session)
+                    elif session.moved is not None and SEPARATOR not in session.agent:
+                        await self._look_for(session)
                 except ClusterLost:
                     break  # The next renewal looks at all.

@@ -201,3 +201,5 @@ class Adoption:
         else:
             self._gateway.registry.set_moved(session, record.node)
         await self._store.claim(msgspec.structs.replace(record, epoch=epoch), adopt=True)
+        # That of the claim is in the name of the other node, which leaves it out.
+        await self._store.publish(Change("adopt", record.key, self._node))

@@ -198,7 +198,7 @@ class ClusterNode:
             lambda session, node: stop_moved(session, node, gateway.registry, gateway.find_hub),
             lambda: member.contact.up,
         )
-        writer.refused = fence.refused
+        writer.refused, fence.given_back = fence.refused, gateway.registry.set_adopted
         member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
         if self._section.mirror and self._config.gateway.journal_storage == "disk":
             limit = mirror_limit(self._config)

@@ -164,6 +164,22 @@ async def test_message_of_an_adoption_that_the_directory_does_not_have_stops_not
     assert scene.stopped == []
 
 
+async def test_message_of_a_node_that_gives_a_session_back_returns_it(scene: Scene, nursery: trio.Nursery) -> None:
+    returned: list[tuple[Session, int]] = []
+    scene.fence.given_back = lambda session, epoch: returned.append((session, epoch))
+    nursery.start_soon(scene.fence.run)
+    adopted = await scene.adopt()
+    for _ in range(2):
+        # The second time it has stopped its part, and the session is there still.
+        scene.fence.note(Change("adopt", "gpu1/s", "gpu2"))
+        await wait_all_tasks_blocked()
+        assert (scene.session.moved, returned) == ("gpu2", [])
+    given_back = await scene.directory.store("gpu2").claim(record("gpu1", adopted.epoch), adopt=True)
+    scene.fence.note(Change("adopt", "gpu1/s", "gpu2"))
+    await wait_all_tasks_blocked()
+    assert returned == [(scene.session, given_back.epoch)]
+
+
 async def test_renewal_looks_at_all_sessions_after_the_directory_was_lost(scene: Scene) -> None:
     await scene.adopt()
     await scene.fence.renewed(False)

@@ -245,6 +245,26 @@ async def test_session_that_the_agent_cannot_open_is_given_back(directory: Memor
             await adopt(url, key, agent="other")
 
 
+async def test_session_that_was_taken_away_by_force_is_given_back_to_a_node_that_is_there(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    async with two_nodes(tmp_path) as (gpu1, gpu2):
+        editor, session = await open_session(gpu1)
+        key = f"gpu1/{session}"
+        await until(lambda: key in directory.sessions)
+        with pytest.raises(GatewayError, match="it was given back"):
+            await adopt(gpu2, key, force=True)
+        assert directory.sessions[key].node == "gpu1"
+        await editor.stream.aclose()
+        for url in (gpu1, gpu2):
+            await until_led_to(url, key)
+        # It is written in that epoch from now on.
+        epoch = directory.sessions[key].epoch
+        directory.empty()
+        await until(lambda: key in directory.sessions)
+        assert directory.sessions[key].epoch == epoch
+
+
 async def test_gateway_without_a_cluster_adopts_nothing(tmp_path: Path) -> None:
     config = node_config(tmp_path / "alone")
     own = replace(config.listen[0], url=f"unix://{tmp_path}/alone.sock", peer_uid=True)
