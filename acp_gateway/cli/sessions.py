@@ -118,7 +118,9 @@ def sessions(
     for problem in listing.problems:
         print_warning(f"{problem}")
     if listing.more > 0:
-        click.echo(f"Not shown: {listing.more} more that are not live and were used longer ago.", err=True)
+        click.echo(
+            f"Not shown: {listing.more} more, used longer ago; `connect --attach ID` joins these as well.", err=True
+        )
     if as_json:
         print_json(found)
     elif found:

@@ -72,11 +72,13 @@ class Listing:
     sessions: list[dict[str, Any]]
     """Sessions as the gateway describes them; see `docs/wire.md`."""
     more: int = 0
-    """Number of further sessions, none of them live and all used longer ago."""
+    """Number of further sessions."""
     problems: tuple[str, ...] = ()
     """Current problems of the gateway, one line each, escaped for terminals."""
     load: Mapping[str, float] | None = None
     """`sessions`, `turns` and `lag` of a gateway that another one asks; None if it does not tell."""
+    more_of: Mapping[str, int] | None = None
+    """`more` by owner; None if the gateway does not tell."""
 
 
 async def request(destination: Destination, method: str, params: object, *, time_limit: float) -> Any:
@@ -152,6 +154,7 @@ def read_listing(destination: Destination, result: Any) -> Listing:
         result.get("more", 0),
         tuple(printable(problem, size=_PROBLEM_SIZE) for problem in result.get("problems", ())),
         _load(result.get("load")),
+        result.get("moreOf"),
     )
 
 
@@ -191,11 +194,13 @@ async def make_code(
 def _is_listing(value: object) -> bool:
     if not isinstance(value, dict):
         return False
-    sessions, problems = value.get("sessions"), value.get("problems", [])
+    sessions, problems, more_of = value.get("sessions"), value.get("problems", []), value.get("moreOf", {})
     return (
         isinstance(sessions, list)
         and all(map(_is_session, sessions))
         and isinstance(value.get("more", 0), int)
+        and isinstance(more_of, dict)
+        and all(isinstance(count, int) for count in more_of.values())
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
     )

@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -63,6 +63,7 @@ class ControlFeed:
         destination: called before each attempt to connect.
         handler: receives the lists.
         interval: seconds between two lists.
+        limit: returns the maximum number of sessions in a list, for a gateway in front; None for the gateway's own.
         connect: opens a connection.
     """
 
@@ -72,11 +73,13 @@ class ControlFeed:
         handler: FeedHandler,
         *,
         interval: float = INTERVAL,
+        limit: Callable[[], int | None] = lambda: None,
         connect: Callable[[Destination, Timing], Any] = dial,
     ) -> None:
         self._destination = destination
         self._handler = handler
         self._interval = interval
+        self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
         # Set with the list that is under way, and with the one after it.
@@ -136,7 +139,7 @@ class ControlFeed:
                     if trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()
                     self._listed, self._listed_next = self._listed_next, trio.Event()
-                    self._handler.receive(Overview(await _list(stream, destination), rights))
+                    self._handler.receive(Overview(await _list(stream, destination, self._limit()), rights))
                     listed = self._succeeded = True
                     self._listed.set()
                     await self._pause(self._interval)
@@ -163,8 +166,9 @@ class ControlFeed:
         self._wanted = trio.Event()
 
 
-async def _list(stream: MaintainedStream, destination: Destination) -> Listing:
-    return read_listing(destination, await _ask(stream, destination, SESSIONS))
+async def _list(stream: MaintainedStream, destination: Destination, limit: int | None) -> Listing:
+    params = {} if limit is None else {"limit": limit}
+    return read_listing(destination, await _ask(stream, destination, SESSIONS, params))
 
 
 async def _rights(stream: MaintainedStream, destination: Destination, known: Rights) -> Rights:
@@ -190,8 +194,10 @@ async def _rights(stream: MaintainedStream, destination: Destination, known: Rig
     return Rights(str(result.get("role", "")), names, default, folders, version, identity, spoken_for)
 
 
-async def _ask(stream: MaintainedStream, destination: Destination, method: str) -> Any:
+async def _ask(
+    stream: MaintainedStream, destination: Destination, method: str, params: Mapping[str, object] | None = None
+) -> Any:
     """Return the result of a request. Raises as `exchange`, and `Unreachable` if it takes too long."""
     with trio.move_on_after(ATTEMPT_TIMEOUT):
-        return await exchange(stream, destination, method, {})
+        return await exchange(stream, destination, method, params or {})
     raise Unreachable(f"{destination.address}: no answer")

@@ -14,8 +14,9 @@ import trio
 from acp_gateway.cluster.records import NodeRecord, SessionRecord
 from acp_gateway.errors import Unreachable
 
-MAX_LISTED: Final = 1000
-"""Maximum number of sessions of one node in a list, those written last: as many as are known of a node elsewhere."""
+MAX_LISTED: Final = 5000
+"""Maximum number of sessions of one node in a list, those written last: as many as `max_node_sessions` by default, and
+more than `max_sessions`."""
 
 MAX_REVOKED: Final = 10_000
 """Maximum number of revocations that the directory remembers, the latest ones. Each node remembers its own as well."""

@@ -135,9 +135,18 @@ class LimitsSection:
     """Maximum content blocks of one prompt; a prompt with more is refused. Editors send some dozens. Each becomes a
     message for the session's other clients, at some 10 µs."""
 
-    max_listed_sessions: Count = 2000
+    max_listed_sessions: Count = 8000
     """Maximum sessions on one page of an agent's response to `session/list`; the request fails beyond it. Agents have
-    pages for more. Each is looked up, at some 10 µs."""
+    pages for more, but a node lists all its live sessions on the first. Each is looked up, at some 10 µs."""
+
+    max_node_sessions: Count = 5000
+    """Maximum sessions of one node that are known here, and that this gateway lists for another one: its live ones and
+    the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list, which is
+    read every 5 s."""
+
+    max_browser_sessions: Count = 5000
+    """Maximum sessions in the list of a browser, of this gateway and of its nodes each: some 500 bytes each, which a
+    page reads when it connects."""
 
     max_mcp_servers: Count = 256
     """Maximum MCP servers of one session, and lists of them in one request; a request with more is refused. Editors

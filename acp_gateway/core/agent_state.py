@@ -82,7 +82,7 @@ class Policy:
     """Bytes of a client's response to a permission or an elicitation."""
     max_prompt_blocks: int = 1000
     """Content blocks of one prompt."""
-    max_listed_sessions: int = 2000
+    max_listed_sessions: int = 8000
     """Sessions on one page of an agent's response to `session/list`."""
     max_mcp_servers: int = LIST_LENGTH
     """MCP servers of one session."""

@@ -20,7 +20,14 @@ PAGES = 100
 itself."""
 
 PAST = 1000
-"""Maximum number of sessions in a list that are not live, the latest ones; more than a person looks through."""
+"""Maximum number of sessions on a page that are not live, the latest first: more than a person looks through. Further
+pages have the others."""
+
+_DIGITS: Final = 9
+"""Maximum number of digits of such a number."""
+
+_CURSOR: Final = "past-"
+"""Begin of the gateway's own cursors; the number of sessions on earlier pages follows, of those that are not live."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +39,22 @@ class Query:
     cwd: str | None
     first: bool
     """True for the first page, which holds all live sessions: later pages leave them out."""
+    done: int = 0
+    """Number of sessions on earlier pages of the gateway's own that are not live; 0 on the first page, and behind a
+    cursor of another one."""
 
     @classmethod
     def of(cls, client: Client, agent: str, request: Message) -> "Query":
         """Read the parameters of a request."""
         cursor = lookup.param(request, "cursor")
-        return cls(client, agent, lookup.text_param(request, "cwd"), cursor in (None, b"null"))
+        return cls(client, agent, lookup.text_param(request, "cwd"), cursor in (None, b"null"), _done(request))
+
+
+def _done(request: Message) -> int:
+    """Return the number in a cursor of the gateway; 0 for none and for another cursor."""
+    begin, mark, number = (lookup.text_param(request, "cursor") or "").partition(_CURSOR)
+    is_own = not begin and mark and number.isascii() and number.isdecimal() and len(number) <= _DIGITS
+    return int(number) if is_own else 0
 
 
 class Page(NamedTuple):
@@ -53,8 +70,14 @@ def known(query: Query, registry: Registry, *, reopens: bool) -> bytes:
 
     `reopens` is true if the client can open sessions that are not live.
     """
-    entries = [_entry(session) for session in _seen(query, registry, past=reopens)] if query.first else []
-    return b'{"sessions":[%b]}' % b",".join(entries)
+    found = _seen(query, registry, past=reopens) if query.first or query.done else []
+    past = [session for session in found if not session.live]
+    end = max(len(past) - query.done, 0)
+    shown = past[max(end - PAST, 0) : end]
+    if query.first:
+        shown += [session for session in found if session.live]
+    more = b',"nextCursor":"%b%d"' % (_CURSOR.encode(), query.done + PAST) if end > PAST else b""
+    return b'{"sessions":[%b]%b}' % (b",".join(map(_entry, shown)), more)
 
 
 def filtered(query: Query, registry: Registry, response: bytes, most: int) -> Page:
@@ -110,7 +133,7 @@ def _seen(query: Query, registry: Registry, *, past: bool) -> list[Session]:
     scope = query.client.scope
     return [
         session
-        for session in [*(list(registry.past(scope))[-PAST:] if past else ()), *registry.live(scope)]
+        for session in [*(registry.past(scope) if past else ()), *registry.live(scope)]
         if session.agent == query.agent
         and (query.cwd is None or query.cwd == session.cwd)
         # Of several ended sessions with one id, only the last can be opened.

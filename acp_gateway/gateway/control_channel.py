@@ -17,7 +17,7 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
-from acp_gateway.gateway.spoken_sessions import MAX_SESSIONS, MAX_SIZE, fair_share, spoken_scopes, within_size
+from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, ADOPT, OPEN, RELOAD, SESSIONS, STATUS
@@ -112,6 +112,8 @@ class ControlContext:
     """True for the gateway's own user and the nodes of its cluster."""
     adopt: AdoptSession | None = None
     """None outside of a cluster."""
+    max_sessions: int = 5000
+    """Maximum sessions in a list for another gateway."""
 
 
 async def serve_control_channel(
@@ -158,7 +160,7 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
-        listed = list_sessions(scope, context)
+        listed = list_sessions(scope, context, _limit(message))
         if context.merge is not None:
             listed = await context.merge(scope, context.agents, listed)
         if context.load is not None:
@@ -208,25 +210,36 @@ def _answer_open(message: Message, context: ControlContext) -> bytes:
         return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
 
 
-def list_sessions(scope: SessionScope, context: ControlContext) -> dict[str, Any]:
+def _limit(message: Message) -> int | None:
+    """Return the `limit` of a request for sessions; None without a valid one."""
+    limit = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, "limit") or b"null"))
+    return None if limit is None or limit < 0 else limit
+
+
+def list_sessions(scope: SessionScope, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
     """Return the sessions in scope and the gateway's problems, as members of the response; see `docs/wire.md`.
 
-    Sessions that are not live come first: in a terminal the live ones are visible without scrolling back.
+    Sessions that are not live come first: in a terminal the live ones are visible without scrolling back. `limit` is
+    the number that another gateway takes.
     """
     registry = context.registry
     scopes = spoken_scopes(shown_scope(registry, scope), registry, context.may_speak_for)
     agents = _RunningAgents(context)
     live = [_live_sessions(each, agents) for each in scopes]
     past = [past_sessions(registry, Viewer(each, agents=context.agents)) for each in scopes]
-    if len(scopes) == 1:
+    if len(scopes) == 1 and limit is None:
         listed = [_describe(session) for session in past[0][-PAST:]] + live[0]
     else:
-        shown = fair_share(live, MAX_SESSIONS)
-        ended = fair_share(past, MAX_SESSIONS - len(shown))
+        most = context.max_sessions if limit is None else min(limit, context.max_sessions)
+        shown = fair_share(live, most)
+        ended = fair_share(past, most - len(shown))
         listed = within_size([_describe(session) for session in ended] + shown, MAX_SIZE)
     answer: dict[str, Any] = {"sessions": listed}
     if more := sum(map(len, past)) + sum(map(len, live)) - len(listed):
         answer["more"] = more
+        if len(scopes) > 1:
+            counts = [len(live[index]) + len(past[index]) for index in range(len(scopes))]
+            answer["moreOf"] = unlisted([each.identity for each in scopes], counts, listed)
     problem = context.problem()
     if problem is not None:
         is_own = scope.identity == context.registry.own_identity

@@ -53,4 +53,5 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         grant.access.may_speak_for,
         may_adopt=grant.access.is_own_user or grant.access.is_node,
         adopt=gateway.adopt_session,
+        max_sessions=gateway.config.limits.max_node_sessions,
     )

@@ -4,8 +4,9 @@ A pure state: a watcher reports, with the time of each report; nothing here wait
 absence: a node that is away keeps its agents, and stays a node until it is removed.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
@@ -13,7 +14,7 @@ from typing import Any, Final
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
 from acp_gateway.config.toml_file import suggestion
-from acp_gateway.errors import Busy, UnknownAgent
+from acp_gateway.errors import Busy, UnknownAgent, UnknownSession
 from acp_gateway.printable import printable
 from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE
 
@@ -32,9 +33,8 @@ PATH_SIZE: Final = 4096
 ID_SIZE: Final = 1024 - 65
 """Maximum characters of the id of a session: with the name of its node, a connection may still ask for it."""
 
-MAX_SESSIONS: Final = 1000
-"""Maximum number of sessions of one node that are known here: more than a screen shows, and than one node lists unless
-most of them are live."""
+MAX_SESSIONS: Final = 5000
+"""Default of `max_node_sessions`."""
 
 _AGENTS_TOLD: Final = 20
 """Maximum number of agents that an error names."""
@@ -68,8 +68,8 @@ class Node:
     """Its sessions, as it has described them last; see `docs/wire.md`."""
     listed_by_itself: bool = False
     """True if the node itself has told these sessions."""
-    more: int = 0
-    """Number of its sessions that are not among these."""
+    more: Mapping[str, int] = field(default_factory=dict)
+    """Number of its sessions that are not among these, by the identity there that has them."""
     load: Mapping[str, float] | None = None
     """Its live `sessions` and open `turns`, of all identities, and the `lag` of its event loop in seconds; None
     while it is away, and if it does not tell."""
@@ -90,6 +90,10 @@ class Node:
         there = owner if self.speaks_for(owner) else self.identity
         # An older gateway does not tell the identity, and lists the sessions of that alone.
         return there == session["owner"] or (not there and self.listed_by_itself)
+
+    def more_of(self, owner: str) -> int:
+        """Return the number of sessions of an identity here that the node has and that are not known here."""
+        return self.more.get(owner if self.speaks_for(owner) else self.identity, 0)
 
     @property
     def away(self) -> str:
@@ -113,9 +117,12 @@ class NodeDirectory:
     Args:
         nodes: sections of the configuration, by name.
         now: time of the start, in seconds since 1970.
+        max_sessions: maximum sessions of one node that are known here.
     """
 
-    def __init__(self, nodes: Mapping[str, NodeSection], now: float) -> None:
+    def __init__(self, nodes: Mapping[str, NodeSection], now: float, max_sessions: int = MAX_SESSIONS) -> None:
+        self.max_sessions = max_sessions
+        """Maximum sessions of one node that are known here, from its next list on."""
         self._configured: dict[str, NodeSection] = {}
         self._discovered: dict[str, NodeSection] = {}
         self.sections: dict[str, NodeSection] = {}
@@ -204,13 +211,16 @@ class NodeDirectory:
         """Note the load of a node, as it has told it with its sessions."""
         self.nodes[name].load = load
 
-    def set_sessions(self, name: str, sessions: Sequence[Mapping[str, Any]], more: int) -> None:
-        """Note which sessions a node has. Its live ones and the latest others are kept, `MAX_SESSIONS` at most.
+    def set_sessions(
+        self, name: str, sessions: Sequence[Mapping[str, Any]], more: int, more_of: Mapping[str, int] | None = None
+    ) -> None:
+        """Note which sessions a node has. Its live ones and the latest others are kept, `max_sessions` at most.
 
-        Those without an id or agent that can be one are left out.
-        """
-        self._keep_sessions(self.nodes[name], sessions, more)
-        self.nodes[name].listed_by_itself = True
+        Those without an id or agent that can be one are left out. `more` counts those that the node has not listed,
+        and `more_of` the same by their owners; without it, they are those of this gateway's identity there."""
+        node = self.nodes[name]
+        self._keep_sessions(node, sessions, {node.identity: more} if more_of is None else more_of)
+        node.listed_by_itself = True
 
     def assume(
         self,
@@ -233,7 +243,7 @@ class NodeDirectory:
         if node.up:
             return
         self._describe(node, agents, version, folders)
-        self._keep_sessions(node, sessions, more)
+        self._keep_sessions(node, sessions, {node.identity: more})
         node.load, node.listed_by_itself = load, False
         if not node.identity:
             node.may_speak_for = frozenset(may_speak_for)
@@ -243,10 +253,13 @@ class NodeDirectory:
         node.version = printable(version, size=64)
         node.folders = tuple(folder for folder in folders if len(folder) <= PATH_SIZE)[:MAX_FOLDERS]
 
-    def _keep_sessions(self, node: Node, sessions: Sequence[Mapping[str, Any]], more: int) -> None:
+    def _keep_sessions(self, node: Node, sessions: Sequence[Mapping[str, Any]], more: Mapping[str, int]) -> None:
         valid = [it for it in sessions if len(it["sessionId"]) <= ID_SIZE and NAME.fullmatch(it["agent"])]
-        node.sessions = valid[-MAX_SESSIONS:]
-        node.more = max(more, 0) + len(sessions) - len(node.sessions)
+        node.sessions = valid[max(len(valid) - self.max_sessions, 0) :]
+        left = Counter({owner: count for owner, count in islice(more.items(), MAX_SPOKEN_FOR) if count > 0})
+        left.update(it["owner"] for it in sessions)
+        left.subtract(it["owner"] for it in node.sessions)
+        node.more = dict(+left)
 
     @property
     def agents(self) -> list[str]:
@@ -302,10 +315,18 @@ class NodeDirectory:
     def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
         """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.
 
-        `owner` is the identity here whose session it must be.
+        Where the node has more sessions than it has listed, its only agent may have it; raises `UnknownSession` if
+        there are several. `owner` is the identity here whose session it must be.
         """
         there = self.nodes[node]
         found = {str(it["agent"]) for it in there.sessions if it["sessionId"] == session_id and there.has(it, owner)}
+        if not found and there.more_of(owner) and there.agents:
+            if len(there.agents) > 1:
+                raise UnknownSession(
+                    f"the node {node} lists only some of its sessions (max_node_sessions), and this one is not among "
+                    f"them: name its agent too, one of {', '.join(there.agents[:_AGENTS_TOLD])}, as {node}/AGENT"
+                )
+            found = {*there.agents}
         return f"{node}{SEPARATOR}{found.pop()}" if len(found) == 1 else None
 
     def check_read(self, name: str) -> None:

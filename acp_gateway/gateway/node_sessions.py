@@ -14,9 +14,13 @@ from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SessionScope
 from acp_gateway.gateway.node_directory import Node, NodeDirectory
+from acp_gateway.gateway.spoken_sessions import within_size
 
 TEXT: Final = 4096
 """Maximum characters of a text in the list of a node, as in the gateway's own."""
+
+MAX_SIZE: Final = 32 * 1024 * 1024
+"""Maximum bytes of such a list: half of what `acp-gateway sessions` and `chat` take, and ten nodes' lists."""
 
 WAITING: Final = 100
 """Maximum number of open requests of one session of a node."""
@@ -83,9 +87,19 @@ class NodeSessions:
         problems = [node.away if wide else node.away_since for node in usable if not node.up]
         if problems:
             merged["problems"] = [*answer.get("problems", ()), *problems]
-        if wide and (more := sum(node.more for node in usable)):
-            merged["more"] = answer.get("more", 0) + more
+        told = within_size(merged["sessions"], MAX_SIZE)
+        more = answer.get("more", 0) + len(merged["sessions"]) - len(told)
+        more += sum(self._untold(node, scope) for node in usable)
+        merged["sessions"] = told
+        if more:
+            merged["more"] = more
         return merged
+
+    def _untold(self, node: Node, scope: SessionScope) -> int:
+        """Return the number of sessions in a scope that a node has and that are not known here."""
+        identity = scope.identity
+        may_see = scope.sees_all and (node.speaks_for(identity) or identity == self._registry.own_identity)
+        return node.more_of(identity) if may_see else 0
 
     def _further(self, scope: SessionScope, agents: Container[str]) -> Further:
         """Return whether a session of a node is told that is not in the gateway's own list.

@@ -1,17 +1,14 @@
-"""Chooses the sessions that a gateway is told which may speak for several identities: some of each, within bounds."""
+"""Chooses the sessions that another gateway is told: some of each identity that it may speak for, within bounds."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import msgspec
-
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import SessionScope
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.token_file import EVERYONE
-
-MAX_SESSIONS: Final = 1000
-"""Maximum number of sessions in such a list: the other gateway keeps no more of one node."""
 
 MAX_SIZE: Final = 3 * 1024 * 1024
 """Maximum bytes of such a list. The other gateway takes messages of 4 MiB."""
@@ -40,10 +37,19 @@ def fair_share(lists: Sequence[Sequence[_T]], most: int) -> list[_T]:
 
 def within_size(described: Sequence[dict[str, Any]], most: int) -> list[dict[str, Any]]:
     """Return the last of these sessions that take `most` bytes of JSON at most."""
+    if len(jsonrpc.encode(described)) <= most:
+        return [*described]
     kept: list[dict[str, Any]] = []
     for session in reversed(described):
-        most -= len(msgspec.json.encode(session)) + 1
+        most -= len(jsonrpc.encode(session)) + 1
         if most < 0:
             break
         kept.append(session)
     return kept[::-1]
+
+
+def unlisted(owners: Sequence[str], counts: Sequence[int], listed: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """Return how many sessions of each owner are not listed, of those who have some; `counts` are all of each owner."""
+    shown = Counter(session["owner"] for session in listed)
+    left = {owner: count - shown[owner] for owner, count in zip(owners, counts, strict=True)}
+    return {owner: count for owner, count in left.items() if count > 0}

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED: Final = 1000
-"""Maximum sessions in a list, the latest; more than a person looks through."""
-
 _AT_ONCE: Final = 100
 """Sessions that are described before other tasks get their turn: some milliseconds."""
 
@@ -146,6 +143,7 @@ class BrowserCalls:
         elif node_sessions is not None:
             await node_sessions.refresh()
         described: list[bytes] = []
+        most, more = self._gateway.config.limits.max_browser_sessions, 0
         async with bridge.composing:
             await bridge.wait_quiet()
             # What changes meanwhile is told after the list, which may be older.
@@ -158,14 +156,19 @@ class BrowserCalls:
                     view = self._view(session)
                     if statuses is None or view.status in statuses:
                         described.append(jsonrpc.encode(describer.of(view)))
-                    if len(described) == MAX_LISTED:
+                    if len(described) == most:
+                        # Some of them may have another status, or the name of another session.
+                        more += len(found) - count
                         break
                     if count % _AT_ONCE == 0:
                         await trio.lowlevel.checkpoint()
                 if bridge.nodes is not None:
                     bridge.nodes.note_told()
-                    described += islice(self._of_nodes(archived=archived, statuses=statuses), MAX_LISTED)
-        return b'{"sessions":[%b]}' % b",".join(described)
+                    of_nodes = self._of_nodes(archived=archived, statuses=statuses)
+                    described += islice(of_nodes, most)
+                    more += sum(1 for _ in of_nodes) + (0 if archived else bridge.nodes.more)
+        further = b',"more":%d' % more if more else b""
+        return b'{"sessions":[%b]%b}' % (b",".join(described), further)
 
     def _of_nodes(self, *, archived: bool, statuses: Container[str] | None) -> Iterator[bytes]:
         """Yield the sessions of nodes that were not opened through this gateway, live ones first."""

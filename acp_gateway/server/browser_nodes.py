@@ -37,6 +37,7 @@ class BrowserNodes:
         # By name, as of `_version`.
         self._rows: dict[str, Row] = {}
         self._version = -1
+        self._more = 0
         # What the browser was told, by name; None before its list.
         self._told: dict[str, Row] | None = None
         self._told_version = -1
@@ -45,10 +46,19 @@ class BrowserNodes:
     @property
     def rows(self) -> dict[str, Row]:
         """The sessions of nodes that exist for the browser, by name."""
+        self._refresh()
+        return self._rows
+
+    @property
+    def more(self) -> int:
+        """The number of further sessions, which nodes have and which are not known here."""
+        self._refresh()
+        return self._more
+
+    def _refresh(self) -> None:
         version = self._node_sessions.version
         if self._version != version:
             self._version, self._rows = version, self._read()
-        return self._rows
 
     def _read(self) -> dict[str, Row]:
         viewer = self._viewer()
@@ -60,6 +70,7 @@ class BrowserNodes:
         ]
         agents = [] if scope.guest else [it for it in self._gateway.admissions.names if self._access.may_use(it)]
         listed = self._node_sessions.merged(replace(scope, only=None, machine=None), agents, {"sessions": own})
+        self._more = listed.get("more", 0)
         rows: dict[str, Row] = {}
         # Of several with one name, an own one wins, and a live one.
         for row in sorted(listed["sessions"], key=lambda it: (it.get("own", False), it["live"])):

@@ -57,7 +57,7 @@ class NodeSet:
 
 def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.time) -> NodeSet:
     """Give a running gateway the nodes of its configuration, and watch them until it stops."""
-    directory = NodeDirectory(gateway.config.nodes, clock())
+    directory = NodeDirectory(gateway.config.nodes, clock(), gateway.config.limits.max_node_sessions)
     watcher = NodeWatcher(directory, own_id, clock)
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     gateway.admissions.directory = directory

@@ -25,7 +25,7 @@ from acp_gateway.transports.websocket import PASSED
 log = logging.getLogger(__name__)
 
 LIST_SIZE: Final = 4 * 1024 * 1024
-"""Maximum bytes of a message of a node to its watcher: the list of some thousand sessions."""
+"""Maximum bytes of a message of a node to its watcher, which lists 3 MiB of sessions at most."""
 
 INTERVAL: Final = 5.0
 """Seconds between two lists of a node: its end is noticed within, and costs its rate limit 200 messages each time."""
@@ -109,7 +109,10 @@ class NodeWatcher:
             while True:
                 # A feed that has listed sessions connects again by itself, except after a refusal.
                 watch.feed = ControlFeed(
-                    partial(destination_of, watch.section, self._own_id), handler, interval=INTERVAL
+                    partial(destination_of, watch.section, self._own_id),
+                    handler,
+                    interval=INTERVAL,
+                    limit=lambda: self._directory.max_sessions,
                 )
                 try:
                     await watch.feed.run()
@@ -145,8 +148,9 @@ class NodeWatcher:
         if self._directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)
-        self._directory.set_sessions(name, overview.listing.sessions, overview.listing.more)
-        self._directory.set_load(name, overview.listing.load)
+        listing = overview.listing
+        self._directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+        self._directory.set_load(name, listing.load)
         self.reported()
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:

@@ -110,6 +110,7 @@ class Reloader:
             config = found.config
             if directory is not None or config.nodes:
                 nodes = self._nodes()
+                nodes.directory.max_sessions = config.limits.max_node_sessions
                 nodes.configure(config.nodes)
                 config = replace(config, nodes=nodes.directory.sections)
             outdated = {hub.name for hub in self._gateway.hubs if found.is_outdated(hub.name)}

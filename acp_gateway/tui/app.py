@@ -335,7 +335,9 @@ class Chat:
             parts += [title or "a new session", session.get("agent", ""), self._shown.state]
             parts += [self._shown.conversation.mode]
         elif self._overview is not None:
-            parts.append(f"{len(self._overview.listing.sessions)} sessions: Enter opens one, F3 a new one")
+            listing = self._overview.listing
+            more = f" and {listing.more} more that are not listed" if listing.more > 0 else ""
+            parts.append(f"{len(listing.sessions)} sessions{more}: Enter opens one, F3 a new one")
         parts.append(self._problem)
         return " " + " · ".join(one_line(str(part)) for part in parts if part)
 

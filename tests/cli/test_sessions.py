@@ -119,7 +119,7 @@ def test_what_is_wrong_with_the_gateway_and_what_is_not_shown_is_said_beside_the
     assert told.stderr.splitlines() == [
         "warning: one line",
         r"warning: \x1b[2Jx",
-        "Not shown: 12 more that are not live and were used longer ago.",
+        "Not shown: 12 more, used longer ago; `connect --attach ID` joins these as well.",
     ]
     assert told.stdout == quiet.stdout
 

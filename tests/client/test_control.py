@@ -312,7 +312,17 @@ async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    "besides", [{"more": "7"}, {"more": None}, {"problems": None}, {"problems": "x"}, {"problems": [7]}], ids=str
+    "besides",
+    [
+        {"more": "7"},
+        {"moreOf": {"ann": "7"}},
+        {"moreOf": [7]},
+        {"more": None},
+        {"problems": None},
+        {"problems": "x"},
+        {"problems": [7]},
+    ],
+    ids=str,
 )
 async def test_what_is_said_besides_the_list_is_not_believed_if_it_is_something_else(
     besides: dict[str, object], tmp_path: Path

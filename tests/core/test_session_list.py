@@ -165,6 +165,14 @@ def test_a_request_names_a_directory_and_a_place_in_the_list(params: bytes, cwd:
     assert Query.of(client, "agent", request) == Query(client, "agent", cwd, first)
 
 
+@pytest.mark.parametrize(
+    ("cursor", "done"), [("past-1000", 1000), ("past-", 0), ("xpast-7", 0), ("past-" + "9" * 10, 0)]
+)
+def test_a_cursor_of_the_gateway_tells_how_many_sessions_were_on_earlier_pages(cursor: str, done: int) -> None:
+    request = parse(b'{"id":1,"method":"session/list","params":{"cursor":"%b"}}' % cursor.encode())
+    assert Query.of(Client("ann", SessionScope("me")), "agent", request).done == done
+
+
 @pytest.mark.parametrize("params", [b',"params":{"cwd":"/a\\u00e9","cursor":"old","n":1.10}', b""])
 def test_the_next_page_is_asked_for_with_the_same_parameters(params: bytes) -> None:
     request = parse(b'{"id":1,"method":"session/list"%b}' % params)
@@ -316,8 +324,30 @@ def test_of_several_of_one_name_the_one_is_shown_that_would_be_opened() -> None:
 
 def test_of_very_many_that_are_not_live_the_last_are_told_and_all_that_are() -> None:
     past = tuple((f"p{number}", "me") for number in range(catalogue.PAST + 2))
-    told = ids(b'{"result":%b}' % catalogue.known(query(), registry(("s", "me"), past=past), reopens=True))
+    sessions = registry(("s", "me"), past=past)
+    told = ids(b'{"result":%b}' % catalogue.known(query(), sessions, reopens=True))
     assert told == [f"p{number}" for number in range(2, catalogue.PAST + 2)] + ["s"]
+
+
+def test_further_pages_have_the_sessions_of_longer_ago() -> None:
+    known = Registry("me")
+    for number in range(2 * catalogue.PAST + 2):
+        restored(known, f"p{number}", "me")
+    ann = Scene(registry=known, agentCapabilities={"loadSession": True}).join("ann")
+    told: list[str] = []
+    sizes = []
+    cursor: dict[str, str] = {}
+    while cursor or not told:
+        ann.request("session/list", **cursor)
+        result = ann.hears()["result"]
+        told = [entry["sessionId"] for entry in result["sessions"]] + told
+        sizes.append(len(result["sessions"]))
+        cursor = {"cursor": result["nextCursor"]} if "nextCursor" in result else {}
+    assert sizes == [catalogue.PAST, catalogue.PAST, 2]
+    assert told == [f"p{number}" for number in range(2 * catalogue.PAST + 2)]
+    for wrong in ("x", "past-", "past--1", "past-9999999999", "1"):
+        ann.request("session/list", cursor=wrong)
+        assert ann.hears()["result"] == {"sessions": []}
 
 
 def test_an_entry_of_a_list_is_composed_again_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:

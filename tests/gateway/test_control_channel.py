@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -381,6 +382,36 @@ async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_count
     assert told["more"] == 2
     ids = [session["sessionId"] for session in told["sessions"]]
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
+
+
+async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_others(context: ControlContext) -> None:
+    client = context.scene().join("A")
+    for session_id in ("now", "also now"):
+        client.new_session(session_id)
+    for number in range(PAST + 2):
+        context.remember(f"s{number}")
+
+    def told(limit: int | None, may_speak_for: tuple[str, ...] = ()) -> tuple[list[str], Any, Any]:
+        gateway = replace(context.context(), max_sessions=PAST + 3, may_speak_for=may_speak_for)
+        answer = control_channel.list_sessions(ME, gateway, limit)
+        return [it["sessionId"] for it in answer["sessions"]], answer.get("more"), answer.get("moreOf")
+
+    assert told(3) == ([f"s{PAST + 1}", "now", "also now"], PAST + 1, None)
+    assert told(1) == (["also now"], PAST + 3, None)
+    assert [len(told(limit)[0]) for limit in (0, PAST + 3, 10**6)] == [0, PAST + 3, PAST + 3]
+    context.remember("bob's", "bob")
+    assert told(4, ("*",)) == ([f"s{PAST + 1}", "bob's", "now", "also now"], PAST + 1, {"me": PAST + 1})
+
+
+@pytest.mark.parametrize(
+    ("params", "count"), [({"limit": 1}, 1), ({"limit": -1}, 3), ({"limit": "1"}, 3), ({"limit": 1.5}, 3), ({}, 3)]
+)
+async def test_the_limit_of_a_list_is_a_number(context: ControlContext, params: dict[str, Any], count: int) -> None:
+    for session_id in "abc":
+        context.remember(session_id)
+    async with connection(context) as editor:
+        answer = await editor.request(METHOD, params)
+    assert len(answer["result"]["sessions"]) == count
 
 
 async def test_a_session_of_before_is_told_to_those_who_can_have_it_opened_again(context: ControlContext) -> None:

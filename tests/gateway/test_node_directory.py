@@ -174,7 +174,7 @@ def test_the_first_failure_with_another_section_is_news(directory: NodeDirectory
 def test_another_source_is_believed_only_while_the_node_does_not_answer(directory: NodeDirectory) -> None:
     directory.assume("gpu1", ["a", "/"], [session("1")], version="0.9", folders=["/srv"], more=2)
     node = directory.nodes["gpu1"]
-    assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), 2)
+    assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), {"": 2})
     directory.check_agent("gpu1/a")
     directory.set_up("gpu1", ["b"], "1.0", 10.0)
     directory.set_sessions("gpu1", [], 0)

@@ -9,7 +9,8 @@ from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
-from acp_gateway.gateway.node_directory import ID_SIZE, MAX_SESSIONS, NodeDirectory
+from acp_gateway.errors import UnknownSession
+from acp_gateway.gateway.node_directory import ID_SIZE, NodeDirectory
 from acp_gateway.gateway.node_sessions import TEXT, WAITING, Further, NodeSessions, merge_sessions
 
 SECTION = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
@@ -90,21 +91,23 @@ async def test_sessions_of_agents_that_may_not_be_used_or_of_others_here_are_not
 def test_what_a_node_tells_is_bounded_and_has_only_known_members(directory: NodeDirectory) -> None:
     request = {"method": "m" * 2 * TEXT, "since": "2026-11-22T09:48:00Z", "title": "x", "more": "x"}
     told = session("told", title="t" * 2 * TEXT, waiting=[request] * 2 * WAITING, secret="x")
-    directory.set_sessions("gpu1", [session(str(number)) for number in range(MAX_SESSIONS)] + [told], 3)
+    directory.max_sessions = 10
+    directory.set_sessions("gpu1", [session(str(number), owner="ann") for number in range(10)] + [told], 3)
     found = merged(directory)
-    assert len(found) == MAX_SESSIONS
+    assert len(found) == 10
     assert len(found[-1]["title"]) == TEXT
     assert len(found[-1]["waiting"]) == WAITING
     assert set(found[-1]["waiting"][0]) == {"method", "since", "title"}
     assert "secret" not in found[-1]
-    assert directory.nodes["gpu1"].more == 4
+    # Three of this gateway's identity there, which the node has not told.
+    assert directory.nodes["gpu1"].more == {"ann": 1, "": 3}
 
 
 def test_a_session_whose_id_or_agent_can_be_none_is_left_out(directory: NodeDirectory) -> None:
     told = [session("x" * (ID_SIZE + 1)), session("1", "a/b"), session("2", ""), session("x" * ID_SIZE)]
     directory.set_sessions("gpu1", told, 0)
     assert ids(merged(directory)) == ["gpu1/" + "x" * ID_SIZE]
-    assert directory.nodes["gpu1"].more == 3
+    assert directory.nodes["gpu1"].more == {"door": 3}
 
 
 def test_a_session_is_found_by_its_node_if_only_one_agent_has_it(directory: NodeDirectory) -> None:
@@ -112,6 +115,46 @@ def test_a_session_is_found_by_its_node_if_only_one_agent_has_it(directory: Node
     assert directory.agent_of("gpu1", "1", "root") == "gpu1/memory"
     assert directory.agent_of("gpu1", "2", "root") is None
     assert directory.agent_of("gpu2", "1", "root") is None
+
+
+def test_a_session_that_a_node_does_not_list_may_be_of_its_only_agent(directory: NodeDirectory) -> None:
+    directory.set_rights("gpu1", "door", ["alice", "bob"])
+    directory.set_sessions("gpu1", [session("1", owner="alice")], 7, {"alice": 7})
+    assert directory.agent_of("gpu1", "unlisted", "alice") == "gpu1/memory"
+    assert directory.agent_of("gpu1", "unlisted", "bob") is None
+    directory.set_up("gpu1", ["memory", "other"], "1.0", 0.0)
+    assert directory.agent_of("gpu1", "1", "alice") == "gpu1/memory"
+    with pytest.raises(UnknownSession, match=r"only some of its sessions .* one of memory, other, as gpu1/AGENT"):
+        directory.agent_of("gpu1", "unlisted", "alice")
+
+
+async def test_each_identity_is_told_how_many_of_its_own_sessions_are_not_listed(
+    directory: NodeDirectory, registry: Registry
+) -> None:
+    directory.set_rights("gpu1", "door", ["alice", "bob"])
+    directory.set_rights("gpu2", "door", [])
+    directory.set_sessions("gpu1", [], 12, {"alice": 7, "bob": 4, "door": 1})
+    directory.set_sessions("gpu2", [], 20)
+    sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
+
+    async def more(scope: SessionScope) -> int | None:
+        return (await sessions.merge(scope, ALL, {"sessions": []})).get("more")
+
+    assert await more(SessionScope("alice")) == 7
+    assert await more(SessionScope("bob")) == 4
+    assert await more(SessionScope("carol")) is None
+    assert await more(SessionScope("root")) == 1 + 20
+    assert await more(SessionScope("alice", "1")) is None
+
+
+async def test_a_merged_list_is_bounded_in_bytes_and_counts_what_is_left_out(
+    directory: NodeDirectory, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.set_sessions("gpu1", [session(str(number), title="é" * TEXT) for number in range(8)], 0)
+    monkeypatch.setattr("acp_gateway.gateway.node_sessions.MAX_SIZE", 4 * 6 * TEXT)
+    sessions = NodeSessions(directory, registry, trio.lowlevel.checkpoint)
+    told = await sessions.merge(SessionScope("root"), ALL, {"sessions": []})
+    assert (ids(told["sessions"]), told["more"]) == (["gpu1/5", "gpu1/6", "gpu1/7"], 5)
 
 
 async def test_nodes_that_are_away_are_problems_and_only_the_own_user_is_told_why(

@@ -5,7 +5,7 @@ import pytest
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
-from acp_gateway.gateway.spoken_sessions import fair_share, spoken_scopes, within_size
+from acp_gateway.gateway.spoken_sessions import fair_share, spoken_scopes, unlisted, within_size
 
 OWN = SessionScope("door")
 
@@ -64,3 +64,10 @@ def test_a_list_is_cut_to_its_size_and_keeps_the_end() -> None:
     assert within_size(sessions, 1000) == sessions
     assert within_size(sessions, 2 * len('{"title":"aaaaaaaaaa"},')) == sessions[1:]
     assert within_size(sessions, 0) == []
+    # As in the message, which is in ASCII; a lone surrogate is an escape there.
+    assert within_size([{"title": "é\ud800"}], len('[{"title":"\\u00e9\\ud800"}]') - 3) == []
+
+
+def test_unlisted_sessions_are_counted_by_their_owners() -> None:
+    listed = [{"owner": "ann"}, {"owner": "bob"}, {"owner": "bob"}]
+    assert unlisted(["ann", "bob", "carol"], [5, 2, 3], listed) == {"ann": 4, "carol": 3}

@@ -10,6 +10,8 @@ import trio
 from acp_gateway.adapters import browser
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.core.journal import Journal
+from acp_gateway.core.sessions import Session
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway.agent.process import Spawner
@@ -401,3 +403,15 @@ async def test_equal_ids_of_two_agents_of_one_machine_are_not_mixed(
         bench.gateway.registry.remove(next(it for it in bench.gateway.registry if it.agent == "b"))
         await trio.testing.wait_all_tasks_blocked()
         assert not other.of("session/removed")
+
+
+async def test_a_list_has_the_latest_sessions_and_tells_how_many_more_there_are(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, LimitsSection(max_browser_sessions=2), a=section()) as bench:
+        page = await bench.page(bench.access())
+        for count in range(1, 5):
+            bench.gateway.registry.restore(Session("a", str(count), "ann", Journal(1)))
+            told = await page.result("session/list")
+            assert [one["id"] for one in told["sessions"]] == ["4", "3", "2", "1"][4 - count :][:2]
+            assert told.get("more", 0) == max(count - 2, 0)

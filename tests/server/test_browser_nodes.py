@@ -11,6 +11,7 @@ import trio
 
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.config.options import ListenSection
 from acp_gateway.core.output import HookEvent
@@ -260,3 +261,23 @@ async def test_the_link_of_a_hook_leads_to_the_session_of_the_machine(
     (about,) = told
     assert (about["sessionId"], about["agent"]) == (there.id, "gpu1/a")
     assert about["link"] == f"https://front.example/#/s/gpu1%2F{there.id}"
+
+
+async def test_a_list_has_max_browser_sessions_of_nodes_and_tells_how_many_more_there_are(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with front(tmp_path, spawner) as it:
+        gateway = it.bench.gateway
+        gateway.reconfigure(replace(gateway.config, limits=LimitsSection(max_browser_sessions=2)), ())
+        page = await it.bench.page(it.access)
+        it.lists("gpu1", *(session(f"a{number}") for number in range(3)))
+        assert (await page.result("session/list"))["more"] == 1
+        it.directory.set_sessions("gpu2", [session("b", "a", live=False)], 40)
+        it.sessions.note_report()
+        told = await page.result("session/list")
+        assert ([one["id"] for one in told["sessions"]], told["more"]) == (["gpu1/a2", "gpu1/a1"], 2 + 40)
+        gateway.reconfigure(replace(gateway.config, limits=LimitsSection()), ())
+        assert (await page.result("session/list"))["more"] == 40
+        it.directory.set_sessions("gpu2", [], 0)
+        it.sessions.note_report()
+        assert "more" not in await page.result("session/list")

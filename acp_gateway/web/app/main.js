@@ -149,7 +149,7 @@ function App() {
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     ${showList && html`<${showView ? "div" : "main"} class="side">
       ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`}
-      <${SessionList} sessions=${listed} listed=${state.listed} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
+      <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connected=${state.connection.phase === "connected"}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         attention=${attention} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />

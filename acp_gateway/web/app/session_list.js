@@ -11,8 +11,12 @@ import { grouped, matches, statusOf } from "./words.js";
 /** Sessions from which on a filter is of use. */
 const FILTER_FROM = 6;
 
-export function SessionList({ sessions, listed, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
+/** Rows that are drawn at first, and with each further click: a person filters before that many. */
+const ROWS = 300;
+
+export function SessionList({ sessions, listed, more, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
   const [filter, setFilter] = useState("");
+  const [rows, setRows] = useState(ROWS);
   const now = useNow(30000);
   const machines = machinesOf(sessions, agents);
   const there = onMachine(sessions, machine, machines);
@@ -28,12 +32,16 @@ export function SessionList({ sessions, listed, agents, currentId, info, connect
     </div>`}
     <${MachineSwitch} machines=${machines} choice=${machine} onChoice=${onMachineChoice} now=${now} />
     <div class="list-rows">
-      ${grouped(shown).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
+      ${firstOf(grouped(shown), rows).map((group) => html`<section key=${group.name} class=${classes("group", group.name === "Needs you" && "is-waiting")}>
         <h2>${group.name}</h2>
         <ul>${group.sessions.map((session) => html`<li key=${session.id}>
           <${SessionRow} session=${session} agents=${agents} isCurrent=${session.id === currentId} now=${now} />
         </li>`)}</ul>
       </section>`)}
+      ${shown.length > rows && html`<button class="quiet further" onClick=${() => setRows(rows + ROWS)}>
+        Show ${Math.min(ROWS, shown.length - rows)} of ${shown.length - rows} more
+      </button>`}
+      ${shown.length <= rows && more > 0 && html`<p class="further muted">… and ${more} more, used longer ago</p>`}
       ${listed && shown.length === 0 && html`<${Empty} filter=${filter} elsewhere=${sessions.length > there.length} onNew=${onNew} />`}
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
@@ -60,6 +68,17 @@ class SessionRow extends Pure {
       ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text}</span>`}
     </a>`;
   }
+}
+
+/** The groups with the first sessions of all, `count` together. */
+function firstOf(groups, count) {
+  let left = count;
+  const first = [];
+  for (const { name, sessions } of groups) {
+    if (left > 0) first.push({ name, sessions: sessions.slice(0, left) });
+    left -= sessions.length;
+  }
+  return first;
 }
 
 function Empty({ filter, elsewhere, onNew }) {

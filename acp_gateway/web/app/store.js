@@ -23,6 +23,7 @@ import { orderOf } from "./sessions.js";
  * @property {Map<string, Session>} sessions
  * @property {string[]} order - ids of the sessions: what needs a person comes first.
  * @property {boolean} listed - the list has come once.
+ * @property {number} more - further sessions that the list does not have.
  * @property {Current|null} current - the open session.
  * @property {Toast[]} toasts
  * @typedef {{request: (method: string, params?: object, options?: import("./rpc.js").RequestOptions) => Promise<any>,
@@ -55,6 +56,7 @@ export function createStore({
     sessions: new Map(),
     order: [],
     listed: false,
+    more: 0,
     current: null,
     toasts: [],
   };
@@ -115,7 +117,7 @@ export function createStore({
       rpc.request("agents/list", {}, options),
       rpc.request("session/list", { watch: true }, options),
     ]);
-    set({ info, agents: agents.agents ?? [], listed: true });
+    set({ info, agents: agents.agents ?? [], listed: true, more: list.more ?? 0 });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
   };
 

@@ -68,9 +68,9 @@ export function grouped(sessions) {
   return groups.filter((group) => group.sessions.length > 0);
 }
 
-/** Whether a session has every word of a filter in its title, agent or folder. */
+/** Whether a session has every word of a filter in its id, title, agent or folder. */
 export function matches(session, filter) {
-  const text = [session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
+  const text = [session.id, session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
 }
 

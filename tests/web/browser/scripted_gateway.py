@@ -51,6 +51,8 @@ class Scene:
         """Open questions by session: `{requestId, requestType, payload}`."""
         self.extra: dict[str, Message] = {}
         """Further members of the result of `session/get`, by session."""
+        self.more = 0
+        """Number of sessions that the list does not have."""
         self.files: list[str] = []
         self.signed_in = True
 
@@ -221,7 +223,8 @@ class ScriptedGateway:
             return {"agents": scene.agents}
         if method == "session/list":
             wanted = bool(params.get("archived"))
-            return {"sessions": [one for one in scene.sessions.values() if one["archived"] == wanted]}
+            shown = [one for one in scene.sessions.values() if one["archived"] == wanted]
+            return {"sessions": shown, **({"more": scene.more} if scene.more else {})}
         if method == "session/get":
             return self._get(params)
         if method == "files/list":

@@ -269,3 +269,21 @@ def test_an_observer_gets_no_dialog_from_a_link_for_a_new_session(open_page: Ope
     page, _ = open_page(scene, "#/new/claude")
     expect(page.locator(".session").first).to_be_visible()
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_a_long_list_is_drawn_in_parts_searched_as_a_whole_and_says_what_it_lacks(open_page: Opens) -> None:
+    scene = Scene([session(f"s{number}", f"Task {number}", minutes=number, live=False) for number in range(700)], {})
+    scene.more = 1200
+    page, _ = open_page(scene)
+    rows, further = page.locator(".session"), page.locator(".further")
+    expect(rows).to_have_count(300)
+    expect(further).to_have_text("Show 300 of 400 more")
+    further.click()
+    expect(rows).to_have_count(600)
+    expect(further).to_have_text("Show 100 of 100 more")
+    further.click()
+    expect(rows).to_have_count(700)
+    expect(further).to_have_text("… and 1200 more, used longer ago")
+    page.get_by_role("searchbox").fill("s699")
+    expect(rows).to_have_count(1)
+    expect(rows).to_contain_text("Task 699")
