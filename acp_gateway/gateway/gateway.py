@@ -28,7 +28,7 @@ from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
-from acp_gateway.gateway.history import HistoryReader
+from acp_gateway.gateway.history import HistoryReader, ReadMirror
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, policy_of
@@ -146,6 +146,8 @@ class Gateway:
         """Adopts sessions of other nodes of the cluster; set by the program around it."""
         self.find_reading_hub: FindReadingHub | None = None
         """Lets clients read sessions of nodes that are away; set by the program around it, in a cluster."""
+        self.read_mirror: ReadMirror | None = None
+        """Reads histories of such sessions; set with it."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.

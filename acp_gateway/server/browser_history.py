@@ -81,7 +81,7 @@ class BrowserHistory:
         if used is not None:
             # The former feed must not tell what the next one will.
             used.feed = None
-        updates = await _entries(session.id, found)
+        updates = await entries_of(session.id, found)
         result = {
             "session": jsonrpc.encode(answered),
             "updates": b"[%b]" % b",".join(updates),
@@ -122,7 +122,7 @@ def large_responses(identity: str) -> trio.Semaphore:
     return known.setdefault(identity, trio.Semaphore(LARGE_RESPONSES))
 
 
-async def _entries(session_id: str, found: HistorySlice) -> list[bytes]:
+async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:
     """Compose a history in steps, between which other tasks get their turn."""
     entries: list[bytes] = []
     while len(entries) < len(found.messages):

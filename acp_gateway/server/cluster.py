@@ -210,7 +210,7 @@ class ClusterNode:
         member.listeners += [fence.note, tokens.note, partial(_follow_adoption, nodes)]
         _tell_of(member, gateway)
         mirrors = Mirrors(gateway, store, nodes.directory)
-        gateway.find_reading_hub = mirrors.find_hub
+        gateway.find_reading_hub, gateway.read_mirror = mirrors.find_hub, mirrors.read_history
         adopted = AdoptedSessions(gateway, nodes.directory)
         gateway.adopt_session = Adoption(gateway, store, name, nodes, writer, adopted.note_own).adopt
         nursery.start_soon(_listen_to_nodes, gateway, adopted.note_report, mirrors.note_report)

@@ -14,19 +14,22 @@ from typing import Final
 
 import trio
 
-from acp_gateway.cluster.mirror_agent import NODE_AWAY, MirrorAgent
+from acp_gateway.cluster.mirror_agent import NODE_AWAY, MirrorAgent, absence_text
+from acp_gateway.cluster.mirrored_history import to_journal
 from acp_gateway.cluster.store import ClusterLost, ClusterStore, MirroredJournal, owner_of_mirror
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.states import SessionState
 from acp_gateway.errors import Busy
-from acp_gateway.gateway.access import Grant
+from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.agent.connection import run_listening_agent
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.history import Mirror
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.node_directory import Node, NodeDirectory
+from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
@@ -183,6 +186,27 @@ class Mirrors:
         if owner_of_mirror(journal.epoch) != record.owner:
             return "nothing of it is mirrored"
         return key, journal
+
+    async def read_history(self, access: Access, agent: str, session_id: str) -> Mirror | None:
+        """Return the mirrored history of a session of an away node; None if there is none for a principal.
+
+        Never raises. Cancelling has no effect.
+        """
+        if access.session is not None or access.workspaces is not None or not access.may_use(agent):
+            return None
+        try:
+            found = await self.read(access.identity, agent, session_id)
+        except (Busy, ClusterLost):
+            return None
+        node = self.away_node(agent)
+        if isinstance(found, str) or node is None:
+            return None
+        key, mirrored = found
+        text = absence_text(node.name, node.since_text, key, mirrored.as_of)
+        limit = self._gateway.config.gateway.journal_limit
+        journal = to_journal(mirrored, session_id, limit, mirrored.epoch)
+        journal.append(gap(session_id, f"[acp-gateway: {text}]"))
+        return Mirror(journal, text)
 
     async def _run_agent(self, reading: _Reading, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Be the agent of a hub until cancelled."""

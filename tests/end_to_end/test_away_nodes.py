@@ -50,7 +50,7 @@ def test_session_of_a_node_that_was_killed_is_read_at_another_one_and_used_when_
         line = until_read_only(late)
         assert late.told == ["before the kill", line]
         assert f"`acp-gateway sessions adopt {name} --on NODE`" in line
-        error = late.answer(late.prompt("to nobody"))["error"]
+        error = late.answer(late.prompt("unread"))["error"]
         assert READ_ONLY in error["message"]
         assert error["data"]["reason"] == "node_away"
         gpu1.start()
