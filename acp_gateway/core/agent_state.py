@@ -352,6 +352,8 @@ class AgentState:
         reason = self.unopened.reason(request.client, session_id)
         if reason is not None:
             why += f"; the agent could not open it: {reason}"
+        elif not request.client.controls or request.client.scope.guest:
+            why += "; observers and guests join what is open at this gateway, and open nothing"
         return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
     def limit_exceeded(self, message: Message, pending: int, size: int) -> str | None:

@@ -807,6 +807,16 @@ def test_a_client_may_join_a_session_again_after_it_was_closed(scene: Scene, ann
     assert bob.hears()["result"] == {"sessionId": "s"}
 
 
+def test_an_observer_is_told_that_it_joins_only_what_is_open(scene: Scene, ann: Peer) -> None:
+    for name, role, guest in (("eve", Role.OBSERVER, False), ("bob", Role.CONTROLLER, True)):
+        client = scene.join(name, "me", role, only="elsewhere", guest=guest)
+        client.request("session/new", cwd="/", mcpServers=[])
+        assert client.hears()["error"]["message"] == (
+            "no session 'elsewhere' is open on this connection; observers and guests join what is open at this "
+            "gateway, and open nothing"
+        )
+
+
 def test_an_observer_joins_by_its_first_new(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.update("one")
