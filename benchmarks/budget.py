@@ -120,7 +120,7 @@ def steps_of_update(directory: Path) -> list[Step]:
     return [
         ("written to a pipe and read from it", through_pipe),
         ("split into lines", lambda: data.split(b"\n")),
-        ("parsed: one pass of msgspec", lambda: updates.session_of_all(lines)),
+        ("parsed: one pass of msgspec", lambda: updates.sessions_of_all(lines)),
         ("appended to the journal", lambda: journal.extend(lines, next(times))),
         ("the whole core, with the two steps above", through_core),
         ("through the outbox", through_outbox),

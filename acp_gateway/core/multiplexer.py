@@ -165,7 +165,7 @@ class Multiplexer:
             self._notification_from_client(client, message)
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
-        """Handle lines of the agent. Consecutive lines about one session are taken together."""
+        """Handle lines of the agent. Updates of one session are taken together."""
         for session_id, run in updates.passthrough_runs(lines):
             if session_id is not None and self._routing.passthrough(session_id, run):
                 self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)

@@ -1,7 +1,7 @@
 """The updates that the gateway writes itself, and what it reads in those of an agent."""
 
 import json
-from itertools import groupby
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -101,30 +101,55 @@ OTHERS = [
 ]
 
 
+def runs_by_definition(lines: Sequence[bytes]) -> list[tuple[str | None, list[bytes]]]:
+    """Return the runs as a slow reader would find them: line by line."""
+    runs: list[tuple[str | None, list[bytes]]] = []
+    begin = 0
+    for line in lines:
+        session = updates.session_of_passthrough(line)
+        found = None if session is None else next((run for of, run in runs[begin:] if of == session), None)
+        if found is not None:
+            found.append(line)
+            continue
+        runs.append((session, [line]))
+        if session is None:
+            begin = len(runs)
+    return runs
+
+
 @pytest.mark.parametrize("at", [0, 3, MANY - 1])
 @pytest.mark.parametrize("line", [CHUNK, PROGRESS, *OTHERS])
 def test_many_lines_are_sorted_as_each_by_itself_is(line: bytes, at: int) -> None:
     lines = [CHUNK] * MANY
     lines[at] = line
     each = [updates.session_of_passthrough(line) for line in lines]
-    assert [session for session, run in updates.passthrough_runs(lines) for _ in run] == each
-    assert [line for _, run in updates.passthrough_runs(lines) for line in run] == lines
-    assert updates.session_of_all(lines) in (None, *({each[0]} if len(set(each)) == 1 else ()))
+    assert updates.passthrough_runs(lines) == runs_by_definition(lines)
+    assert updates.sessions_of_all(lines) in (None, each)
 
 
 def test_updates_that_pass_through_in_one_session_are_one_run() -> None:
     for count in (1, MANY - 1, MANY, 3 * MANY):
         for lines in ([CHUNK] * count, [PROGRESS] * count):
             assert updates.passthrough_runs(lines) == [("s", lines)]
-    assert updates.session_of_all([CHUNK, PROGRESS] * MANY) == "s"
+    assert updates.sessions_of_all([CHUNK, PROGRESS] * MANY) == ["s"] * 2 * MANY
     assert updates.passthrough_runs([]) == []
+
+
+def test_updates_of_several_sessions_are_a_run_for_each_between_two_other_lines() -> None:
+    other, banner = CHUNK.replace(b'"s"', b'"t"'), b"banner"
+    for count in (1, MANY):
+        lines = [CHUNK, other] * count
+        assert updates.passthrough_runs(lines) == [("s", [CHUNK] * count), ("t", [other] * count)]
+        assert updates.passthrough_runs([*lines, banner, other, CHUNK]) == [
+            *(("s", [CHUNK] * count), ("t", [other] * count), (None, [banner])),
+            *(("t", [other]), ("s", [CHUNK])),
+        ]
 
 
 @given(st.lists(st.sampled_from([CHUNK, PROGRESS, *OTHERS]), max_size=2 * MANY))
 @effort(200)
 def test_any_lines_are_sorted_as_each_by_itself_is(lines: list[bytes]) -> None:
-    runs = [(session, list(run)) for session, run in groupby(lines, updates.session_of_passthrough)]
-    assert updates.passthrough_runs(lines) == runs
+    assert updates.passthrough_runs(lines) == runs_by_definition(lines)
 
 
 def test_the_audit_has_no_text_of_a_tool_call() -> None:
