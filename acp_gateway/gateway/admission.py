@@ -121,7 +121,8 @@ class Authorizer:
         adopter = self.directory.adopter_of(home, real_id)
         if adopter is not None:
             return f"{adopter}/{real_id}"
-        return real_id if here else name
+        # One that was adopted back is where its name says.
+        return real_id if here and all(session.moved != home for session in here) else name
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None

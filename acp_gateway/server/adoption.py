@@ -12,6 +12,7 @@ from acp_gateway.client.control import request
 from acp_gateway.cluster.mirrored_history import adopted_journal
 from acp_gateway.cluster.records import SessionRecord
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore, MirroredJournal, owner_of_mirror
+from acp_gateway.config.nodes import SEPARATOR
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.errors import AccessError, AgentError, UsageError
@@ -50,6 +51,12 @@ class EpochsOfNode(Protocol):
     """The part of a `SessionWriter` that adopting uses."""
 
     epochs: dict[str, int]
+
+    def key_of(self, session: Session) -> str:
+        """Return the key of a session."""
+
+    def record_of(self, session: Session) -> SessionRecord | None:
+        """Return the record of a session; None if its id is too long."""
 
 
 class Adoption:
@@ -136,17 +143,30 @@ class Adoption:
 
     async def _record(self, asked: Adopt) -> SessionRecord:
         """Return the record of the session, if it may be adopted."""
-        record = await self._store.session(asked.session)
+        moved = self._moved_away(asked.session)
+        record = await self._store.session(asked.session) or moved
         if record is None:
             raise UsageError(f"the directory has no session {printable(asked.session, size=200)}: use HOME/ID")
-        if record.node == self._node:
+        if record.node == self._node and moved is None:
             raise UsageError(f"the session {record.key} lives on {self._node} already")
-        if not asked.force and record.node in {node.name for node in await self._store.nodes()}:
+        others = {node.name for node in await self._store.nodes()} - {self._node}
+        if not asked.force and record.node in others:
             raise UsageError(
                 f"the node {record.node} is there, and has the session {record.key}. --force takes it away: its turn "
                 "is cancelled there, and what its agent has not saved is missing here"
             )
         return record
+
+    def _moved_away(self, key: str) -> SessionRecord | None:
+        """Return the record of a session of this gateway that another node has adopted; None if it is no such one.
+
+        The directory lacks it if it was emptied while that node is away.
+        """
+        for session in self._gateway.registry:
+            if session.moved is not None and SEPARATOR not in session.agent and self._writer.key_of(session) == key:
+                record = self._writer.record_of(session)
+                return None if record is None else msgspec.structs.replace(record, node=session.moved)
+        return None
 
     def _register(self, record: SessionRecord, agent: str, epoch: int) -> tuple[Session, bool]:
         """Return the session for a record, as a past one of this gateway, and whether it was not known here."""

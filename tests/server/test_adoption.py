@@ -15,7 +15,7 @@ from acp_gateway.client.dialing import dial
 from acp_gateway.cluster.mirrored_history import TURN_CANCELLED
 from acp_gateway.cluster.records import SessionRecord
 from acp_gateway.cluster.store import mirror_word
-from acp_gateway.errors import GatewayError
+from acp_gateway.errors import GatewayError, UnknownSession
 from acp_gateway.protocol.methods import ADOPT
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server import node_watcher
@@ -103,10 +103,21 @@ async def test_session_of_a_node_that_is_there_is_adopted_by_force_only(
         await editor.stream.aclose()
 
 
+async def names_at(url: str) -> list[str]:
+    """The sessions of all nodes, as a node names them."""
+    return [row["sessionId"] for row in (await list_sessions(control(url), time_limit=30)).sessions]
+
+
 async def until_led_to(url: str, key: str) -> None:
     """Ask a node for a session of the cluster until it is opened there where it lives."""
     while True:
-        joined = Editor(await dial(control(url, session=key, control=False), Timing()))
+        try:
+            joined = Editor(await dial(control(url, session=key, control=False), Timing()))
+        except UnknownSession:
+            # The other node has not told it yet.
+            while not any(name.endswith(key.partition("/")[2]) for name in await names_at(url)):
+                pass
+            continue
         await joined.initialize()
         answer = await joined.request("session/new", {"cwd": "/", "mcpServers": []})
         await joined.stream.aclose()
@@ -187,6 +198,28 @@ async def test_prompt_of_a_client_at_another_node_ends_as_cancelled_when_its_ses
             assert "the session lives on gpu2" in line["params"]["update"]["content"]["text"]
             assert end == {"jsonrpc": "2.0", "id": "p", "result": {"stopReason": "cancelled"}}
             await editor.stream.aclose()
+
+
+async def test_session_is_adopted_back_though_the_directory_was_emptied_and_the_adopter_is_away(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    async with serving(member_config(tmp_path, "gpu1")) as (_, url):
+        async with serving(member_config(tmp_path, "gpu2")) as (_, other):
+            await until_agents(url, "gpu2/memory")
+            editor, session = await open_session(url)
+            key = f"gpu1/{session}"
+            await until(lambda: key in directory.sessions)
+            copy_files(tmp_path, session)
+            await adopt(other, key, force=True)
+            assert "lives on gpu2" in str(await editor.receive())
+            await editor.stream.aclose()
+        directory.empty()
+        assert (await adopt(url, key))["before"] == "gpu2"
+        await until_led_to(url, key)
+        async with serving(member_config(tmp_path, "gpu2")) as (_, other):
+            await until_agents(other, "gpu1/memory")
+            await until_led_to(other, key)
+        assert directory.sessions[key].node == "gpu1"
 
 
 @pytest.mark.parametrize("restarted", [False, True], ids=["the adopter goes on", "the adopter starts again"])
