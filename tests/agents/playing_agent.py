@@ -1,8 +1,8 @@
 """An agent that plays what a file says, for tests and pictures of the page. Standard library only.
 
 Its argument is a JSON file, which it reads anew for each request: `{"new": RESULT, "plays": {TEXT: [STEP, …]}}`.
-`RESULT` are further members of the result of `session/new`. A prompt of the text `TEXT` plays the steps in order; any
-other one is repeated. Steps:
+`RESULT` are further members of the result of `session/new`. With `"resumes": true` the agent opens sessions
+again. A prompt of the text `TEXT` plays the steps in order; any other one is repeated. Steps:
 
     {"update": UPDATE}                 sends an update
     {"update": UPDATE, "times": N}     sends it N times, each with the number from 1 on in place of `%d`
@@ -62,12 +62,16 @@ class PlayingAgent:
         match method:
             case "initialize":
                 prompt = {"image": True, "embeddedContext": True}
-                capabilities = {"promptCapabilities": prompt}
+                capabilities: Message = {"promptCapabilities": prompt}
+                if self._read().get("resumes"):
+                    capabilities["sessionCapabilities"] = {"resume": {}}
                 return {"result": {"protocolVersion": 1, "agentCapabilities": capabilities, "authMethods": []}}
             case "session/new":
                 session = f"play-{os.getpid()}-{next(self._ids)}"
                 return {"result": {"sessionId": session, **self._read().get("new", {})}}
-            case "session/set_mode" | "session/set_model" | "session/set_config_option" | "session/delete":
+            case "session/set_mode" | "session/set_model" | "session/set_config_option":
+                return {"result": {}}
+            case "session/delete" | "session/resume":
                 return {"result": {}}
         return {"error": {"code": -32601, "message": f"no {method}"}}
 

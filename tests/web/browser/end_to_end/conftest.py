@@ -35,18 +35,31 @@ class PageGateway:
     Args:
         directory: has its configuration.
         nodes: the sections of its nodes.
+        resumes: the agent opens sessions again after its end.
     """
 
-    def __init__(self, directory: Path, nodes: str = "") -> None:
+    def __init__(self, directory: Path, nodes: str = "", *, resumes: bool = False) -> None:
         self.folder = directory / "shop"
         self.folder.mkdir()
         self._script = directory / "script.json"
-        self._played: Message = {"new": {}, "plays": {}}
+        self._played: Message = {"new": {}, "plays": {}, "resumes": resumes}
         self.play({})
         command = json.dumps([sys.executable, str(AGENT), str(self._script)])
         agents = f'[agents.player]\ncommand = {command}\n\n[workspaces.shop]\nroot = "{self.folder}"\n{nodes}'
         pin = prepare(directory, agents, more=f"journal_limit = {JOURNAL_LIMIT}")
         self.running: RunningGateway = start_gateway(directory, pin)
+
+    def kill(self) -> None:
+        """End its process at once."""
+        process = self.running.process
+        process.kill()
+        process.wait(60)
+        assert process.stderr is not None
+        process.stderr.close()
+
+    def start(self) -> None:
+        """Start another process, which listens at other ports."""
+        self.running = start_gateway(self.running.directory, self.running.pin)
 
     @property
     def port(self) -> int:

@@ -23,7 +23,8 @@ class LoopbackProxy:
         """Method and path of each request."""
         self.is_open = True
         """False while connections are refused."""
-        self._gateway = port
+        self.gateway = port
+        """Port of the gateway."""
         self._path = path
         self._sockets: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -74,7 +75,7 @@ class LoopbackProxy:
         if not is_socket:
             # A browser would use the connection for its next request, which would not be looked at.
             head = re.sub(rb"(?i)\r\nconnection:[^\r]*", b"\r\nConnection: close", head, count=1)
-        with socket.create_connection(("127.0.0.1", self._gateway)) as gateway:
+        with socket.create_connection(("127.0.0.1", self.gateway)) as gateway:
             gateway.sendall(head)
             if is_socket:
                 self._sockets |= {client, gateway}

@@ -15,7 +15,7 @@ UPDATE = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "t
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageGateway]:
     """The gateway that the page leads to by the other one."""
-    node = PageGateway(tmp_path_factory.mktemp("node"))
+    node = PageGateway(tmp_path_factory.mktemp("node"), resumes=True)
     yield node
     assert node.running.stop() == 0, "".join(node.running.log)
 
@@ -88,3 +88,28 @@ def test_session_that_was_begun_at_the_machine_itself_is_opened_from_the_list(
     with node.client() as client:
         said = str(client.history(session))
     assert "and from here" in said
+
+
+def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_started_again(
+    node: PageGateway, link: LoopbackProxy, sign_in: SignIn
+) -> None:
+    node.play({"train": [{"update": UPDATE}]})
+    session = node.session("Tune the learning rate")
+    page = sign_in()
+    entry = page.get_by_role("link", name="Tune the learning rate")
+    expect(entry.locator(".machine")).to_have_text("gpu2")
+    entry.click()
+    prompt(page, "train")
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    node.kill()
+    expect(page.locator(".head")).to_contain_text("gpu2 is away")
+    expect(page.locator(".machine-away")).to_contain_text("gpu2 is away")
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(1)
+    node.start()
+    link.gateway = node.port
+    expect(page.locator(".head")).not_to_contain_text("away")
+    expect(page.locator(".machine-away")).to_have_count(0)
+    prompt(page, "train")
+    # The link to the agent tries again later than the list.
+    expect(page.get_by_text("Trained.", exact=True)).to_have_count(2, timeout=60_000)
+    assert page.url.endswith(f"#/s/gpu2%2F{session}")
