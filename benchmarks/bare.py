@@ -35,7 +35,8 @@ _EDGE: Final = len(_UPDATE) - 1
 _RESULT: Final = re.compile(rb'"result"\s*:')
 _SESSION: Final = re.compile(rb'"result"\s*:\s*\{[^{]*"sessionId"\s*:\s*"([^"]+)"')
 _EPOCH: Final = re.compile(rb'"epoch"\s*:\s*"([^"]+)"')
-_WHOLE: Final = re.compile(rb"\}\s*$")
+_WHOLE: Final = re.compile(rb"\}\}\s*$")
+"""End of a list: a session in it ends with one brace, and what was read may end there."""
 _CONNECTION: Final = re.compile(rb'(?i)(?:acp-)?connection-?id"?:\s*"?([\w-]+)')
 
 

@@ -198,7 +198,8 @@ def front_gateway(programs: Programs, nodes: Sequence[str]) -> Relay:
 @contextmanager
 def run_front(programs: Programs, nodes: Sequence[str], agent: Agent) -> Iterator[Running]:
     """Run both gateways over WebSockets without TLS, until the one in front has reached its nodes."""
-    with our_gateway(programs, listen="ws", agent_options={"scope": "identity"}).running(agent) as node:
+    limits = {"sessions_per_identity": 4096}
+    with our_gateway(programs, listen="ws", agent_options={"scope": "identity"}, limits=limits).running(agent) as node:
         section = {
             "url": f"ws://{node.endpoint.address.partition('/')[0]}",
             "token_file": str(node.directory / "token"),

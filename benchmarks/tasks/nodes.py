@@ -37,8 +37,8 @@ COUNT, QUICK_COUNT = 4000, 1000
 """Round trips per measurement."""
 
 NODES: Final = (1, 2, 4, 8)
-SESSIONS: Final = (100, 300, 900)
-"""Numbers of nodes with 100 sessions each, and of sessions of one node: it keeps 1,000 live ones at most."""
+SESSIONS: Final = (100, 300, 1000, 3000)
+"""Numbers of nodes with 100 and with 1,000 sessions each, and of sessions of one node."""
 
 ROUNDS: Final = 5
 LISTS: Final = 5
@@ -132,6 +132,7 @@ def _hop(bench: Bench) -> Section:
 def _lists(bench: Bench) -> Section:
     axes = {
         "nodes, of 100 sessions each": {nodes: (nodes, 100) for nodes in NODES},
+        "nodes, of 1,000 sessions each": {nodes: (nodes, 1000) for nodes in NODES},
         "sessions of one node": {sessions: (1, sessions) for sessions in SESSIONS},
     }
     subjects = {}
