@@ -129,3 +129,18 @@ async def test_a_session_beyond_max_node_sessions_is_counted_and_joined_by_its_n
             assert await it.says("gpu1", it.sessions["gpu1"][1], agent="gpu1/memory") != ""
             with pytest.raises(UnknownSession):
                 await it.at_front(session="gpu2/1")
+
+
+async def test_sessions_without_a_prompt_are_listed_after_a_restart_of_their_node(tmp_path: Path) -> None:
+    config = node_config(tmp_path / "gpu1", url=f"unix://{tmp_path}/gpu1/socket")
+    config = replace(config, listen=(*config.listen, *node_config(tmp_path / "gpu1").listen))
+    async with serving(config) as (own, _):
+        ids = await opened(own, 3)
+    async with serving(config) as (own, url):
+        at_node = await list_sessions(control(own), time_limit=60)
+        assert [(it["sessionId"], it["live"]) for it in at_node.sessions] == [(name, False) for name in ids]
+        nodes = {"gpu1": node_section(tmp_path / "gpu1", url)}
+        async with serving(front_config(tmp_path / "front", nodes)) as (front, _):
+            await until_agents(front, "gpu1/memory")
+            found = await Fleet(front, {"gpu1": ids}).until_listed(3)
+            assert [it["sessionId"] for it in found.sessions] == [f"gpu1/{name}" for name in ids]
