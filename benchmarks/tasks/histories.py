@@ -82,7 +82,7 @@ def fill(path: Path, size: int) -> None:
         for key in range(1, max(size // SESSION_SIZE, 1) + 1):
             with file.transaction():
                 now = time.time()
-                about = key, "benchmark", f"s{key}", "nobody", "/", None, None, now, now, "e"
+                about = key, "benchmark", f"s{key}", "ann", "/", None, None, now, now, "e"
                 file.put_session(StoredSession(*about, position=updates))
                 file.histories.replace(key, StoredJournal("e", updates, truncated=False, runs=list(runs(updates))))
 
