@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 import trio
 
 from acp_gateway.errors import UsageError
-from acp_gateway.transports.streams import MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
+from acp_gateway.transports.streams import LITTLE, MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class FileBytes(ByteStream):
         os.set_blocking(write_fd, False)
         # Bytes read since other tasks had their turn.
         self._turn = 0
-        # Calls in a row of `receive_some` that had to wait.
+        # Calls in a row of `receive_some` that had to wait, for little.
         self._fruitless = 0
 
     async def receive_some(self) -> bytes:
@@ -44,7 +44,7 @@ class FileBytes(ByteStream):
                 try:
                     data = os.read(self._read_fd, READ_SIZE)
                     self._turn += READ_COST + len(data)
-                    self._fruitless = self._fruitless + 1 if waited else 0
+                    self._fruitless = self._fruitless + 1 if waited and len(data) < LITTLE else 0
                     return data
                 except BlockingIOError:
                     pass

@@ -15,6 +15,7 @@ import trio
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.printable import printable
 from acp_gateway.transports.streams import (
+    LITTLE,
     MAX_FRUITLESS,
     PROBE_EVERY,
     READ_COST,
@@ -76,7 +77,7 @@ class SocketBytes(ByteStream):
         self.committed = TLS_RECORD if self._tls else 0
         # Bytes read since other tasks had their turn.
         self._turn = 0
-        # Calls in a row of `receive_some` that had to wait.
+        # Calls in a row of `receive_some` that had to wait, for little.
         self._fruitless = 0
         self._eof_sent = False
         self._finishing = False
@@ -113,7 +114,7 @@ class SocketBytes(ByteStream):
                     if len(data) == TLS_RECORD and self._tls:
                         data = self._read_on(data)
                     self._turn += READ_COST + len(data)
-                    self._fruitless = self._fruitless + 1 if waited else 0
+                    self._fruitless = self._fruitless + 1 if waited and len(data) < LITTLE else 0
                     return data
                 except BlockingIOError:
                     pass

@@ -30,8 +30,9 @@ its data: one busy peer must not starve the rest, and handling that many takes a
 
 MAX_FRUITLESS: Final = 2
 PROBE_EVERY: Final = 16
-"""Reads in a row that found nothing, after which a stream waits before it reads; each 16th time it reads first again.
-A peer that writes now and then has nothing more behind what was just read, one that streams has."""
+LITTLE: Final = 4096
+"""Waits in a row for less than `LITTLE` bytes, after which a stream waits before it reads; each 16th time it reads
+first again. A peer that writes little now and then has nothing more behind what was just read, one that streams has."""
 
 
 class CloseReason(enum.Enum):

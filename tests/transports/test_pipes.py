@@ -14,7 +14,7 @@ import trio.testing
 from acp_gateway.errors import UsageError
 from acp_gateway.transports import pipes as stdio
 from acp_gateway.transports.pipes import FileBytes, ThreadBytes, open_stdio
-from acp_gateway.transports.streams import MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
+from acp_gateway.transports.streams import LITTLE, MAX_FRUITLESS, PROBE_EVERY, READ_COST, READ_SIZE, TURN, ByteStream
 from tests.transports.wires import MIB, close_at_once, pipe_wire
 
 
@@ -90,6 +90,14 @@ async def test_a_pipe_that_mostly_has_nothing_is_waited_for_first(
     before = fruitless
     await receive_later()
     assert fruitless == before + 1
+    # Nor does much count, which more may follow.
+    before = fruitless
+    for _ in range(PROBE_EVERY):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.receive_some)
+            await trio.testing.wait_all_tasks_blocked()
+            there.send_nowait(memoryview(bytes(LITTLE)))
+    assert fruitless == before + PROBE_EVERY
 
 
 async def test_a_writer_of_much_leaves_other_tasks_their_turn(pipes: tuple[FileBytes, FileBytes]) -> None:
