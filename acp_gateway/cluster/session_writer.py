@@ -57,7 +57,8 @@ class SessionWriter:
         self.refused: Callable[[Session, Claim], None] = lambda _session, _claim: None
         """Called with a session that another node holds."""
         self._dirty: dict[Session, None] = {}
-        self._removed: set[str] = set()
+        # Keys, with the epochs.
+        self._removed: dict[str, int] = {}
         self._signal = trio.Event()
 
     async def run(self) -> None:
@@ -69,7 +70,7 @@ class SessionWriter:
                     changed = await subscription.wait()
                     for session in changed.removed:
                         self._dirty.pop(session, None)
-                        self._removed.add(self.key_of(session))
+                        self._removed[self.key_of(session)] = self.epoch_of(session)
                     self._dirty |= dict.fromkeys(changed.sessions)
                     self._signal.set()
                     # What changes often is noted once.
@@ -106,9 +107,10 @@ class SessionWriter:
         """Write the sessions that have changed. Raises `ClusterLost`; what is not written stays noted."""
         while self._removed:
             key = next(iter(self._removed))
-            if key in self.epochs:
-                await self._store.remove(key, self._node, self.epochs[key])
-            self._removed.discard(key)
+            if len(key) <= ID_SIZE:
+                # An earlier process may have written it, and mirrored its history.
+                await self._store.remove(key, self._node, self.epochs.get(key, self._removed[key]))
+            self._removed.pop(key, None)
             self.epochs.pop(key, None)
         for session in [*self._dirty]:
             # It may change again while it is written.

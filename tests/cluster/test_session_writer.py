@@ -117,6 +117,31 @@ async def test_removed_session_is_removed(scene: Scene, mock_clock: MockClock) -
     assert scene.writer.epochs == {}
 
 
+async def test_session_of_an_earlier_process_that_is_removed_while_the_directory_is_lost_is_removed_there(
+    scene: Scene, mock_clock: MockClock
+) -> None:
+    earlier = scene.directory.store("gpu1")
+    await earlier.write(SessionRecord(key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=HOME_EPOCH))
+    await earlier.append("gpu1/s", "gpu1", HOME_EPOCH, "j", 0, [(1, b"a")])
+    scene.directory.lose()
+    scene.changes.remove(scene.session())
+    scene.sessions.clear()
+    await pass_time(mock_clock, 2)
+    scene.directory.reachable = True
+    await scene.writer.renewed(False)
+    await pass_time(mock_clock, 2)
+    assert (scene.directory.sessions, scene.directory.mirrors) == ({}, {})
+
+
+async def test_removed_session_that_another_node_has_adopted_stays_there(scene: Scene, mock_clock: MockClock) -> None:
+    adopted = SessionRecord(key="gpu1/s", node="gpu2", agent="opencode", owner="ann", epoch=HOME_EPOCH + 1)
+    await scene.directory.store("gpu2").write(adopted)
+    scene.changes.remove(scene.session())
+    scene.sessions.clear()
+    await pass_time(mock_clock, 2)
+    assert scene.directory.sessions == {"gpu1/s": adopted}
+
+
 async def test_sessions_are_written_after_the_directory_was_lost(scene: Scene, mock_clock: MockClock) -> None:
     scene.directory.lose()
     session = scene.session()
