@@ -155,7 +155,9 @@ class MirrorWriter:
             if epoch is None:
                 return False  # The session is not claimed yet.
             batch, size = self._batch(journal, begin)
-            claim = await self._store.append(key, self._node, epoch, word, begin, batch)
+            # What was cut off or skipped meanwhile begins the mirror anew.
+            continues = self._places.get(key) == _Place(word, begin)
+            claim = await self._store.append(key, self._node, epoch, word, begin, batch, continues=continues)
             if not claim.granted:
                 return self._refused(session, claim)
             self._places[key] = _Place(word, begin + len(batch))
@@ -191,4 +193,5 @@ class MirrorWriter:
             return False  # The directory was emptied: the session is written again first.
         if claim.node != self._node:
             self._claims.refused(session, claim)
-        return claim.node != self._node
+            return True
+        return False  # The directory has lost a part of the mirror: it begins again with all that is in memory.

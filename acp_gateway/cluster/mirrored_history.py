@@ -15,7 +15,7 @@ TURN_CANCELLED: Final = "[acp-gateway: another node has adopted this session, an
 def read_update(text: bytes) -> Message | None:
     """Return a message of a mirror if it is a `session/update`, which no client answers; None for anything else.
 
-    What is mirrored is not sealed.
+    The node that has mirrored it may be of another version.
     """
     try:
         message = jsonrpc.parse(text)

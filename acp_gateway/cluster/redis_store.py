@@ -146,7 +146,15 @@ class RedisStore:
     # Journals
 
     async def append(
-        self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
+        self,
+        key: str,
+        node: str,
+        epoch: int,
+        journal: str,
+        first: int,
+        messages: Sequence[tuple[int | None, bytes]],
+        *,
+        continues: bool = False,
     ) -> Claim:
         values = [
             self._seal.close(_message_place(key, journal, position), b"%s:%s" % (b"%d" % (time or 0), message))
@@ -154,7 +162,9 @@ class RedisStore:
         ]
         limit = self._options.mirror_limit
         return _claim(
-            await self._run("APPEND", key, node, epoch, journal, first, limit, self._retention, *values),
+            await self._run(
+                "APPEND", key, node, epoch, journal, first, int(continues), limit, self._retention, *values
+            ),
         )
 
     async def journal(self, key: str) -> MirroredJournal | None:

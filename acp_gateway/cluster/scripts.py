@@ -193,7 +193,7 @@ return {ARGV[1], entry[1], entry[2], entry[3]}
 APPEND: Final = (
     _COMMON
     + """
--- key, node, epoch, journal, first, limit in bytes, retention in ms, messages
+-- key, node, epoch, journal, first, continues, limit in bytes, retention in ms, messages
 local key, journal, first = ARGV[1], ARGV[4], tonumber(ARGV[5])
 local epoch, before = held(key)
 if before ~= ARGV[2] or epoch ~= tonumber(ARGV[3]) then
@@ -202,21 +202,25 @@ end
 local list, mirror = prefix .. 'journal:' .. key, prefix .. 'mirror:' .. key
 local known = redis.call('HMGET', mirror, 'journal', 'first', 'next', 'size')
 local start, next, size = tonumber(known[2]), tonumber(known[3]), tonumber(known[4])
-if known[1] ~= journal or first > next then
+-- Either of the two keys may have been evicted.
+if known[1] ~= journal or first > next or redis.call('LLEN', list) ~= next - start then
+  if ARGV[6] == '1' then
+    return {0, whole(epoch), before}
+  end
   redis.call('DEL', list, mirror)
   start, next, size = first, first, 0
 end
-for index = 8 + next - first, #ARGV do
+for index = 9 + next - first, #ARGV do
   redis.call('RPUSH', list, ARGV[index])
   next, size = next + 1, size + #ARGV[index]
 end
-while size > tonumber(ARGV[6]) do
+while size > tonumber(ARGV[7]) do
   size, start = size - #redis.call('LPOP', list), start + 1
 end
 redis.call('HSET', mirror, 'journal', journal, 'first', whole(start), 'next', whole(next), 'size', whole(size),
   'as_of', whole(math.floor(micros() / 1000)))
-redis.call('PEXPIRE', list, ARGV[7])
-redis.call('PEXPIRE', mirror, ARGV[7])
+redis.call('PEXPIRE', list, ARGV[8])
+redis.call('PEXPIRE', mirror, ARGV[8])
 return {1, whole(epoch), before}
 """
 )

@@ -143,7 +143,15 @@ class ClusterStore(Protocol):
     # Journals
 
     async def append(
-        self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
+        self,
+        key: str,
+        node: str,
+        epoch: int,
+        journal: str,
+        first: int,
+        messages: Sequence[tuple[int | None, bytes]],
+        *,
+        continues: bool = False,
     ) -> Claim:
         """Append messages to a mirrored journal, if this node holds the session in this epoch.
 
@@ -158,6 +166,8 @@ class ClusterStore(Protocol):
             first: position of the first message. Messages that are mirrored already are left out; after a gap, the
                 mirror begins anew at `first`.
             messages: each with its time, in milliseconds since 1970. An empty one stands for one that is left out.
+            continues: refuse the messages, in this node's own epoch, where the mirror would begin anew: the directory
+                has lost what was appended before.
         """
 
     async def journal(self, key: str) -> MirroredJournal | None:

@@ -172,7 +172,15 @@ class MemoryStore:
         return (await self._reach("session")).sessions.get(key)
 
     async def append(
-        self, key: str, node: str, epoch: int, journal: str, first: int, messages: Sequence[tuple[int | None, bytes]]
+        self,
+        key: str,
+        node: str,
+        epoch: int,
+        journal: str,
+        first: int,
+        messages: Sequence[tuple[int | None, bytes]],
+        *,
+        continues: bool = False,
     ) -> Claim:
         directory = await self._reach("append")
         known = directory.sessions.get(key)
@@ -182,6 +190,8 @@ class MemoryStore:
             return Claim(granted=False, epoch=known.epoch, node=known.node)
         mirror = directory.mirrors.get(key)
         if mirror is None or mirror.journal != journal or first > mirror.first + len(mirror.messages):
+            if continues:
+                return Claim(granted=False, epoch=known.epoch, node=known.node)
             mirror = directory.mirrors[key] = Mirror(journal, first)
         mirror.messages += messages[mirror.first + len(mirror.messages) - first :]
         while mirror.size > directory.journal_limit:

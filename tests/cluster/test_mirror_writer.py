@@ -209,6 +209,24 @@ async def test_everything_in_memory_is_mirrored_again_after_the_directory_was_em
     assert scene.mirrored() == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("kept", [0, 1])
+async def test_history_of_which_the_directory_has_lost_the_end_is_mirrored_again(
+    kept: int, scene: Scene, mock_clock: MockClock
+) -> None:
+    # As after a failover to a replica that lacks the last writes, or after an eviction: the era is the same.
+    session = scene.session()
+    scene.say(session, b"a", b"b")
+    await pass_time(mock_clock)
+    if kept:
+        del scene.directory.mirrors["gpu1/s"].messages[kept:]
+    else:
+        del scene.directory.mirrors["gpu1/s"]
+    scene.say(session, b"c")
+    await pass_time(mock_clock)
+    assert (scene.directory.mirrors["gpu1/s"].first, scene.mirrored()) == (0, [b"a", b"b", b"c"])
+    assert scene.refused == []
+
+
 async def test_refused_mirror_tells_that_another_node_has_the_session(scene: Scene, mock_clock: MockClock) -> None:
     session = scene.session()
     scene.say(session, b"a")

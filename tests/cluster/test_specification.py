@@ -321,6 +321,28 @@ async def test_append_after_a_gap_or_of_another_journal_begins_anew(word: str, f
     assert journal.messages == [(1, b"c")]
 
 
+@pytest.mark.parametrize(("word", "first"), [("j", 2), ("other", 1)])
+async def test_append_that_continues_a_mirror_is_refused_in_its_epoch_where_the_rest_is_lost(
+    word: str, first: int, store: ClusterStore
+) -> None:
+    epoch = (await store.claim(session())).epoch
+    await store.append("gpu1/s1", "gpu1", epoch, "j", 0, [(1, b"a")])
+    refused = await store.append("gpu1/s1", "gpu1", epoch, word, first, [(1, b"c")], continues=True)
+    assert (refused.granted, refused.epoch, refused.node) == (False, epoch, "gpu1")
+    journal = await store.journal("gpu1/s1")
+    assert journal is not None
+    assert journal.messages == [(1, b"a")]
+
+
+async def test_append_that_continues_a_mirror_is_granted_where_the_rest_is_there(store: ClusterStore) -> None:
+    epoch = (await store.claim(session())).epoch
+    await store.append("gpu1/s1", "gpu1", epoch, "j", 0, [(1, b"a")])
+    assert (await store.append("gpu1/s1", "gpu1", epoch, "j", 1, [(1, b"b")], continues=True)).granted
+    journal = await store.journal("gpu1/s1")
+    assert journal is not None
+    assert [message for _, message in journal.messages] == [b"a", b"b"]
+
+
 async def test_append_beyond_mirror_limit_removes_the_oldest(store: ClusterStore) -> None:
     epoch = (await store.claim(session())).epoch
     for number in range(5):
