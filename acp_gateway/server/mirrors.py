@@ -19,6 +19,7 @@ from acp_gateway.cluster.mirrored_history import to_journal
 from acp_gateway.cluster.store import ClusterLost, ClusterStore, MirroredJournal, owner_of_mirror
 from acp_gateway.config.nodes import SEPARATOR, split_name
 from acp_gateway.core.registry import Registry
+from acp_gateway.core.sessions import SessionScope
 from acp_gateway.core.states import SessionState
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, Grant
@@ -102,11 +103,11 @@ class Mirrors:
         found = [it for it in node.sessions if (it["sessionId"], it["agent"]) == (session_id, parts[1])]
         if len(found) != 1 or not node.has(found[0], identity):
             return None
-        registry = self._gateway.registry
-        if not node.speaks_for(identity) and identity != registry.own_identity:
-            known = (it for it in registry.by_id(session_id) if it.agent == agent)
-            if not any(it.owner == identity for it in known):
-                return None
+        registry, scope = self._gateway.registry, SessionScope(identity)
+        # Where the node has it as one identity's, the registry knows whose it is, and which is the last of that id.
+        known = node.speaks_for(identity) or registry.find(scope, agent, session_id) is not None
+        if not known and not registry.may_exist(scope, agent, session_id):
+            return None
         return f"{found[0].get('home') or node.name}{SEPARATOR}{session_id}"
 
     def _reading(self, grant: Grant) -> _Reading | None:
