@@ -130,7 +130,13 @@ class Adoption:
         except (AccessError, AgentError) as error:
             failure = str(error)
         if failure is not None:
-            await self._give_back(record, session, claim.epoch, is_new=is_new)
+            try:
+                await self._give_back(record, session, claim.epoch, is_new=is_new)
+            except ClusterLost as error:
+                raise AgentError(
+                    f"{agent} on {self._node} can't open the session, and could not give it back, adopt it again: "
+                    f"{failure} ({error})"
+                ) from None
             raise AgentError(f"{agent} on {self._node} can't open the session, it was given back: {failure}")
         if mirrored is not None and owner_of_mirror(mirrored.epoch) == record.owner:
             self._take_history(session, mirrored, in_turn=record.turn)
@@ -148,7 +154,10 @@ class Adoption:
         if record is None:
             raise UsageError(f"the directory has no session {printable(asked.session, size=200)}: use HOME/ID")
         if record.node == self._node and moved is None:
-            raise UsageError(f"the session {record.key} lives on {self._node} already")
+            if self._has(record):
+                raise UsageError(f"the session {record.key} lives on {self._node} already")
+            # It was adopted here, and not opened: the directory was lost meanwhile, or this gateway has ended.
+            record = msgspec.structs.replace(record, node=record.home)
         others = {node.name for node in await self._store.nodes()} - {self._node}
         if not asked.force and record.node in others:
             raise UsageError(
@@ -167,6 +176,11 @@ class Adoption:
                 record = self._writer.record_of(session)
                 return None if record is None else msgspec.structs.replace(record, node=session.moved)
         return None
+
+    def _has(self, record: SessionRecord) -> bool:
+        """Return whether this gateway has the session of a record."""
+        same = (it for it in self._gateway.registry.by_id(record.id) if SEPARATOR not in it.agent and it.moved is None)
+        return any(self._writer.key_of(it) == record.key and it.owner == record.owner for it in same)
 
     def _register(self, record: SessionRecord, agent: str, epoch: int) -> tuple[Session, bool]:
         """Return the session for a record, as a past one of this gateway, and whether it was not known here."""

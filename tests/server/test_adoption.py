@@ -15,10 +15,12 @@ from acp_gateway.client.dialing import dial
 from acp_gateway.cluster.mirrored_history import TURN_CANCELLED
 from acp_gateway.cluster.records import SessionRecord
 from acp_gateway.cluster.store import mirror_word
+from acp_gateway.core.sessions import Session
 from acp_gateway.errors import GatewayError, UnknownSession
 from acp_gateway.protocol.methods import ADOPT
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server import node_watcher
+from acp_gateway.server.adoption import Adoption
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.memory_store import MemoryDirectory
 from tests.doubles import Editor, encode
@@ -296,6 +298,34 @@ async def test_session_that_was_taken_away_by_force_is_given_back_to_a_node_that
         directory.empty()
         await until(lambda: key in directory.sessions)
         assert directory.sessions[key].epoch == epoch
+
+
+async def test_session_that_could_not_be_given_back_can_be_adopted_again(
+    directory: MemoryDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = SessionRecord(key="gpu1/s", node="gpu1", agent="memory", owner=default_identity(tmp_path), epoch=0)
+    await directory.store("gpu1").claim(record)
+    opened = Adoption._open
+
+    async def lose(self: Adoption, session: Session) -> str | None:
+        failure = await opened(self, session)
+        directory.lose()
+        return failure
+
+    async with serving(member_config(tmp_path, "gpu2")) as (_, url):
+        with monkeypatch.context() as patched:
+            patched.setattr(Adoption, "_open", lose)
+            with pytest.raises(GatewayError, match="can't open the session, and could not give it back") as caught:
+                await adopt(url, "gpu1/s")
+        assert "adopt it again" in str(caught.value)
+        directory.reachable = True
+        assert directory.sessions["gpu1/s"].node == "gpu2"
+        # It fails as before, and the node that has it by its name gets it back.
+        with pytest.raises(GatewayError, match="can't open the session, it was given back"):
+            await adopt(url, "gpu1/s")
+        assert directory.sessions["gpu1/s"].node == "gpu1"
+        (tmp_path / "gpu2" / "sessions" / "s.session").write_text("")
+        assert (await adopt(url, "gpu1/s"))["node"] == "gpu2"
 
 
 async def test_gateway_without_a_cluster_adopts_nothing(tmp_path: Path) -> None:
