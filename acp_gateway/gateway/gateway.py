@@ -23,7 +23,7 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import AdoptSession, Operations
+from acp_gateway.gateway.control_channel import AdoptSession, ControlConnection, Operations
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
@@ -246,7 +246,20 @@ class Gateway:
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
-        hub = None if self.find_reading_hub is None else await self.find_reading_hub(grant)
+        hub = None
+        if self.find_reading_hub is not None:
+            waiting, is_over = ControlConnection(grant.access), True
+            try:
+                # Meanwhile it counts as any other one, and ends with its credential.
+                with self.connections.watched(waiting), waiting.scope:
+                    hub = await self.find_reading_hub(grant)
+                    is_over = False
+            finally:
+                if is_over:
+                    with trio.CancelScope(shield=True):
+                        await stream.aclose(waiting.disconnect.code, waiting.disconnect.text)
+            if is_over:
+                return
         # In it nothing can be changed, so observers may open sessions there.
         role = grant.role if hub is None else Role.CONTROLLER
         hub = hub or self._find_hub(grant)
