@@ -1,4 +1,4 @@
-"""Whose mirrored histories are whose, where the node has all sessions of this gateway as those of one identity."""
+"""The owners of mirrored histories, where the node has all sessions of this gateway as those of one identity."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -47,7 +47,7 @@ def test_session_is_read_by_the_identity_that_has_opened_it_last(
 ) -> None:
     opened_by(registry, *owners)
     assert mirrors.key_of("ann", "gpu1/a", "1") == "gpu1/1"
-    # The user of the door is somebody else, as while the node is there.
+    # The user of the door is another identity, as while the node is there.
     assert [mirrors.key_of(other, "gpu1/a", "1") for other in ("bob", "user")] == [None, None]
 
 
