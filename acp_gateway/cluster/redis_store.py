@@ -2,10 +2,11 @@
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
 import msgspec
@@ -42,9 +43,49 @@ _LOST: Final = (
     anyio.BrokenResourceError,
     anyio.ClosedResourceError,
 )
-_OTHER_FORM: Final = (ValueError, TypeError)
+_OTHER_FORM: Final = (ValueError, TypeError, AttributeError, LookupError)
+"""Errors of reading an answer in another form than that of the scripts: others may write to Redis."""
+
+MESSAGES: Final = 256
+"""Messages of a journal that are opened before other tasks get their turn."""
+
+_Params = ParamSpec("_Params")
+_Answer = TypeVar("_Answer")
 
 _decode_change = msgspec.json.Decoder(tuple[str, str, str]).decode
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    """Raise `ClusterLost` for errors of Redis, of the network and of answers of another form."""
+    try:
+        yield
+    except ClusterLost:
+        raise
+    except Exception as error:
+        cause = _innermost(error)
+        if isinstance(cause, _LOST):
+            raise ClusterLost(printable(str(cause) or type(cause).__name__, size=200)) from None
+        if isinstance(cause, _OTHER_FORM):
+            raise ClusterLost("Redis has answered in another form than a script of this version") from None
+        raise
+    except BaseExceptionGroup as group:
+        # The library fails to unsubscribe over a connection that is cancelled together with it.
+        cancelled, rest = group.split(trio.Cancelled)
+        if cancelled is None or rest is None or not isinstance(_innermost(rest), _LOST):
+            raise
+        raise cancelled from None
+
+
+def _reading(operation: Callable[_Params, Awaitable[_Answer]]) -> Callable[_Params, Coroutine[Any, Any, _Answer]]:
+    """Have an operation raise `ClusterLost` for an answer of another form."""
+
+    @wraps(operation)
+    async def translated(*args: _Params.args, **kwargs: _Params.kwargs) -> _Answer:
+        with _translated():
+            return await operation(*args, **kwargs)
+
+    return translated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,9 +138,11 @@ class RedisStore:
     async def former_nodes(self) -> list[NodeRecord]:
         return await self._nodes(present=False)
 
+    @_reading
     async def era(self, proposal: str) -> str:
         return _text(await self._run("ERA", proposal))
 
+    @_reading
     async def _nodes(self, *, present: bool) -> list[NodeRecord]:
         found = await self._run("NODES", int(present), self._retention)
         records = []
@@ -112,19 +155,23 @@ class RedisStore:
 
     # Sessions
 
+    @_reading
     async def claim(self, record: SessionRecord, *, adopt: bool = False) -> Claim:
         return _claim(await self._run("CLAIM", *self._session_args(record), int(adopt), record.epoch))
 
+    @_reading
     async def write(self, record: SessionRecord) -> Claim:
         return _claim(await self._run("WRITE", *self._session_args(record), record.epoch))
 
     async def remove(self, key: str, node: str, epoch: int) -> None:
         await self._run("REMOVE", key, node, epoch)
 
+    @_reading
     async def sessions(self, node: str) -> list[SessionRecord]:
         found = [self._session(entry) for entry in await self._run("SESSIONS", node, MAX_LISTED)]
         return [record for record in reversed(found) if record is not None]
 
+    @_reading
     async def session(self, key: str) -> SessionRecord | None:
         return self._session(await self._run("SESSION", key))
 
@@ -137,14 +184,20 @@ class RedisStore:
         if not entry:
             return None
         key, epoch, node, sealed = entry
+        if epoch is None or node is None:
+            return None
         value = self._seal.open(f"session:{_text(key)}", sealed)
         record = None if value is None else decode_session(value)
         if record is None or (record.key, record.node) != (_text(key), _text(node)):
             return None
-        return msgspec.structs.replace(record, epoch=int(epoch))
+        try:
+            return msgspec.structs.replace(record, epoch=int(epoch))
+        except _OTHER_FORM:
+            return None
 
     # Journals
 
+    @_reading
     async def append(
         self,
         key: str,
@@ -167,6 +220,7 @@ class RedisStore:
             ),
         )
 
+    @_reading
     async def journal(self, key: str) -> MirroredJournal | None:
         found = await self._run("JOURNAL", key)
         if not found:
@@ -175,6 +229,8 @@ class RedisStore:
         messages: list[tuple[int | None, bytes]] = []
         complete = first == 0
         for position, sealed in enumerate(found[3], first):
+            if not position % MESSAGES:
+                await trio.lowlevel.checkpoint()
             value = self._seal.open(_message_place(key, word, position), sealed)
             if value is None:
                 # Not by a node of the cluster: what follows it is the end of a history.
@@ -191,6 +247,7 @@ class RedisStore:
 
     # Tokens
 
+    @_reading
     async def tokens(self) -> SharedTokens:
         number, found, revocations = await self._run("TOKENS")
         entries = {}
@@ -291,28 +348,6 @@ class RedisStore:
         if scope.cancel_called:
             self._redis.connection_pool.disconnect()
             raise ClusterLost(f"no answer within {self._options.timeout:g} s (cluster.timeout)")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    """Raise `ClusterLost` for errors of Redis, of the network and of answers of another form."""
-    try:
-        yield
-    except ClusterLost:
-        raise
-    except Exception as error:
-        cause = _innermost(error)
-        if isinstance(cause, _LOST):
-            raise ClusterLost(printable(str(cause) or type(cause).__name__, size=200)) from None
-        if isinstance(cause, _OTHER_FORM):
-            raise ClusterLost("Redis has answered in another form than a script of this version") from None
-        raise
-    except BaseExceptionGroup as group:
-        # The library fails to unsubscribe over a connection that is cancelled together with it.
-        cancelled, rest = group.split(trio.Cancelled)
-        if cancelled is None or rest is None or not isinstance(_innermost(rest), _LOST):
-            raise
-        raise cancelled from None
 
 
 @asynccontextmanager
