@@ -134,7 +134,7 @@ def parse(text: bytes) -> Message:
         envelope = decode_envelope(text) if is_shallow(text) else _deep_down(decode_envelope, text)
     except (msgspec.DecodeError, RecursionError):
         return classify(text, _look_again(text))
-    if len(text) > spans.MEMBERS and text.count(b":") > spans.MEMBERS:
+    if len(text) > spans.MEMBERS and spans.count(text, b":") > spans.MEMBERS:
         # The members at the top level are known ones, but each may be repeated any number of times.
         _count_members(text)
     return classify(text, envelope)
@@ -150,7 +150,7 @@ def _count_members(text: bytes) -> None:
 
 def is_shallow(text: bytes) -> bool:
     """Return True if a text can't be nested deeply; False says nothing."""
-    return len(text) < 2 * FEW_BRACKETS or text.count(b"[") + text.count(b"{") <= FEW_BRACKETS
+    return len(text) < 2 * FEW_BRACKETS or spans.count(text, b"[") + spans.count(text, b"{") <= FEW_BRACKETS
 
 
 def are_shallow(texts: Sequence[bytes]) -> bool:

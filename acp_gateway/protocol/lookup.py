@@ -102,7 +102,7 @@ def _decoded_members(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec
     That is where there may be more than `spans.MEMBERS`, or is a lone surrogate.
     """
     try:
-        if len(value) <= spans.MEMBERS or bytes(value).count(b":") <= spans.MEMBERS:
+        if len(value) <= spans.MEMBERS or spans.count(bytes(value), b":") <= spans.MEMBERS:
             return _decode_members(value)
     except msgspec.ValidationError:
         return {}
@@ -119,7 +119,7 @@ def _members_in(text: bytes) -> dict[str, bytes]:
 def elements_of(array: bytes, most: int = spans.ELEMENTS) -> list[bytes]:
     """Return the elements of an array, as JSON texts. Raises `TooMany` where there are more than `most`."""
     try:
-        if array.count(b",") < most:
+        if spans.count(array, b",") < most:
             return list(map(bytes, _decode_elements(array)))
     except (msgspec.DecodeError, RecursionError):
         pass  # A lone surrogate somewhere.
@@ -160,7 +160,7 @@ def text_param(message: Message, name: str, *path: str) -> str | None:
 def has_readable_result(response: Message) -> bool:
     """Return True if the result of a response has no more members than are looked into."""
     text = response.text
-    if len(text) <= spans.MEMBERS or text.count(b":") <= spans.MEMBERS:
+    if len(text) <= spans.MEMBERS or spans.count(text, b":") <= spans.MEMBERS:
         return True
     at = spans.find(text, "result")
     try:

@@ -27,6 +27,9 @@ MEMBERS: Final = 512
 ELEMENTS: Final = 1000
 """Default for the maximum elements of an array that is walked through."""
 
+_SELDOM: Final = 2048
+"""Bytes of a text for each call of `bytes.find` that is tried before `bytes.count`, which takes longer for as many."""
+
 _SMALL: Final = 16 * 1024
 """Maximum bytes of a value that `json` reads: the objects it makes take many times as many."""
 
@@ -75,6 +78,16 @@ def structure(text: bytes) -> bytes:
         # Escaped backslashes are replaced first; then each backslash begins an escape.
         return text.replace(b"\\\\", b"__").replace(b"\\ud", b"\\u0").replace(b"\\uD", b"\\u0")
     return text
+
+
+def count(text: bytes, character: bytes) -> int:
+    """Return how often a character occurs, as `bytes.count`: in a thirtieth of its time where that is seldom."""
+    tries, at = len(text) // _SELDOM, -1
+    for found in range(tries):
+        at = text.find(character, at + 1)
+        if at < 0:
+            return found
+    return tries + text.count(character, at + 1)
 
 
 def skip_space(text: bytes, at: int) -> int:

@@ -109,7 +109,7 @@ def repeated_member(text: bytes) -> str | None:
 
 def _is_simple(text: bytes) -> bool:
     """Return True if a text can't be nested deeply, nor have many members for its size."""
-    few = len(text) <= _FEW_COLONS or text.count(b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
+    few = len(text) <= _FEW_COLONS or spans.count(text, b":") <= _FEW_COLONS + len(text) // _COLON_EVERY
     return few and is_shallow(text)
 
 

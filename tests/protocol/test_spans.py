@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.protocol.spans import (
     MalformedJson,
     Member,
+    count,
     elements,
     find,
     members,
@@ -141,6 +142,12 @@ def test_broken_text_raises_nothing_but_malformed_json(text: bytes, start: int) 
     walk(lambda: repeated_member(text))
     walk(lambda: string_value(text))
     assert skip_space(text, start) >= min(start, len(text))
+
+
+@given(st.integers(0, 40), st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 3000))
+def test_a_character_is_counted_in_long_texts_as_in_short_ones(dense: int, gaps: list[int], rest: int) -> None:
+    text = b":" * dense + b"".join(b"x" * gap + b":" for gap in gaps) + b"x" * rest
+    assert count(text, b":") == dense + len(gaps)
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"a":1', b'{"a":1 "b":2}', b'{"a":1]', b"[1]", b"1", b"", b'{"a":1,}'])
