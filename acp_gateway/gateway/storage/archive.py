@@ -176,7 +176,10 @@ class StoredArchive:
         return session is not None and bool(session.journal.epoch)
 
     def snapshot(self, key: int) -> tuple[StoredJournal, int]:
-        """Return a copy of that journal as it is now, and the bytes of its messages."""
+        """Return a copy of that journal as it is now, which is to be written, and the bytes of its messages."""
+        if self._deferral is not None:
+            # The copy has these messages too.
+            self._deferral.discard(key)
         return _snapshot(self._sessions[key].journal)
 
 

@@ -494,6 +494,26 @@ async def test_another_history_takes_the_place_of_one_whose_writing_is_deferred(
         assert (await two.journal(two.restored[0])).replay() == [b"new"]
 
 
+async def test_what_was_written_from_memory_is_not_appended_once_more(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session, other = one.begin(agent="node/agent"), one.begin("other")
+        key = one.archive._keys[session][0]
+        session.write(b"one")
+        one.storage.renew(key)
+        # Between the decision to write the history from memory and the write.
+        session.write(b"two")
+        # Reading another history waits for the write.
+        other.write(b"three")
+        await one.journal(other)
+        assert not waits(one, session)
+        session.write(b"four")
+        held = session.journal.position
+        one.end(session)
+    async with life(tmp_path) as two:
+        kept = await two.journal(two.restored[0])
+    assert (kept.replay(), kept.position) == ([b"one", b"two", b"four"], held)
+
+
 async def test_a_removed_session_whose_history_was_deferred_is_not_written(tmp_path: Path) -> None:
     async with life(tmp_path) as one:
         session = one.begin(agent="node/agent")
@@ -507,7 +527,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("write"), st.sampled_from([b"mode", b"plan"]), st.sampled_from(["mode", "plan"])),
         st.tuples(st.just("extend"), st.lists(st.binary(min_size=1, max_size=40), min_size=1, max_size=9)),
-        st.tuples(st.sampled_from(["end_turn", "pass time", "shrink", "read"])),
+        st.tuples(st.sampled_from(["end_turn", "pass time", "shrink", "read", "let the queue be written"])),
     ),
     max_size=20,
 )
@@ -520,7 +540,7 @@ def test_whatever_is_deferred_the_next_process_has_the_same_history(steps: list[
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(deferral, "MUCH", much)
             async with life(Path(folder)) as one:
-                session = one.begin(agent="node/agent")
+                session, other = one.begin(agent="node/agent"), one.begin("other")
                 for name, *args in steps:
                     if name == "pass time":
                         for key in list(one.deferral._grown):
@@ -529,6 +549,10 @@ def test_whatever_is_deferred_the_next_process_has_the_same_history(steps: list[
                         session.journal.shrink(LIMIT // 2)
                     elif name == "read":
                         await one.journal(session)
+                    elif name == "let the queue be written":
+                        # Reading waits for that, with the deferred history as it is.
+                        other.write(b"more")
+                        await one.journal(other)
                     else:
                         getattr(session, name)(*args)
                 epoch, position = session.journal.epoch, session.journal.position
