@@ -191,7 +191,8 @@ def _read_value(option: Option, text: str) -> str | Path | float | bool | None:
     except ValueError:
         return None
     fits = number > option.least or (number == option.least and not option.open)
-    return number if fits and math.isfinite(number) else None
+    # Not `isfinite`, which raises for large integers.
+    return number if fits and number != math.inf else None
 
 
 def _is_usable(path: str, *, folder: bool) -> bool:

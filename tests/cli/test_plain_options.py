@@ -93,8 +93,19 @@ def test_on_windows_every_line_is_left_to_click_which_expands_file_names(monkeyp
     assert read("box") is None
 
 
+def test_an_integer_may_have_more_digits_than_a_number() -> None:
+    words = ["box", "--max-message-size", "9" * 400]
+    assert read(*words) == read_with_click(words)
+
+
 TEXTS = (
-    st.sampled_from(["", "box", "20", "0", "1e3", "-1", "1_0", " 30", "nan", "x=y", "=", "/", "/absent"]) | st.text()
+    st.sampled_from(
+        [
+            *("", "box", "20", "0", "1e3", "-1", "1_0", " 30", "nan", "inf", "1e400", "9" * 400, "9" * 5000),
+            *("x=y", "=", "/", "/absent", ".", "..", "~", "\udcff"),
+        ]
+    )
+    | st.text()
 )
 NAMES = st.sampled_from([option.name for option in CONNECT] + ["--help", "--", "-", "--no"])
 WORDS = st.one_of(NAMES, TEXTS, st.builds("{}={}".format, NAMES, TEXTS)).filter(lambda word: "\0" not in word)
