@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
-import trio
-
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
 from acp_gateway.gateway.storage.database import Connect, Database
+from acp_gateway.gateway.storage.worker_thread import WorkerThread
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 
 _log = logging.getLogger(__name__)
@@ -48,8 +47,8 @@ class Writer:
         self._connect_to = connect
         self.database: Database | None = None
         """The open file; None before `open`, and between a failure and the next attempt."""
-        self.limiter = trio.CapacityLimiter(1)
-        """Admits one thread at a time to the file."""
+        self.thread = WorkerThread("storage")
+        """Reads and writes the file."""
         # True if the file was found to be corrupt and is not put aside yet.
         self._corrupt = False
         # Texts by the kind of problem.
@@ -106,13 +105,14 @@ class Writer:
             await self.close()
 
     async def close(self) -> None:
-        """Close the file, if it is open. Errors are logged."""
+        """Close the file, if it is open, and end the thread. Errors are logged."""
         file, self.database = self.database, None
         if file is not None:
             try:
                 await self.call(file.close)
             except Exception:  # Whatever it is: this is where failures end.
                 _log.exception("%s can't be closed", self._path)
+        self.thread.end()
 
     def _connect(self) -> Database:
         """Open the file. Blocks; raises any of `_FAILURES`."""
@@ -155,12 +155,8 @@ class Writer:
             _log.info("%s: the waiting changes are written", self._path)
 
     async def call(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
-        """Call a function in the worker thread, and return its result.
-
-        Cancelling abandons the thread, which happens only if the disk hangs at the end; the limiter then still keeps
-        other threads out.
-        """
-        return await trio.to_thread.run_sync(function, *args, limiter=self.limiter, abandon_on_cancel=True)
+        """Call a function in the worker thread, and return its result; abandon it when cancelled."""
+        return await self.thread.call(function, *args)
 
 
 def write(file: Database, batch: WriteBatch) -> set[int]:

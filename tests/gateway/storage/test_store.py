@@ -380,7 +380,7 @@ async def test_changes_are_committed_without_a_read(storage: Storage, path: Path
         disk.committed.clear()
         keep(storage, 1)
         await trio.to_thread.run_sync(disk.committed.wait, TIMEOUT)
-        async with storage._writer.limiter:  # It has done with it.
+        async with storage._writer.thread.limiter:  # It has done with it.
             assert set(sessions_in(path)) == {1}
 
 
@@ -1173,9 +1173,11 @@ async def test_who_asks_gets_nothing_of_a_history_that_goes_on_in_memory(
 async def test_who_asks_gets_what_replaced_a_history_that_does_not_fit_together(
     storage: Storage, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    token = trio.lowlevel.current_trio_token()
+
     def read(self: HistoryTables, key: int) -> StoredJournal | None:
         monkeypatch.undo()
-        trio.from_thread.run_sync(replace, storage, key, journal(b"new", epoch="e2"))
+        trio.from_thread.run_sync(replace, storage, key, journal(b"new", epoch="e2"), trio_token=token)
         return None
 
     async with running(storage):
@@ -1191,10 +1193,11 @@ async def test_who_asks_for_a_history_that_is_never_at_rest_is_not_kept_waiting(
 ) -> None:
     read_journal = HistoryTables.read
     readings: list[int] = []
+    token = trio.lowlevel.current_trio_token()
 
     def read(self: HistoryTables, key: int) -> StoredJournal | None:
         readings.append(key)
-        trio.from_thread.run_sync(storage.append, key, b"more")
+        trio.from_thread.run_sync(storage.append, key, b"more", trio_token=token)
         return read_journal(self, key)
 
     monkeypatch.setattr(HistoryTables, "read", read)
@@ -2228,7 +2231,7 @@ async def test_a_disk_that_hangs_delays_the_end_for_a_bounded_time(
     assert read == [None]
     assert "not all could be written" in caplog.text
     disk.flowing.set()
-    async with storage._writer.limiter:  # The thread has ended.
+    async with storage._writer.thread.limiter:  # The thread has ended.
         disk.opened[-1].close()
 
 

@@ -1,0 +1,123 @@
+"""A thread of its own for blocking work: results, errors, cancelling, its priority and its end."""
+
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+from acp_gateway.gateway.storage.worker_thread import NICE, WorkerThread
+
+TIMEOUT = 30.0
+
+
+@pytest.fixture
+async def thread() -> AsyncIterator[WorkerThread]:
+    thread = WorkerThread("of a test")
+    yield thread
+    thread.end()
+
+
+async def test_a_call_returns_what_the_function_returns_or_raises(thread: WorkerThread) -> None:
+    assert await thread.call(max, 3, 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        await thread.call(divmod, 1, 0)
+    assert await thread.call(threading.current_thread) is not threading.main_thread()
+
+
+async def test_all_calls_run_in_the_same_thread_one_after_the_other(thread: WorkerThread) -> None:
+    began: list[tuple[int, int]] = []
+
+    def note(number: int) -> None:
+        began.append((number, threading.get_ident()))
+
+    async with trio.open_nursery() as nursery:
+        for number in range(20):
+            nursery.start_soon(thread.call, note, number)
+    assert sorted(number for number, _ in began) == list(range(20))
+    assert len({ident for _, ident in began}) == 1
+
+
+async def test_a_cancelled_call_is_abandoned_and_keeps_others_out_until_it_returns(thread: WorkerThread) -> None:
+    began, go_on = trio.Event(), threading.Event()
+    token = trio.lowlevel.current_trio_token()
+    done: list[str] = []
+
+    def hang() -> None:
+        token.run_sync_soon(began.set)
+        go_on.wait(TIMEOUT)
+        done.append("abandoned")
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(thread.call, hang)
+        await began.wait()
+        nursery.cancel_scope.cancel()
+    assert thread.limiter.borrowed_tokens == 1
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(thread.call, done.append, "next")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not done
+        go_on.set()
+    assert done == ["abandoned", "next"]
+
+
+async def test_a_cancelled_wait_for_an_earlier_call_begins_nothing(thread: WorkerThread) -> None:
+    done: list[str] = []
+    async with thread.limiter, trio.open_nursery() as nursery:
+        nursery.start_soon(thread.call, done.append, "never")
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    await thread.call(done.append, "next")
+    assert done == ["next"]
+
+
+def test_a_result_that_comes_after_the_end_of_trio_is_dropped() -> None:
+    thread = WorkerThread("of a test")
+    go_on, done = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        go_on.wait(TIMEOUT)
+
+    async def abandon() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(thread.call, hang)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.cancel_scope.cancel()
+
+    async def next_call() -> None:
+        thread.limiter = trio.CapacityLimiter(1)
+        await thread.call(done.set)
+
+    trio.run(abandon)
+    go_on.set()
+    trio.run(next_call)
+    assert done.is_set()
+    thread.end()
+
+
+async def test_a_thread_that_has_ended_begins_again(thread: WorkerThread) -> None:
+    first = await thread.call(threading.current_thread)
+    thread.end()
+    await trio.to_thread.run_sync(first.join, TIMEOUT)
+    assert not first.is_alive()
+    assert await thread.call(threading.current_thread) is not first
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has the priority of its process")
+async def test_the_kernel_prefers_other_threads(thread: WorkerThread) -> None:
+    def niceness() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert await thread.call(niceness) == min(niceness() + NICE, 19)
+
+
+async def test_a_priority_that_cannot_be_changed_stops_nothing(
+    thread: WorkerThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_increment: int) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "nice", refuse)
+    assert await thread.call(max, 3, 7) == 7
