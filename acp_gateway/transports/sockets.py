@@ -1,14 +1,16 @@
 """TCP, unix and TLS sockets as streams of bytes, driven directly.
 
 Each operation is tried first and waits only if the kernel says so: a non-blocking call costs far less than a wake-up.
-TLS is `ssl.SSLSocket` on the same descriptor, for the same reason. Works wherever Trio does, Windows included.
+Reads that mostly find nothing wait first (`MAX_FRUITLESS`). TLS is `ssl.SSLSocket` on the same descriptor, for the same
+reason. Works wherever Trio does, Windows included.
 """
 
 import os
 import re
 import socket
 import ssl
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
 
 import trio
 
@@ -51,6 +53,8 @@ _NO_TLS: Final = frozenset(
     {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "UNEXPECTED_MESSAGE", "HTTP_REQUEST"}
 )
 """OpenSSL's reasons for an answer that is not TLS: the banner of sshd, an error of a web server."""
+
+_Wait: TypeAlias = Callable[[socket.socket], Awaitable[None]]
 
 _GREETING_TIMEOUT: Final = 1.0
 """Seconds to wait for the greeting of a server that does not speak TLS: sshd and mail servers say theirs at once."""
@@ -104,7 +108,7 @@ class SocketBytes(ByteStream):
                 raise trio.ClosedResourceError
             if self._eof_sent and self._tls:
                 return b""
-            wait = trio.lowlevel.wait_readable
+            wait: _Wait = trio.lowlevel.wait_readable
             # OpenSSL may hold bytes that no wait is told of.
             if waited or self._tls or self._fruitless % PROBE_EVERY < MAX_FRUITLESS:
                 try:
@@ -118,16 +122,24 @@ class SocketBytes(ByteStream):
                     return data
                 except BlockingIOError:
                     pass
-                except ssl.SSLWantReadError:
-                    pass
-                except ssl.SSLWantWriteError:
-                    wait = trio.lowlevel.wait_writable
                 except OSError as error:
-                    raise self._broken(error) from error
+                    wait = self._wait_after(error)
             # Not in the except clause, where the exception would be kept during the wait, with its traceback.
             await wait(self._sock)
             self._turn = 0
             waited = True
+
+    def _wait_after(self, error: OSError) -> _Wait:
+        """Return the wait after which a call can be repeated that OpenSSL has refused for now.
+
+        Raises the loss of the connection for any other error.
+        """
+        # A plain socket does without `ssl`, which may not be imported yet.
+        if self._tls and isinstance(error, ssl.SSLWantReadError):
+            return trio.lowlevel.wait_readable
+        if self._tls and isinstance(error, ssl.SSLWantWriteError):
+            return trio.lowlevel.wait_writable
+        raise self._broken(error) from error
 
     def _read_on(self, record: bytes) -> bytes:
         """Return a full TLS record and the records that have come after it."""
@@ -147,23 +159,20 @@ class SocketBytes(ByteStream):
             return self._send(data, WRITE_SIZE)
         except BlockingIOError:
             return 0
-        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
-            return 0
         except OSError as error:
-            raise self._broken(error) from error
+            self._wait_after(error)
+            return 0
 
     async def send_some(self, data: memoryview) -> int:
         while True:
+            wait: _Wait = trio.lowlevel.wait_writable
             try:
                 return self._send(data, TLS_BURST if self._tls else WRITE_SIZE)
             except BlockingIOError:
-                await trio.lowlevel.wait_writable(self._sock)
-            except ssl.SSLWantWriteError:
-                await trio.lowlevel.wait_writable(self._sock)
-            except ssl.SSLWantReadError:
-                await trio.lowlevel.wait_readable(self._sock)
+                pass
             except OSError as error:
-                raise self._broken(error) from error
+                wait = self._wait_after(error)
+            await wait(self._sock)
 
     def _send(self, data: memoryview, most: int) -> int:
         """Write from the first `most` bytes without waiting; return their number, 1 or more. Raises as sockets."""
@@ -399,11 +408,11 @@ _CONNECTION_ERRORS: dict[type[OSError], str] = {
 
 def describe(error: OSError) -> str:
     """Return the system's text for an error, without its number and without Python's names."""
+    if type(error) in _CONNECTION_ERRORS:
+        return _CONNECTION_ERRORS[type(error)]
     if isinstance(error, ssl.SSLError):
         # Only errors of OpenSSL have a reason.
         return (getattr(error, "reason", None) or error.strerror or str(error)).replace("_", " ").lower()
-    if type(error) in _CONNECTION_ERRORS:
-        return _CONNECTION_ERRORS[type(error)]
     if error.errno is not None and not isinstance(error, socket.gaierror):
         return os.strerror(error.errno).lower()
     if isinstance(error.__cause__, ExceptionGroup) and isinstance(error.__cause__.exceptions[0], OSError):

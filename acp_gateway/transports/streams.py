@@ -27,12 +27,15 @@ READ_COST: Final = TURN // 16
 """Bytes that may be read without a wait before other tasks get their turn, and bytes that each read counts for besides
 its data: one busy peer must not starve the rest, and handling that many takes a third of a millisecond."""
 
-
 MAX_FRUITLESS: Final = 2
+"""Reads in a row that had to wait, for little, after which a stream waits before it reads: a peer that writes little
+now and then has nothing more behind what was just read. One that streams has."""
+
 PROBE_EVERY: Final = 16
+"""Reads of which `MAX_FRUITLESS` are tried before they wait, whatever the earlier ones have found."""
+
 LITTLE: Final = 4096
-"""Waits in a row for less than `LITTLE` bytes, after which a stream waits before it reads; each 16th time it reads
-first again. A peer that writes little now and then has nothing more behind what was just read, one that streams has."""
+"""Bytes below which a read has found little."""
 
 
 class CloseReason(enum.Enum):

@@ -21,6 +21,7 @@ from cryptography import x509
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context, server_context
+from acp_gateway.transports import sockets
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     MAX_DISCARDED,
@@ -477,6 +478,28 @@ async def tcp_pair() -> AsyncIterator[tuple[SocketBytes, SocketBytes]]:
         yield here, there
     finally:
         await close_at_once(here, there)
+
+
+class Absent:
+    """A module that can't be imported."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise ModuleNotFoundError(name)
+
+
+async def test_a_plain_connection_waits_and_is_lost_without_ssl(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "ssl", Absent())
+    async with tcp_pair() as (here, there):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(here.receive_some)
+            await trio.testing.wait_all_tasks_blocked()
+            there.send_nowait(memoryview(b"x"))
+        there._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await there.aclose()
+        with pytest.raises(trio.BrokenResourceError, match="connection reset by peer"):
+            await here.receive_some()
+        with pytest.raises(trio.BrokenResourceError, match="broken pipe"):
+            here.send_nowait(memoryview(b"x"))
 
 
 async def test_a_reset_connection_is_lost() -> None:
