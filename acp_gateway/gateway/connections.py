@@ -183,7 +183,7 @@ class Connections:
                 self._buckets = {key: bucket for key, bucket in self._buckets.items() if self._is_shared(*key)}
             burst = self._rates.burst
             together = self._buckets[account] = TokenBucket(1.0, burst, trio.current_time())
-        return RateLimiter(self._rates, together, self._sharing, parts, trio.lowlevel.current_clock().current_time)
+        return RateLimiter(self._rates, together, self._sharing, parts, trio.current_time)
 
     def _is_shared(self, identity: str, guest: bool) -> bool:  # noqa: FBT001
         return any(_Sharing(identity, guest, observer) in self._sharing for observer in (False, True))

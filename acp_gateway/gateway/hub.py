@@ -116,10 +116,8 @@ class Hub:
             gate=services.gate,
             clock=clock,
         )
-        # `trio.current_time`, found once: it is needed for each batch.
-        self._clock = trio.lowlevel.current_clock().current_time
         # The time of the last message.
-        self._last_activity = self._clock()
+        self._last_activity = trio.current_time()
         # The number of log messages of the multiplexer so far.
         self._logged = 0
         # True while the agent runs as an earlier configuration had it.
@@ -292,7 +290,7 @@ class Hub:
 
     def note_time(self) -> None:
         """Record activity, and tell the multiplexer the time."""
-        self._last_activity = now = self._clock()
+        self._last_activity = now = trio.current_time()
         self.tell_time(now)
 
     def tell_time(self, now: float) -> None:

@@ -261,7 +261,6 @@ class FramedStream(MaintainedStream):
 
     __slots__ = (
         "_abandoned",
-        "_clock",
         "_closed",
         "_closes",
         "_closing",
@@ -277,8 +276,6 @@ class FramedStream(MaintainedStream):
         super().__init__()
         self.bytes = stream
         self._writer = ByteWriter(stream, stall_timeout=stall_timeout)
-        # `trio.current_time`, found once: it is needed for each read.
-        self._clock = trio.lowlevel.current_clock().current_time
         # Spawns the task that writes what can't be written at once; None: `drain` writes it.
         self._spawner: TaskSpawner | None = None
         # Number of the read in which a task waits, from 1; 0 if no task reads.
@@ -302,7 +299,7 @@ class FramedStream(MaintainedStream):
         self._reading = self._reads
         try:
             data = await self.bytes.receive_some()
-            self.last_received_at = self._clock()
+            self.last_received_at = trio.current_time()
             self.meter.size += len(data)
             if self._abandoned:
                 raise trio.ClosedResourceError
