@@ -24,9 +24,25 @@ def main() -> None:
     try:
         relay_editor(line.target, line.given, **line.values)
     except BaseException as error:
-        from acp_gateway.cli.main import end_with
+        _end_with(error)
 
-        end_with(error)
+
+def _end_with(error: BaseException) -> None:
+    """End the program as a command does that raises this error."""
+    try:
+        from acp_gateway.cli.main import end_with
+    except Exception:
+        # An editor runs `connect` for days. If another version was installed meanwhile, its modules need not fit those
+        # in memory.
+        from acp_gateway.cli.editor_relay import print_error
+        from acp_gateway.errors import GatewayError
+        from acp_gateway.printable import printable
+
+        if not isinstance(error, GatewayError):
+            raise error from None
+        print_error(f"acp-gateway: {printable(str(error), 4000)}")
+        sys.exit(error.exit_code)
+    end_with(error)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,28 @@ def test_an_error_of_a_plain_connect_is_told_as_that_of_any_command(
     assert capfd.readouterr().err.strip() == line
 
 
+def test_an_error_is_told_after_another_version_was_installed(
+    run: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise Unauthorized("no token\x1b[2J")
+
+    monkeypatch.setattr(editor_relay, "relay_editor", fail)
+    monkeypatch.setitem(sys.modules, "acp_gateway.cli.main", None)
+    assert run("connect", "box") == Unauthorized.exit_code
+    assert capsys.readouterr().err == "acp-gateway: no token\\x1b[2J\n"
+
+
+def test_an_interrupt_is_one_after_another_version_was_installed(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(editor_relay, "relay_editor", fail)
+    monkeypatch.setitem(sys.modules, "acp_gateway.cli.main", None)
+    with pytest.raises(KeyboardInterrupt):
+        run("connect", "box")
+
+
 def test_a_bug_is_no_error_of_the_gateway(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError

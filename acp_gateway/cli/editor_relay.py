@@ -1,4 +1,4 @@
-"""The work of `connect` when an editor runs it. It imports its dependencies when it runs, and click only to print."""
+"""The work of `connect` when an editor runs it. It imports its dependencies when it runs, and never click."""
 
 import sys
 from functools import partial
@@ -81,7 +81,7 @@ def relay_editor(
     tell = ignore
     status = None if status_file is None else _open_status(status_file, target)
     if sys.stdin is not None and sys.stdin.isatty():
-        _print_error(
+        print_error(
             "Editors run this: it speaks JSON-RPC on stdin and stdout. Ctrl-D ends it; for an editor's settings: "
             f"acp-gateway connect {printable(target)} --print-config {'|'.join(EDITORS)}"
         )
@@ -126,11 +126,11 @@ def _open_status(path: Path, target: str) -> "StatusFile":
     return StatusFile(path, target)
 
 
-def _print_error(text: str) -> None:
-    """Print a line on stderr."""
-    from click import echo
-
-    echo(text, err=True)
+def print_error(line: str) -> None:
+    """Print a line on stderr, if there is one. click, which prints for commands, takes long to import."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def _tell_terminal(target: str, event: "LinkEvent") -> None:
@@ -144,7 +144,7 @@ def _tell_terminal(target: str, event: "LinkEvent") -> None:
             f"Connected to {event.address} in {event.seconds:.1f} s: a gateway, and it accepts you. For the agent too: "
             f"acp-gateway ping {target}"
         )
-    _print_error(printable(line, 1000))
+    print_error(printable(line, 1000))
 
 
 def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -152,4 +152,4 @@ def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: T
     import logging
 
     logging.getLogger(__name__).critical("a bug", exc_info=(kind, error, trace))
-    _print_error(f"acp-gateway: a bug: {kind.__name__}: {printable(str(error))}; --log-file shows where")
+    print_error(f"acp-gateway: a bug: {kind.__name__}: {printable(str(error))}; --log-file shows where")

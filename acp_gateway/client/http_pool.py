@@ -16,8 +16,8 @@ from acp_gateway.client.cookies import CookieJar, Origin
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
+from acp_gateway.security.token_format import without_token
 from acp_gateway.transports.http_client import Head, HttpClientConnection
-from acp_gateway.transports.http_head import without_token
 from acp_gateway.transports.streams import ByteStream
 
 IDLE_MAX: Final = 1.0

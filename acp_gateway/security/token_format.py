@@ -157,6 +157,12 @@ def _shown_of_credentials(path: Path) -> int:
     return 0o040 if credentials and path.is_relative_to(credentials) else 0
 
 
+def without_token(text: str, headers: Mapping[str, str]) -> str:
+    """Return a text of a server without the token in the headers of the request: some servers repeat it in errors."""
+    _, _, token = headers.get("Authorization", "").partition(" ")
+    return text.replace(token, "…") if token else text
+
+
 def _is_whole(text: str) -> bool:
     shape = _SHAPE.fullmatch(text)
     return shape is not None and shape[3] == _checksum(shape[1], shape[2])

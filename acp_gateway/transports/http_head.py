@@ -6,7 +6,6 @@ request ends.
 """
 
 import re
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -102,9 +101,3 @@ def split_target(target: str, headers: Headers) -> tuple[str, str]:
         target = f"{parts.path or '/'}{'?' if parts.query else ''}{parts.query}"
     path, _, query = target.partition("?")
     return path, query
-
-
-def without_token(text: str, headers: Mapping[str, str]) -> str:
-    """Return a text of a server without the token in the headers of the request: some servers repeat it in errors."""
-    _, _, token = headers.get("Authorization", "").partition(" ")
-    return text.replace(token, "…") if token else text

@@ -11,6 +11,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
+from acp_gateway.security.token_format import without_token
 from acp_gateway.transports.joined_texts import JOINED
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket import (
@@ -96,7 +97,5 @@ async def connect_websocket(
 
 def _first_line(response: Response, headers: Mapping[str, str]) -> str:
     """Return the first line of a refusal's body, without control characters and the token of the request."""
-    from acp_gateway.transports.http_head import without_token
-
     lines = without_token(bytes(response.body).decode(errors="replace"), headers).strip().splitlines()
     return printable(lines[0] if lines else response.reason_phrase, size=200)

@@ -270,3 +270,16 @@ def test_a_code_begins_with_acpgwp_and_a_scanner_finds_it() -> None:
     secrets = [tokens.mint("code"), tokens.mint("browser")]
     assert [secret[:7] for secret in secrets] == ["acpgwp_", "acpgwb_"]
     assert re.findall(pattern, " ".join(secrets)) == secrets
+
+
+@pytest.mark.parametrize(
+    ("headers", "told"),
+    [
+        ({"Authorization": "Bearer abc"}, "bad …, …"),
+        ({"Authorization": "Bearer "}, "bad abc, abc"),
+        ({"Authorization": "abc"}, "bad abc, abc"),
+        ({}, "bad abc, abc"),
+    ],
+)
+def test_a_token_that_a_server_repeats_is_left_out(headers: dict[str, str], told: str) -> None:
+    assert tokens.without_token("bad abc, abc", headers) == told

@@ -11,7 +11,6 @@ from acp_gateway.transports.http_head import (
     body_size,
     check_head,
     split_target,
-    without_token,
 )
 
 LINE = b"POST /a HTTP/1.1\r\n"
@@ -101,16 +100,3 @@ def test_a_target_is_a_path_or_a_url_of_the_host() -> None:
     for target in ("http://other/a", "a", "*", "http://[", "ftp://h/a"):
         with pytest.raises(HttpError):
             split_target(target, headers)
-
-
-@pytest.mark.parametrize(
-    ("headers", "told"),
-    [
-        ({"Authorization": "Bearer abc"}, "bad …, …"),
-        ({"Authorization": "Bearer "}, "bad abc, abc"),
-        ({"Authorization": "abc"}, "bad abc, abc"),
-        ({}, "bad abc, abc"),
-    ],
-)
-def test_a_token_that_a_server_repeats_is_left_out(headers: dict[str, str], told: str) -> None:
-    assert without_token("bad abc, abc", headers) == told
