@@ -94,12 +94,12 @@ class CachedEncoder:
 
     def __call__(self, messages: Sequence[bytes]) -> bytes:
         """Return the messages, encoded."""
-        if len(messages) == 1:
-            # Encoding it again is as fast.
-            return self._encode(messages)
-        # The comparison is fast: mostly it is the same object, or it holds the same objects, or the first one differs.
+        # Comparing is fast: mostly it is the same object, or it holds the same objects, or the first one differs.
         if messages is self._messages or messages == self._messages:
             return self._encoded
+        if len(messages) == 1 and not isinstance(messages, tuple):
+            # It is for one peer alone.
+            return self._encode(messages)
         encoded = self._encode(messages)
         if len(encoded) <= MAX_REMEMBERED:
             # The caller may change its own list.

@@ -181,7 +181,7 @@ class SocketBytes(ByteStream):
             raise trio.ClosedResourceError
         if not self._tls:
             # The kernel takes all that it has room for.
-            return self._sock.send(data[:most])
+            return self._sock.send(data if len(data) <= most else data[:most])
         sent = self._send_record(data)
         try:
             while sent < min(len(data), most):

@@ -83,6 +83,11 @@ def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
     batch = (b"4", b"5")
     assert [encode_once(batch), encode_once(batch), encode_once((b"4", b"5"))] == [b"45"] * 3
     assert calls[3:] == [[b"4", b"5"]]
+    # A single message in a tuple is for several peers, one in a list for one peer.
+    assert [encode_once((b"6",)), encode_once((b"6",)), encode_once([b"7"]), encode_once([b"7"])] == [b"6"] * 2 + [
+        b"7"
+    ] * 2
+    assert calls[4:] == [[b"6"], [b"7"], [b"7"]]
 
 
 def test_a_large_batch_is_not_kept() -> None:
