@@ -32,6 +32,10 @@ CLOSE_TIMEOUT: Final = 3.0
 INBOX_LIMIT: Final = 64 * 1024 * 1024
 """Bytes that wait to be taken beyond which the link ends: more than any window that gateways are configured with."""
 
+PER_MESSAGE: Final = 48
+"""Bytes that each waiting message counts for besides its own: Python's object and its place in a list. Several messages
+of one text may be empty."""
+
 
 class AgentLog(logging.LoggerAdapter[logging.Logger]):
     """Begins each line of a log with the name of an agent."""
@@ -90,7 +94,7 @@ class _Receiver:
         messages = batch
         if Mark in set(map(type, batch)):
             messages = [message for message in batch if type(message) is not Mark]
-        if messages and self.inbox_size > INBOX_LIMIT:
+        if messages and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
         self.inbox += messages

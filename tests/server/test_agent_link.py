@@ -27,7 +27,7 @@ from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_link
-from acp_gateway.server.agent_link import AgentLink
+from acp_gateway.server.agent_link import PER_MESSAGE, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import CloseReason
@@ -211,14 +211,29 @@ async def test_messages_that_are_not_taken_are_not_confirmed_so_that_they_are_bo
 async def test_a_gateway_that_sends_on_without_confirmations_ends_the_link(
     far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_link, "INBOX_LIMIT", 100)
+    monkeypatch.setattr(agent_link, "INBOX_LIMIT", 200)
+    size = len(PING) + PER_MESSAGE
     async with linked(far) as (link, _):
         await link.send(PING)
         for _number in range(5):
             far.link.send([PING])
             await trio.sleep(1)
-        assert len(await link.receive_batch()) * len(PING) < 100 + 2 * len(PING)
-        with pytest.raises(trio.BrokenResourceError, match="more than 100 bytes wait"):
+        assert len(await link.receive_batch()) * size < 200 + 2 * size
+        with pytest.raises(trio.BrokenResourceError, match="more than 200 bytes wait"):
+            await link.receive_batch()
+
+
+async def test_empty_messages_count_for_what_they_take_in_memory(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_link, "INBOX_LIMIT", 100 * PER_MESSAGE)
+    async with linked(far) as (link, _):
+        await link.send(PING)
+        for _number in range(3):
+            far.link.send([b""] * 51)
+            await trio.sleep(1)
+        await link.receive_batch()
+        with pytest.raises(trio.BrokenResourceError, match="bytes wait"):
             await link.receive_batch()
 
 
