@@ -7,7 +7,7 @@ from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session, machine_of
 from acp_gateway.gateway.storage.deferral import Deferral
-from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
+from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage
 
 
@@ -88,23 +88,25 @@ class StoredArchive:
             self._enter(session, self._storage.new_key(), created)
         key, created = self._keys[session]
         self._storage.keep(
-            key,
-            agent=session.agent,
-            session_id=session.id,
-            owner=session.owner,
-            cwd=session.cwd,
-            title=session.title,
-            updated_at=session.updated_at,
-            created=created,
-            used=now,
-            epoch=session.journal.epoch,
-            former=session.journal.former,
-            is_open=session.counts_as_open,
-            active=session.active_at,
-            archived=session.archived,
-            home=session.home,
-            moved=session.moved,
-            adopted_epoch=session.adopted_epoch,
+            StoredSession(
+                key=key,
+                agent=session.agent,
+                session_id=session.id,
+                owner=session.owner,
+                cwd=session.cwd,
+                title=session.title,
+                updated_at=session.updated_at,
+                created=created,
+                used=now,
+                epoch=session.journal.epoch,
+                former=session.journal.former,
+                open=session.counts_as_open,
+                active=session.active_at,
+                archived=session.archived,
+                home=session.home,
+                moved=session.moved,
+                adopted_epoch=session.adopted_epoch,
+            )
         )
 
     def remove(self, session: Session) -> None:

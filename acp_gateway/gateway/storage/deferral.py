@@ -1,8 +1,8 @@
 """Defers the writing of histories that another gateway has on its disk as well: those of the sessions of nodes.
 
-They are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. What
-has grown by much is written from memory then, without what was cut off again meanwhile. So the work of the disk for a
-running turn is bounded, however fast its messages come.
+They are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. A
+history that has grown by more than `MUCH` is written from memory then, without what was cut off again meanwhile. So the
+work of the disk for a running turn is bounded, however fast its messages come.
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -93,7 +93,7 @@ class Deferral:
                 self._histories.append(key, messages[0], state, time)
 
     async def run(self) -> None:
-        """Write what has waited for `delay`, until cancelled."""
+        """Write histories that have waited for `delay`, until cancelled."""
         while True:
             await self._changed.wait()
             await self._pause(self._delay)

@@ -174,44 +174,23 @@ class Storage:
         self._last_key = max(self._last_key + 1, int(self._now() * 1e6))
         return self._last_key
 
-    def keep(
-        self,
-        key: int,
-        *,
-        agent: str,
-        session_id: str,
-        owner: str,
-        cwd: str | None,
-        title: str | None,
-        updated_at: str | None,
-        created: float,
-        used: float,
-        epoch: str,
-        former: tuple[tuple[str, int], ...] = (),
-        is_open: bool = False,
-        active: int | None = None,
-        archived: bool = False,
-        home: str | None = None,
-        moved: str | None = None,
-        adopted_epoch: int | None = None,
-    ) -> None:
+    def keep(self, session: StoredSession) -> None:
         """Store a session that is new or has changed. A new one gets an empty history.
 
         One that is not open any more is stored together with the last messages of its history, or after them.
+
         Of one that is kept, another `epoch` means that the same history goes on under another name. An empty one
         keeps the epoch and the earlier ones: a caller without the history in memory knows none.
         """
-        known = self._queue.sessions.get(key)
-        if known is not None and not epoch:
-            epoch, former = known.epoch, known.former
-        about = key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch
-        session = StoredSession(*about, 0, former, is_open, active, archived, home, moved, adopted_epoch)
+        known = self._queue.sessions.get(session.key)
+        if known is not None and not session.epoch:
+            session = replace(session, epoch=known.epoch, former=known.former)
         if session == known:
             return
         self._queue.put_session(session)
         self._queued()
         if known is None:
-            self.replace(key, StoredJournal(epoch, position=0, truncated=False), size=0)
+            self.replace(session.key, StoredJournal(session.epoch, position=0, truncated=False), size=0)
 
     def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
         """Add a message of this time in milliseconds since 1970, with the kind of state that it tells, if any."""
@@ -445,6 +424,7 @@ class Storage:
 
     def _load(self, file: Database) -> tuple[list[StoredSession], dict[int, int]]:
         """Read the sessions, and the size of each history by the key of its session. Blocks; raises anything."""
-        stored, sizes, self._uses = file.sessions(), file.histories.sizes(), file.token_uses()
+        stored, sizes, uses = file.sessions(), file.histories.sizes(), file.token_uses()
         self._truncated = file.histories.truncated()
+        self._uses = uses
         return stored, sizes

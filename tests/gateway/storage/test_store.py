@@ -248,7 +248,7 @@ def keep(storage: Storage, key: int, **changes: Any) -> None:
         "used": NOON,
         "epoch": "e1",
     }
-    storage.keep(key, **(fields | changes))
+    storage.keep(StoredSession(key, **(fields | changes)))
 
 
 def journal(*messages: bytes, epoch: str = "e1", position: int | None = None) -> StoredJournal:
