@@ -115,6 +115,7 @@ class AgentState:
         self.live: dict[str, Session] = {}
         """Sessions that live in the process, by id."""
         self.phase = AgentPhase.ABSENT
+        """Phase of the process, which `move_to` changes."""
         self.lost: LostErrors | None = None
         """Errors once there will not be another process."""
         self.abilities = Abilities()

@@ -23,11 +23,11 @@ PAST = 1000
 """Maximum number of sessions on a page that are not live, the latest first: more than a person looks through. Further
 pages have the others."""
 
-_DIGITS: Final = 9
-"""Maximum number of digits of such a number."""
-
 _CURSOR: Final = "past-"
 """Begin of the gateway's own cursors; the number of sessions on earlier pages follows, of those that are not live."""
+
+_DIGITS: Final = 9
+"""Maximum number of digits of that number."""
 
 
 @dataclass(frozen=True, slots=True)

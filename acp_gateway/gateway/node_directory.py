@@ -217,7 +217,8 @@ class NodeDirectory:
         """Note which sessions a node has. Its live ones and the latest others are kept, `max_sessions` at most.
 
         Those without an id or agent that can be one are left out. `more` counts those that the node has not listed,
-        and `more_of` the same by their owners; without it, they are those of this gateway's identity there."""
+        and `more_of` the same by their owners; without it, they are those of this gateway's identity there.
+        """
         node = self.nodes[name]
         self._keep_sessions(node, sessions, {node.identity: more} if more_of is None else more_of)
         node.listed_by_itself = True
