@@ -25,7 +25,7 @@ _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TO
 """Kinds of updates that may not pass through."""
 
 MANY: Final = 8
-"""Lines from which on they are tried together first: if one of them is something else, that was in vain."""
+"""Minimum number of lines that are decoded together first, which is in vain if one of them is something else."""
 
 _TITLE_BLOCKS: Final = 4
 """Maximum number of blocks of a prompt that are searched for a title."""
