@@ -11,7 +11,9 @@ from acp_gateway.transports.joined_texts import JOINED_SIZE, encode_joined, spli
 from acp_gateway.transports.websocket_frames import whole_texts
 from tests.fuzz.effort import effort
 
-MESSAGES = st.lists(st.text(st.characters(exclude_characters="\r\n"), max_size=40).map(str.encode), max_size=20)
+MESSAGES = st.lists(
+    st.text(st.characters(codec="utf-8", exclude_characters="\r\n"), max_size=40).map(str.encode), max_size=20
+)
 
 
 def texts_of(messages: Sequence[bytes]) -> list[bytes]:
