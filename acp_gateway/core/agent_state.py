@@ -143,6 +143,11 @@ class AgentState:
         self.phase = moved(AGENT_TRANSITIONS, self.phase, phase)
 
     @property
+    def never_reopens(self) -> bool:
+        """True if the process is initialized and can't open sessions of an earlier one."""
+        return self.phase is AgentPhase.READY and not self.abilities.reopens
+
+    @property
     def abandoned(self) -> bool:
         """True if no client is connected, and no disconnected one has a turn or a queued prompt."""
         return not any(client.connected for client in self.clients) and not any(

@@ -128,6 +128,8 @@ class Initialization:
                 self._opening.reopen(session)
             else:
                 self._agent.remove_session(session)
+        if self._agent.never_reopens:
+            held += self._agent.waiting.release_kind(Until.SESSION_REOPENED)
         for request in held:
             self._dispatch(request)
 

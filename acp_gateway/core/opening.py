@@ -293,7 +293,7 @@ class SessionOpening:
 
         A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
         """
-        if client.controls and not client.scope.guest:
+        if (client.controls and not client.scope.guest) or self._agent.never_reopens:
             return False
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         waits = session is not None and not session.live and session_id not in self._agent.live

@@ -24,7 +24,7 @@ class Until(enum.Enum):
     SESSION_OPEN = enum.auto()
     """A session is not in transit any more."""
     SESSION_REOPENED = enum.auto()
-    """A permitted client has re-opened the session of an id. It may never happen, nor need the agent."""
+    """A permitted client has re-opened the session of an id, or the agent can't. It may never happen."""
     JOURNAL_LOADED = enum.auto()
     """The journal of a session was read from the archive."""
     DIRECTORIES_CHECKED = enum.auto()
@@ -82,6 +82,10 @@ class Waiting:
             del self._events[request]
         return released
 
+    def release_kind(self, until: Until) -> list[Request]:
+        """Return the requests that waited for any event of a kind, those for the same event in order."""
+        return [request for key in list(self._queues[until]) for request in self.release(until, key)]
+
     def release_first(self, until: Until, key: Key = None) -> Request | None:
         """Return the earliest request that waited for an event; the others keep waiting."""
         request = next(iter(self._queues[until].get(key, ())), None)
@@ -135,9 +139,9 @@ class Waiting:
 
     def agent_ended(self) -> None:
         """Drop the requests that wait for an event of the process."""
-        for until, queues in self._queues.items():
-            for key in list(queues) if until is not Until.SESSION_REOPENED else ():
-                self.release(until, key)
+        for until in Until:
+            if until is not Until.SESSION_REOPENED:
+                self.release_kind(until)
 
     def clear(self) -> None:
         """Drop all requests: each was answered."""

@@ -901,6 +901,28 @@ def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its
     assert [message["id"] for message in watcher.heard() if "id" in message] == [own]
 
 
+@pytest.mark.parametrize("guest", [False, True])
+def test_a_rejoining_observer_does_not_wait_for_a_session_that_the_agent_cannot_reopen(*, guest: bool) -> None:
+    scene = Scene(agentCapabilities={})
+    ann = scene.join("ann")
+    ann.new_session()
+    identity, only = ("guest-1", "s") if guest else ("me", None)
+    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
+    watcher.load()
+    scene.lose_agent()
+    watcher.heard()
+    # Before the agent is started again, it may turn out to be another one.
+    early = watcher.comes_back(epoch="e", position=0)
+    assert not [message for message in watcher.heard() if "id" in message]
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("initialize", **scene.welcome)
+    refusal = watcher.hears()
+    assert (refusal["id"], refusal["error"]["code"]) == (early, jsonrpc.SESSION_NOT_FOUND)
+    late = watcher.comes_back(epoch="e", position=0)
+    refusal = watcher.hears()
+    assert (refusal["id"], refusal["error"]["code"]) == (late, jsonrpc.SESSION_NOT_FOUND)
+
+
 def test_a_rejoining_observer_does_not_wait_for_an_unknown_session(scene: Scene) -> None:
     watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
     watcher.comes_back("unknown", epoch="e", position=0)
