@@ -112,7 +112,7 @@ class Initialization:
             self._agent.move_to(AgentPhase.ABSENT)
             if self._response is None:
                 self._first = None
-            for request in [*waiters, *held]:
+            for request in [*waiters, *held, *self._agent.waiting.release_kind(Until.SESSION_REOPENED)]:
                 if request in waiters:
                     request.client.move_to(ClientPhase.NEW)
                 self._agent.respond(request, response)

@@ -18,7 +18,9 @@ from acp_gateway.core.rejoining import (
     Rejoin,
     missed_messages,
     reclaim_requests,
+    refuse_returning,
     resume_as_load,
+    waits_for_owner,
     with_own_meta,
     without_own_meta,
 )
@@ -79,7 +81,7 @@ class SessionOpening:
             self._open_live(session, client, request)
             return
         rejoin = Rejoin.of(request)
-        if rejoin is not None and self._waits_for_owner(client, message.session, request):
+        if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
         session = self.session_to_open(client, message.session, request)
         if (
@@ -288,19 +290,6 @@ class SessionOpening:
         missing = [] if rejoin is None else [gap(session.id, MAY_BE_MISSING)]
         self._agent.out.replay(client, [*missing, *session.journal.states()])
 
-    def _waits_for_owner(self, client: Client, session_id: str, request: Request) -> bool:
-        """Return True if a returning client has to wait for a client that may re-open its session.
-
-        A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
-        """
-        if (client.controls and not client.scope.guest) or self._agent.never_reopens:
-            return False
-        session = self._agent.registry.find(client.scope, self._agent.name, session_id)
-        waits = session is not None and not session.live and session_id not in self._agent.live
-        if waits:
-            self._agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
-        return waits
-
     def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
@@ -377,6 +366,7 @@ class SessionOpening:
                 self._agent.respond(held.pop(0), response)
             for waiting in held:
                 self._dispatch(waiting)
+            refuse_returning(self._agent, session)
             return
         assert recorded is not None
         record_cut_turn(session)
@@ -418,6 +408,8 @@ class SessionOpening:
         self._routing.session_ended(session)
         if forgotten:
             self._agent.registry.remove(session)
+            for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
+                self._dispatch(request)
 
     def _set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)

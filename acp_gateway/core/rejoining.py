@@ -18,6 +18,7 @@ from typing import Final, Self
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.gaps import PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
@@ -30,6 +31,8 @@ MAX_STATE_SIZE: Final = 64 * 1024
 
 MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is none of them."""
+
+_FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,37 @@ def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> 
             # A sub-agent's update counts in this session, and under another name at the client.
             marked.append(mark(position))
     return marked
+
+
+def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> bool:
+    """Return True if the request of a returning client waits for a client that may re-open its session, or was refused
+    as none can.
+
+    A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
+    """
+    client = request.client
+    if client.controls and not client.scope.guest:
+        return False
+    session = agent.registry.find(client.scope, agent.name, session_id)
+    if session is None or session.live or session.moved is not None or session_id in agent.live:
+        return False
+    if agent.never_reopens:
+        _refuse(agent, request, _FORGETS)
+    else:
+        agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
+    return True
+
+
+def refuse_returning(agent: AgentState, session: Session) -> None:
+    """Refuse the requests that wait for a session which the agent has refused to re-open."""
+    for request in agent.waiting.release(Until.SESSION_REOPENED, session.id):
+        _refuse(agent, request, "the agent has refused to open it again")
+
+
+def _refuse(agent: AgentState, request: Request, why: str) -> None:
+    session_id = request.message.session
+    why = f"session {session_id:.80} is not open any more: {why}"
+    agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
 
 
 def reclaim_requests(agent: AgentState, session: Session, client: Client, rejoin: Rejoin) -> bytes:

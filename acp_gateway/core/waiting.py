@@ -24,7 +24,8 @@ class Until(enum.Enum):
     SESSION_OPEN = enum.auto()
     """A session is not in transit any more."""
     SESSION_REOPENED = enum.auto()
-    """A permitted client has re-opened the session of an id, or the agent can't. It may never happen."""
+    """A permitted client has re-opened the session of an id, or it is known that none can: `core/rejoining.py`. Such a
+    client may never come; the agent is not needed meanwhile."""
     JOURNAL_LOADED = enum.auto()
     """The journal of a session was read from the archive."""
     DIRECTORIES_CHECKED = enum.auto()

@@ -933,3 +933,98 @@ def test_too_many_prompts_of_another_link_say_nothing() -> None:
     returned = said(connection="c", prompts=[1] * 20_000)
     assert returned is not None
     assert returned.prompts == ()
+
+
+# The ends of a wait for a client that may re-open a session.
+
+
+def watcher_of(scene: Scene, *, guest: bool = False, identity: str = "me") -> tuple[Peer, int]:
+    """Add an observer that returns to the session, which is not live; return it with the id of its request."""
+    only = "s" if guest else None
+    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
+    own = watcher.comes_back(epoch="e", position=0)
+    assert watcher.heard() == []
+    return watcher, own
+
+
+def refusal_of(peer: Peer, own: int) -> str:
+    """Take the only message, which must refuse a request for an unknown session; return its text."""
+    message = peer.hears()
+    assert (message["id"], message["error"]["code"]) == (own, jsonrpc.SESSION_NOT_FOUND)
+    assert message["error"]["data"]["sessionId"] == "s"
+    return str(message["error"]["message"])
+
+
+@pytest.mark.parametrize("guest", [False, True])
+def test_a_wait_for_a_session_ends_when_the_agent_refuses_to_open_it(shelf: Shelf, *, guest: bool) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene, guest=guest, identity="guest-1" if guest else "me")
+    ann = scene.join("ann", link="second")
+    ann.comes_back(epoch="e", position=0)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.refuses("session/load", message="a secret of its owner")
+    assert "error" in ann.hears()
+    why = "session s is not open any more: the agent has refused to open it again"
+    assert refusal_of(watcher, own) == why
+
+
+def test_a_wait_for_a_session_ends_when_initialize_fails(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.stop_agent()
+    assert watcher.heard() == []
+    ann = scene.join("ann")
+    ann.request("session/list")
+    scene.agent.refuses("initialize", message="not logged in")
+    assert ann.hears()["error"]["message"] == "not logged in"
+    failure = watcher.hears()
+    assert (failure["id"], failure["error"]["message"]) == (own, "not logged in")
+
+
+def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_none(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.stop_agent()
+    ann = scene.join("ann")
+    ann.request("session/list")
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={})
+    assert "session/load" in refusal_of(watcher, own)
+
+
+def test_a_wait_for_a_session_ends_with_the_agent(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.lose_agent()
+    failure = watcher.hears()
+    assert (failure["id"], failure["error"]["message"]) == (own, "the agent ended")
+
+
+def test_a_wait_for_a_session_ends_with_its_client(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    watcher.dismissed("it is slow")
+    assert (answer := watcher.hears())["id"] == own
+    assert answer["error"]["message"] == "it is slow"
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert watcher.heard() == []
+
+
+def test_a_wait_for_a_session_ends_when_its_owner_deletes_it(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    ann = scene.join("ann")
+    ann.request("session/delete", sessionId="s")
+    scene.agent.answers("session/delete")
+    assert refusal_of(watcher, own).startswith("no session 's' is open")
+
+
+def test_a_client_that_returns_to_a_session_of_another_node_does_not_wait(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    (session,) = scene.registry.by_id("s")
+    scene.registry.set_moved(session, "gpu2")
+    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
+    own = watcher.comes_back(epoch="e", position=0)
+    assert "lives on gpu2" in refusal_of(watcher, own)
