@@ -17,6 +17,7 @@ from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
+from acp_gateway.core.rejoining import end_vain_waits
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
@@ -307,6 +308,10 @@ class Multiplexer:
         """Retry requests for sessions of another process, which has ended."""
         for request in self._agent.waiting.release(Until.SESSIONS_FREED):
             self._dispatch(request)
+
+    def end_vain_waits(self) -> None:
+        """Refuse requests that wait for sessions which other processes or nodes have, or that were forgotten."""
+        end_vain_waits(self._agent)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""

@@ -123,8 +123,7 @@ def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> boo
     client = request.client
     if client.controls and not client.scope.guest:
         return False
-    session = agent.registry.find(client.scope, agent.name, session_id)
-    if session is None or session.live or session.moved is not None or session_id in agent.live:
+    if not _may_be_reopened(agent, session_id, request):
         return False
     if agent.never_reopens:
         _refuse(agent, request, _FORGETS)
@@ -137,6 +136,25 @@ def refuse_returning(agent: AgentState, session: Session) -> None:
     """Refuse the requests that wait for a session which the agent has refused to re-open."""
     for request in agent.waiting.release(Until.SESSION_REOPENED, session.id):
         _refuse(agent, request, "the agent has refused to open it again")
+
+
+def end_vain_waits(agent: AgentState) -> None:
+    """Refuse the requests that wait for sessions which can't be re-opened here any more.
+
+    Another process has opened it, another node has adopted it, or it was forgotten.
+    """
+    for request in agent.waiting.of_kind(Until.SESSION_REOPENED):
+        session_id = request.message.session
+        assert session_id is not None
+        if not _may_be_reopened(agent, session_id, request):
+            agent.waiting.withdraw(request)
+            agent.refuse_unknown(request, session_id)
+
+
+def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:
+    """Return True if a session in the client's scope is not live anywhere, as far as it is known."""
+    session = agent.registry.find(request.client.scope, agent.name, session_id)
+    return session is not None and not session.live and session.moved is None and session_id not in agent.live
 
 
 def _refuse(agent: AgentState, request: Request, why: str) -> None:

@@ -67,6 +67,10 @@ class Waiting:
         """Return the requests that wait for an event, the earliest first."""
         return tuple(self._queues[until].get(key, ()))
 
+    def of_kind(self, until: Until) -> Sequence[Request]:
+        """Return the requests that wait for any event of a kind."""
+        return tuple(request for queue in self._queues[until].values() for request in queue)
+
     def add(self, request: Request, until: Until, key: Key = None) -> None:
         """Queue a request until an event, after earlier ones. A request waits for one event at a time."""
         assert request not in self._events

@@ -461,6 +461,11 @@ class Scene:
         self.multiplexer.sessions_freed()
         self.deliver()
 
+    def end_vain_waits(self) -> None:
+        """Refuse what waits in vain."""
+        self.multiplexer.end_vain_waits()
+        self.deliver()
+
     def pass_time(self, now: float, wall_time: int | None = None) -> None:
         """Set the time, and the time of day."""
         self.multiplexer.set_time(now, wall_time)

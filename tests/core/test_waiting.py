@@ -52,6 +52,7 @@ def test_release_returns_the_requests_of_an_event_once_and_in_order(
     waiting.add(other, until, "b")
     waiting.add(second, until, "a")
     assert (waiting.of(until, "a"), waiting.of(until, "b"), waiting.of(until)) == ((first, second), (other,), ())
+    assert waiting.of_kind(until) == (first, second, other)
     assert waiting.release(until, "a") == [first, second]
     assert waiting.release(until, "a") == []
     assert len(waiting) == 1

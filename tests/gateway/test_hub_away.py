@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from acp_gateway.core.sessions import Role
 from acp_gateway.core.states import Presence
 from acp_gateway.errors import LinkGone
 from acp_gateway.gateway.attachment import BYTES_PER_MARK, EXPIRED, MESSAGES_PER_MARK, TOO_SLOW
@@ -26,6 +27,7 @@ from tests.doubles import FAIL, FakeAgent, FragileStream, encode
 from tests.hub_scene import (
     HIGH_WATER,
     HOUR,
+    OPEN,
     UPDATE,
     WINDOW,
     Peer,
@@ -916,3 +918,22 @@ async def test_a_gateway_that_stops_does_not_wait_for_who_may_come_back(
     assert trio.current_time() - begin < 1
     assert presence(ann) is Presence.GONE
     assert all(release.is_set() for release in ann.releases)
+
+
+async def test_an_observer_that_waits_for_a_session_is_refused_once_that_is_forgotten(
+    autojump_clock: MockClock,
+) -> None:
+    async with sharing({"loadSession": True, "sessionCapabilities": {"close": {}}}, timeout=math.inf) as (scene, ann):
+        await ann.send_request("end", "session/close", sessionId="s")
+        await scene.agent.answer("session/close", {})
+        assert (await ann.receive())["id"] == "end"
+        eve = scene.join("eve", role=Role.OBSERVER)
+        await eve.initialize()
+        state = {"acp-gateway": {"epoch": "e", "position": 0}}
+        await eve.send_request("back", "session/resume", sessionId="s", **OPEN, _meta=state)
+        await trio.sleep(2 * TICK)
+        assert peek(eve.stream) == []
+        (session,) = scene.registry.by_id("s")
+        scene.registry.remove(session)
+        answer = await eve.receive()
+        assert (answer["id"], answer["error"]["code"]) == ("back", -32002)
