@@ -87,13 +87,16 @@ class SessionTakeover:
         self._opening.remove_session(session, forgotten=False)
 
     def _requests_in(self, session: Session) -> Iterable[Request]:
-        """Return the requests of clients that wait for this session or in it; the agent's answers are dropped."""
+        """Return the requests of clients that wait for this session or in it; the agent's answers are dropped.
+
+        Those for another session go on, such as a fork: what may belong to it waits for the agent's answer.
+        """
         waiting = self._agent.waiting
         found = [*waiting.release(Until.SESSION_OPEN, session), *waiting.release(Until.TURN_FREE, session)]
         attached = session.attached
         found += waiting.take(lambda request: request.message.session == session.id and request.client in attached)
         for request in self._agent.open_requests.values():
-            if request.message.session == session.id:
+            if request.message.session == session.id and request.message.method not in (methods.NEW, methods.FORK):
                 request.then = _ignore
                 if isinstance(request, Request):
                     found.append(request)

@@ -247,3 +247,25 @@ def test_a_session_of_a_node_is_named_after_the_node(ann: Peer, scene: Scene) ->
     assert scene.registry.key_of(session) == "gpu1/s"
     session.agent = "gpu9/memory"
     assert scene.registry.key_of(session) == "gpu9/s"
+
+
+@pytest.mark.parametrize("method", ["session/fork", "session/new"])
+def test_a_fork_of_a_session_that_moves_goes_on_and_so_does_what_waits_for_it(
+    scene: Scene, ann: Peer, method: str
+) -> None:
+    ann.new_session()
+    ann.new_session("other")
+    own = ann.request(method, sessionId="s", cwd="/srv", mcpServers=[])
+    fork = scene.agent.takes(method)
+    ann.prompt(session_id="other")
+    prompt = scene.agent.takes("session/prompt")
+    adopt_elsewhere(scene, scene.session("s"))
+    assert texts(ann.heard()) == [f"[acp-gateway: {WHERE}]"]
+    scene.agent.heard()
+    scene.agent.ask_permission("early", "child")
+    assert not scene.agent.heard()
+    scene.agent.answer(fork, sessionId="forked")
+    answer, asked = ann.heard()
+    assert (answer["id"], answer["result"]["sessionId"]) == (own, "forked")
+    assert (asked["method"], asked["params"]["sessionId"]) == ("session/request_permission", "child")
+    scene.agent.answer(prompt, stopReason="end_turn")
