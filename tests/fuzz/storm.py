@@ -6,7 +6,7 @@ it has sessions on its disk, answers what it is asked, and says of each session 
 one may be told to say anything.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 from zlib import crc32
@@ -337,6 +337,13 @@ class Storm:
             yield Happens("tick")
             yield from self.disconnect()
         self.witness.everything_is_answered(party)
+
+    def return_of_the_owner(self, party: Party, awaited: Collection[str]) -> Iterator[Act]:
+        """Return the acts of a client that may open the sessions that others wait for; or delete them, without room."""
+        for method in ("session/load", "session/delete"):
+            for session in awaited:
+                yield self._request(party, method, {"sessionId": session, "cwd": "/srv", "mcpServers": []})
+                yield from self.disconnect()
 
     def disconnect(self) -> Iterator[Act]:
         """Answer all requests at the agent, and those that follow."""

@@ -7,6 +7,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import EARLY_SIZE, MAX_REMEMBERED
 from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.waiting import Until
 
 
 def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
@@ -30,6 +31,12 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
     assert routing.early_size <= EARLY_SIZE
     remembered: list[Sized] = [routing._parents, routing._unclear, routing._elicitations]
     assert max(map(len, remembered)) <= MAX_REMEMBERED
+
+
+def awaited(multiplexer: Multiplexer) -> list[str]:
+    """Return the ids of the sessions that clients wait for, which may not open them."""
+    waiting = multiplexer._agent.waiting.of_kind(Until.SESSION_REOPENED)
+    return sorted({str(request.message.session) for request in waiting})
 
 
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:

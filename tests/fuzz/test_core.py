@@ -32,7 +32,7 @@ from tests.fuzz.storm import (
     Writes,
     plans,
 )
-from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
+from tests.fuzz.tables import awaited, nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
 
 SECTION = AgentSection(command=("agent",))
@@ -182,9 +182,12 @@ def end(storm: Storm, wire: Wire, *, politely: bool) -> None:
     witness = storm.witness
     if politely:
         wire.look_at_once()
-        for act in storm.round_trip(wire.comes(HONEST)):
+        honest = wire.comes(HONEST)
+        for act in storm.round_trip(honest):
             wire.carry_out(act)
         wire.end_turns()
+        for act in storm.return_of_the_owner(honest, awaited(wire.multiplexer)):
+            wire.carry_out(act)
         for act in storm.disconnect():
             wire.carry_out(act)
         wire.end_turns()

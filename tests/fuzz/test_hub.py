@@ -31,7 +31,7 @@ from tests.fuzz.storm import (
     Writes,
     plans,
 )
-from tests.fuzz.tables import nothing_is_left, nothing_is_left_of, nothing_is_too_much
+from tests.fuzz.tables import awaited, nothing_is_left, nothing_is_left_of, nothing_is_too_much
 from tests.fuzz.witness import Part, Party, make_client
 from tests.hub_scene import Peer, ResumingPeer, Scene, peek
 
@@ -200,7 +200,10 @@ async def play(storm: Storm, plan: Plan, *, shared: bool) -> None:
             for act in storm.acts(step):
                 await there.carry_out(act)
         if not there.scene.hub.ended:
-            for act in storm.round_trip(there.comes(HONEST)):
+            honest = there.comes(HONEST)
+            for act in storm.round_trip(honest):
+                await there.carry_out(act)
+            for act in storm.return_of_the_owner(honest, awaited(there.scene.hub.multiplexer)):
                 await there.carry_out(act)
         for party in storm.parties:
             if not party.away:
