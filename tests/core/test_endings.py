@@ -285,6 +285,16 @@ def turns_cancelled(wait: Wait) -> None:
     wait.other.cancel()
 
 
+def detached_and_cancelled(wait: Wait) -> None:
+    wait.peer.request("session/close", sessionId="s")
+    turns_cancelled(wait)
+
+
+def detached_and_moved(wait: Wait) -> None:
+    wait.peer.request("session/close", sessionId="s")
+    moved(wait)
+
+
 def session_deleted(wait: Wait) -> None:
     wait.scene.agent.heard()
     deleted(wait)
@@ -329,7 +339,17 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         forgotten_before_it_is_read,
     ),
     Until.DIRECTORIES_CHECKED: (*ANY, directories_pass, directories_do_not_pass),
-    Until.TURN_FREE: (*ANY, turn_ended, turn_failed, client_of_the_turn_left, turns_cancelled, session_deleted, moved),
+    Until.TURN_FREE: (
+        *ANY,
+        turn_ended,
+        turn_failed,
+        client_of_the_turn_left,
+        turns_cancelled,
+        detached_and_cancelled,
+        session_deleted,
+        moved,
+        detached_and_moved,
+    ),
 }
 
 
@@ -354,3 +374,92 @@ def test_a_wait_ends_with_its_client(until: Until) -> None:
     wait = WAITS[until]()
     wait.peer.gone()
     assert wait.waits_for() is (None if until is not Until.TURN_FREE else until)
+
+
+# Messages of the agent that may be of a session which is about to be named
+
+
+def named(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.answer(asked, sessionId="new")
+
+
+def named_as_a_known_session(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.answer(asked, sessionId="s")
+
+
+def named_as_a_session_of_another_identity(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.answer(asked, sessionId="bobs")
+
+
+def not_named(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.answer(asked)
+
+
+def refused(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.send(id=asked["id"], error={"code": -32603, "message": "no"})
+
+
+def unreadable(scene: Scene, asked: Any, _asker: Peer) -> None:
+    scene.agent.say(b'{"jsonrpc":"2.0","id":%d,"result":{]}' % asked["id"])
+
+
+def asker_left(scene: Scene, asked: Any, asker: Peer) -> None:
+    asker.gone()
+    named(scene, asked, asker)
+
+
+def asker_was_dismissed(scene: Scene, asked: Any, asker: Peer) -> None:
+    asker.dismissed()
+    refused(scene, asked, asker)
+
+
+def source_moved(scene: Scene, asked: Any, asker: Peer) -> None:
+    source = scene.session("source")
+    scene.registry.set_moved(source, "gpu2")
+    scene.multiplexer.session_moved(source)
+    named(scene, asked, asker)
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/fork"])
+@pytest.mark.parametrize(
+    "end",
+    [
+        named,
+        named_as_a_known_session,
+        named_as_a_session_of_another_identity,
+        not_named,
+        refused,
+        unreadable,
+        asker_left,
+        asker_was_dismissed,
+        source_moved,
+    ],
+)
+def test_a_message_that_may_be_of_a_session_about_to_be_named_is_held_until_that_is_known(
+    method: str, end: Callable[[Scene, Any, Peer], None]
+) -> None:
+    scene, ann = make_scene()
+    scene.join("bob", "you").new_session("bobs")
+    asker = scene.join("asker")
+    asker.new_session("source")
+    ann.prompt()
+    scene.agent.takes("session/prompt")
+    about = {"sessionId": "source"} if method == "session/fork" or end is source_moved else {}
+    asker.request(method, **about, cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes(method)
+    scene.agent.ask_permission("early", "child")
+    scene.agent.update("early", "child")
+    assert ann.heard() == []
+    end(scene, asked, asker)
+    held = {message["method"] for message in ann.heard() if message.get("params", {}).get("sessionId") == "child"}
+    assert held == {"session/request_permission", "session/update"}
+    assert scene.multiplexer._routing.openings == 0
+
+
+def test_a_message_that_may_be_of_a_session_about_to_be_named_is_dropped_with_the_agent() -> None:
+    scene, ann = make_scene()
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.ask_permission("early", "child")
+    assert scene.multiplexer.waiting_decisions == 1
+    scene.lose_agent()
+    assert (scene.multiplexer.waiting_decisions, scene.multiplexer._routing.openings) == (0, 0)
