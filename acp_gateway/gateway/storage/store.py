@@ -31,6 +31,10 @@ RETRY: Final = 10.0
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds to write the rest at the end. A disk that takes longer hangs, and must not delay the gateway's end."""
 
+LITTLE: Final = 4 * 1024 * 1024
+"""Queued bytes that are written with low priority: ten milliseconds' work. With more, the queue might be full
+before a busy machine lets that thread work, and histories would be given up."""
+
 READINGS: Final = 3
 """Attempts to read a history that continues during each of them."""
 
@@ -331,6 +335,7 @@ class Storage:
 
         One history at a time, so that neither new changes nor the memory wait for all of them.
         """
+        self._writer.is_urgent = self._is_urgent or self._queue.size > LITTLE
         key = next(iter(self._readings), None)
         if key is None:
             written = await self._try_to_write(key)

@@ -17,7 +17,7 @@ import trio
 
 NICE: Final = 10
 """Niceness of the thread: it gets a tenth of a processor that another thread wants as well. With a higher one, a busy
-machine would delay its work by many seconds, and others with it, because it has the interpreter's lock at times."""
+machine would delay its work by many seconds, and other work with it, because it has the interpreter's lock at times."""
 
 _Arguments = TypeVarTuple("_Arguments")
 _Result = TypeVar("_Result")
@@ -37,6 +37,10 @@ class WorkerThread:
         self._calls: SimpleQueue[Callable[[], None] | None] | None = None
         self.limiter = trio.CapacityLimiter(1)
         """Admits one call at a time. An abandoned call keeps others out until it has returned."""
+
+    async def call_urgently(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
+        """Call a function as `call` does, in a thread of usual priority."""
+        return await trio.to_thread.run_sync(function, *args, limiter=self.limiter, abandon_on_cancel=True)
 
     async def call(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
         """Call a function in the thread, and return its result. Raises what it raises.

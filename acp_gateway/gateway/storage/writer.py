@@ -49,6 +49,8 @@ class Writer:
         """The open file; None before `open`, and between a failure and the next attempt."""
         self.thread = WorkerThread("storage")
         """Reads and writes the file."""
+        self.is_urgent = False
+        """True while the work must not wait for other programs."""
         # True if the file was found to be corrupt and is not put aside yet.
         self._corrupt = False
         # Texts by the kind of problem.
@@ -156,7 +158,8 @@ class Writer:
 
     async def call(self, function: Callable[[Unpack[_Arguments]], _Result], *args: *_Arguments) -> _Result:
         """Call a function in the worker thread, and return its result; abandon it when cancelled."""
-        return await self.thread.call(function, *args)
+        call = self.thread.call_urgently if self.is_urgent else self.thread.call
+        return await call(function, *args)
 
 
 def write(file: Database, batch: WriteBatch) -> set[int]:

@@ -81,6 +81,8 @@ class Disk:
         self.opened: list[sqlite3.Connection] = []
         self.statements: list[str] = []
         self.committed = threading.Event()
+        self.threads: list[str] = []
+        """The thread of each commit, by name."""
         self.broken = False
         self.flowing = threading.Event()
         self.flowing.set()
@@ -110,6 +112,7 @@ class Disk:
     def _trace(self, statement: str) -> None:
         self.statements.append(statement)
         if statement == "COMMIT":
+            self.threads.append(threading.current_thread().name)
             self.committed.set()
 
     def _step(self) -> int:
@@ -2133,6 +2136,37 @@ def storage_of(path: Path, key: int) -> bool:
     """Return True if the history of a session is on disk."""
     with closing(sqlite3.connect(path)) as connection:
         return bool(connection.execute("SELECT count(*) FROM piece WHERE session = ?", (key,)).fetchone()[0])
+
+
+# Its priority.
+
+
+async def test_only_what_is_little_and_can_wait_is_written_with_low_priority(
+    storage: Storage, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def thread_that_writes(message: bytes) -> str:
+        histories.append(1, message)
+        while storage._queue.size:
+            await trio.lowlevel.checkpoint()
+        return disk.threads[-1]
+
+    async with running(storage):
+        histories = live(storage, 1)
+        assert await thread_that_writes(b"one") == "storage"
+        with monkeypatch.context() as patched:
+            patched.setattr(storage_module, "LITTLE", 0)
+            assert await thread_that_writes(b"two") != "storage"
+        assert await thread_that_writes(b"three") == "storage"
+        await disk.hang(lambda: histories.append(1, b"four"))
+        async with trio.open_nursery() as nursery:
+            # The history is waited for, with what came before.
+            nursery.start_soon(storage.read_journal, 1)
+            await trio.testing.wait_all_tasks_blocked()
+            histories.append(1, b"five")
+            disk.flowing.set()
+        assert disk.threads[-1] != "storage"
+        histories.append(1, b"six")
+    assert disk.threads[-1] != "storage"
 
 
 # The end.

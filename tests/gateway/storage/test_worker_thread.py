@@ -105,6 +105,17 @@ async def test_a_thread_that_has_ended_begins_again(thread: WorkerThread) -> Non
     assert await thread.call(threading.current_thread) is not first
 
 
+async def test_an_urgent_call_waits_for_an_earlier_one_and_runs_in_another_thread(thread: WorkerThread) -> None:
+    done: list[str] = []
+    async with trio.open_nursery() as nursery, thread.limiter:
+        nursery.start_soon(thread.call_urgently, done.append, "urgent")
+        await trio.testing.wait_all_tasks_blocked()
+        assert not done
+    assert done == ["urgent"]
+    usual = await thread.call(threading.current_thread)
+    assert await thread.call_urgently(threading.current_thread) is not usual
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has the priority of its process")
 async def test_the_kernel_prefers_other_threads(thread: WorkerThread) -> None:
     def niceness() -> int:
