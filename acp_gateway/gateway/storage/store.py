@@ -31,8 +31,8 @@ RETRY: Final = 10.0
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds to write the rest at the end. A disk that takes longer hangs, and must not delay the gateway's end."""
 
-LITTLE: Final = 4 * 1024 * 1024
-"""Queued bytes that are written with low priority: ten milliseconds' work. With more, the queue might be full
+LITTLE: Final = 1024 * 1024
+"""Queued bytes that are written with low priority: some milliseconds' work. With more, the queue might be full
 before a busy machine lets that thread work, and histories would be given up."""
 
 READINGS: Final = 3
