@@ -971,8 +971,10 @@ class SharingModel:
             assert not any(isinstance(text, Mark) for text in texts)
             return
         everything = b"".join(texts)
+        # The answer to a close does not name its session.
+        left = {request.session for request in member.requests.values() if request.method == "session/close"}
         for session in self.scene.multiplexer.sessions:
-            if session.id.encode() in everything:
+            if session.id.encode() in everything or session.id in left:
                 self.counts_right(member, session, texts, forked)
 
     def counts_right(self, member: Member, session: Session, texts: list[bytes], forked: dict[int, Record]) -> None:
