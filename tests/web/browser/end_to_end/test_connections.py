@@ -79,7 +79,7 @@ def test_after_a_cut_in_a_turn_the_page_gets_what_is_missing_and_no_more(
     proxy.is_open = True
     try_now(page)
     expect(page.locator(".connection")).to_have_count(0)
-    expect(page.locator(".row").last).to_contain_text("next")
+    expect(page.locator(".agent").last).to_contain_text("next")
     shown = " ".join(page.locator(".agent").all_inner_texts()).split()
     assert shown == told(gateway, session).split()
     assert shown[:350] == [f"n{i}" for i in range(1, 301)] + [f"m{i}" for i in range(1, 51)]
