@@ -30,7 +30,7 @@ QUICK_OURS: Final = ("ours", "ours-tls")
 QUICK_PEERS: Final = {1: ("stdio-to-ws", "sdk", "websocketd", "c-relay"), 50: ("websocketd", "c-relay")}
 """Peers by updates per write."""
 
-AT_LEAST: Final = {"stdio-to-ws": 10.0, "sdk": 8.0, "websocketd": 2.5, "c-relay": 0.3}
+AT_LEAST: Final = {"stdio-to-ws": 10.0, "sdk": 8.0, "websocketd": 5.0, "c-relay": 0.3}
 """Minimum rate as a multiple of a peer's."""
 
 TLS, RESUMING, SHARED = 0.6, 0.9, 0.85
