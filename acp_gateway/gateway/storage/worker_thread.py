@@ -88,3 +88,5 @@ def _work(calls: SimpleQueue[Callable[[], None] | None]) -> None:
             os.nice(NICE)
     while call := calls.get():
         call()
+        # While it waits for the next call, the thread keeps nothing of this one.
+        del call

@@ -3,6 +3,7 @@
 import os
 import sys
 import threading
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
@@ -95,6 +96,16 @@ def test_a_result_that_comes_after_the_end_of_trio_is_dropped() -> None:
     trio.run(next_call)
     assert done.is_set()
     thread.end()
+
+
+async def test_a_thread_keeps_nothing_of_a_call_that_has_ended(thread: WorkerThread) -> None:
+    batch = {"large"}
+    held = weakref.ref(batch)
+    await thread.call(len, batch)
+    del batch
+    with trio.fail_after(TIMEOUT):
+        while held() is not None:
+            await trio.lowlevel.checkpoint()
 
 
 async def test_a_thread_that_has_ended_begins_again(thread: WorkerThread) -> None:
