@@ -126,7 +126,7 @@ class Place:
 
 
 def hello(token: str) -> bytes:
-    """The first line of a connection that is no WebSocket."""
+    """The first line of a connection that is not a WebSocket."""
     return message(0, "_acp-gateway/hello", {"token": token}) + b"\n"
 
 

@@ -16,7 +16,7 @@ says nothing else, which is the worst it can do to it, and goes on when it is th
 
 On a machine of two processors the client, the agent, the gateway and the attacker are in each other's way, whatever the
 gateway does. So attackers are light, bytes made beforehand on bare sockets, the table says how much of one processor
-each took, and its first row is no attack: a loop in a process that keeps one processor busy and touches nothing.
+each took, and its first row is not an attack: a loop in a process that keeps one processor busy and touches nothing.
 """
 
 import argparse

@@ -340,7 +340,7 @@ def listed(output: str) -> list[str]:
     found = []
     for line in _lines(output):
         match = _RESULT.match(line)
-        # `Error:` is no path, neither is the time `12:30`.
+        # Neither `Error:` is a path nor the time `12:30`.
         if match and ("/" in match[1] or "." in match[1]) and re.search("[A-Za-z]", match[1]):
             found.append(match[1])
             if len(found) == FOUND:

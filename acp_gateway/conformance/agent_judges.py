@@ -59,7 +59,7 @@ def judge_initialize(dialogues: Dialogues) -> Verdict | None:
     if response is None:
         return not_shown("the agent did not come to that")
     if not isinstance(response.result, dict):
-        raise Fault("the result is no object", response, "initialize")
+        raise Fault("the result is not an object", response, "initialize")
     for name, kind in (("agentCapabilities", dict), ("authMethods", list), ("agentInfo", dict)):
         if response.result.get(name) is not None and not isinstance(response.result[name], kind):
             raise Fault(f"{name} has the wrong type", response, "initialize")
@@ -304,5 +304,5 @@ def judge_stays(dialogues: Dialogues) -> Verdict | None:
 
 
 def judge_garbage(dialogues: Dialogues) -> Verdict | None:
-    """Check that the agent answers `initialize` after a line that is no JSON."""
+    """Check that the agent answers `initialize` after a line that is not JSON."""
     return judge_version(dialogues, scenario="garbage", asked=0)

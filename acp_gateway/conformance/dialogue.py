@@ -52,7 +52,7 @@ class Line:
 
     @cached_property
     def kind(self) -> str:
-        """`REQUEST`, `NOTIFICATION` or `RESPONSE`; empty for a line that is no message."""
+        """`REQUEST`, `NOTIFICATION` or `RESPONSE`; empty for a line that is not a message."""
         value = self.value
         if value is None:
             return ""
@@ -64,7 +64,7 @@ class Line:
 
     @property
     def method(self) -> str:
-        """The method, empty for a response or a line that is no message."""
+        """The method, empty for a response or a line that is not a message."""
         return str(self.value["method"]) if self.value is not None and self.kind in (REQUEST, NOTIFICATION) else ""
 
     @property
@@ -74,7 +74,7 @@ class Line:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The params, empty where they are no object."""
+        """The params, empty where they are not an object."""
         params = (self.value or {}).get("params")
         return params if isinstance(params, dict) else {}
 

@@ -35,7 +35,7 @@ MAX_BACKOFF: Final = 30.0
 
 AT_ONCE: Final = 1024
 """Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
-that are no messages take ten milliseconds, and a read may hold sixty times as many."""
+that are not messages take ten milliseconds, and a read may hold sixty times as many."""
 
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0

@@ -290,7 +290,7 @@ class Attachment:
         return self.connection
 
     def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Charge the client for data that is no message, or no complete one yet."""
+        """Charge the client for data that is not a complete message."""
         self._memory_grew(size)
         return self.charge(messages, size, seconds, frames)
 

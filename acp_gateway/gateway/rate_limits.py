@@ -199,7 +199,7 @@ class EventAggregator(Generic[Topic]):
 def network_of(address: str) -> str:
     """Return the network under which an IP address is counted: itself, or its /64 for IPv6, which one machine may own.
 
-    Text that is no IP address is returned unchanged.
+    Text that is not an IP address is returned unchanged.
     """
     try:
         ip = ipaddress.ip_address(address)

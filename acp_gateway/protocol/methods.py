@@ -11,7 +11,7 @@ RESERVED_PREFIX = "_acp-gateway/"
 """The gateway's own methods: never passed on, from either side."""
 
 HELLO = RESERVED_PREFIX + "hello"
-"""The first line of a connection that is no WebSocket: who is there, and for which agent."""
+"""The first line of a connection that is not a WebSocket: who is there, and for which agent."""
 
 ACK = RESERVED_PREFIX + "ack"
 """On a link that resumes: how many messages have arrived, and up to where in which session a client is then."""

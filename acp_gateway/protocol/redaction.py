@@ -133,7 +133,7 @@ def redact(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes:
 def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     """Return the description of a message for which `redact_json` returns None."""
     if len(message) <= largest:
-        return f"{len(message)} bytes that are no JSON"
+        return f"{len(message)} bytes that are not JSON"
     # Only such a name is certainly not a secret.
     method = _METHOD.search(message, 0, _BEGINNING)
     return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"

@@ -116,7 +116,7 @@ OPTION: Final = re.compile(rf"--?[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})")
 
 
 def redact_text(text: str, limit: int) -> str:
-    """A text that is no JSON without what looks like a secret, at most `limit` characters of it."""
+    """A text that is not JSON without what looks like a secret, at most `limit` characters of it."""
     plain, is_part = beginning_without_secrets(text, limit)
     if not is_part and len(plain) <= limit:
         return plain

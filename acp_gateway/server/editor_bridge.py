@@ -79,7 +79,7 @@ class EditorBridge:
         """Decide a request whose token is right. Raises `AccessError`."""
         restricted = access.role != "controller" or access.session is not None or access.only is not None
         if restricted and request.path in editor.ACTS:
-            raise Forbidden("only a controller that is no guest, and not bound to one session, may do this")
+            raise Forbidden("only a controller that is not a guest, and not bound to one session, may do this")
         if request.method == "POST":
             if media_types(request.headers, "Content-Type") != ["application/json"]:
                 text = f"{request.path} takes application/json only"

@@ -1,7 +1,7 @@
 """Serves the file tap: tells one reader which files the agents of its sessions use, as lines of JSON.
 
 Four tasks share the connection: one reads requests, one follows the sessions, one lets files cool, one writes. A reader
-joins no session, is no client of an agent, and can change nothing.
+joins no session, is not a client of an agent, and can change nothing.
 """
 
 import logging

@@ -196,7 +196,7 @@ class Dialogue:
         self._next_id += 1
 
     def _send(self, members: Mapping[str, Any]) -> None:
-        # A lone surrogate, from a paste, is no UTF-8: it stays an escape.
+        # A lone surrogate, from a paste, is not UTF-8: it stays an escape.
         self.output.append(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
     def _receive(self, text: bytes) -> list[Event]:

@@ -160,7 +160,7 @@ static void read_options(int count, char **arguments) {
     /* "+": what follows the command of --exec is the command's. */
     for (int option; (option = getopt_long(count, arguments, "+", LONG_OPTIONS, NULL)) != -1;) {
         if (option == '?')
-            fail("%s is no option, or lacks its value", arguments[optind - 1]);
+            fail("%s is not an option, or lacks its value", arguments[optind - 1]);
         read_option(option, optarg);
     }
     target.command = arguments + optind;

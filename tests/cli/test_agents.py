@@ -207,7 +207,7 @@ def test_update_leaves_a_command_alone_that_was_changed_by_hand(scene: Scene) ->
 
 
 def test_update_refuses_an_agent_that_was_not_added(scene: Scene) -> None:
-    assert "'demo' is no agent that" in scene.run("update", "demo", code=2)
+    assert "'demo' is not an agent that" in scene.run("update", "demo", code=2)
     assert "no agents of a registry" in scene.run("update")
 
 

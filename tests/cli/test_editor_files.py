@@ -85,7 +85,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"{", "is no JSON"), (b"\xff", "UTF-8"), (b" " * (MAX_SIZE + 1), "larger"), (b"[]", "no object")],
+    [(b"{", "is not JSON"), (b"\xff", "UTF-8"), (b" " * (MAX_SIZE + 1), "larger"), (b"[]", "no object")],
 )
 def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "settings.json"

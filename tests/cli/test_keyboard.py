@@ -33,7 +33,7 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
         yield person
 
 
-def test_pipes_and_the_terminals_of_others_are_no_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_the_terminals_of_others_are_not_keyboards(monkeypatch: pytest.MonkeyPatch) -> None:
     with keyboard(monkeypatch):
         assert not has_keyboard()  # It does not control this process.
         monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())

@@ -298,7 +298,7 @@ async def test_a_refused_token_is_told_with_what_may_help() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b',"data":null', b',"data":{}', b',"data":{"reason":7}', b',"data":"unauthorized"']
 )
-async def test_an_error_without_a_reason_is_no_refusal_of_a_gateway(code: int, data: bytes) -> None:
+async def test_an_error_without_a_reason_is_not_a_refusal_of_a_gateway(code: int, data: bytes) -> None:
     line = b'{"id":0,"error":{"code":%d,"message":"because"%b}}\n' % (code, data)
     async with serving(answering(line)) as port:
         error = await failure(f"tcp://127.0.0.1:{port}")

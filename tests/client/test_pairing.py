@@ -151,7 +151,7 @@ def test_an_offer_is_one_line_of_ascii_and_is_read_as_it_was() -> None:
         {"listeners": None},
     ],
 )
-def test_an_answer_that_is_no_offer_is_refused_and_not_quoted(changes: dict[str, Any]) -> None:
+def test_an_answer_that_is_not_an_offer_is_refused_and_not_quoted(changes: dict[str, Any]) -> None:
     said = json.dumps(json.loads(offer().encode()) | changes)
     with pytest.raises(ProtocolError, match="--version") as caught:
         parse_offer(said.encode())
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("url", ["wss://box.example:0", "wss://0.0.0.0:7443"])
-def test_what_hosts_toml_could_not_say_is_no_place(url: str) -> None:
+def test_what_hosts_toml_could_not_say_is_not_a_place(url: str) -> None:
     assert urls_of(candidates(offer(url), BOX, 'a" b')) == ["ssh://ann@Box:2222"]
 
 

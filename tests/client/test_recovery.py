@@ -223,7 +223,7 @@ def test_a_mark_may_come_before_the_answer_that_opens_the_session(talk: Dialogue
     assert talk.positions()["n"] == ("e", 5)
 
 
-def test_a_request_is_no_update_whatever_its_method(talk: Dialogue) -> None:
+def test_a_request_is_not_an_update_whatever_its_method(talk: Dialogue) -> None:
     talk.gateway_says(mark(s=("e", 1)), request(9, "session/update", sessionId="s"), update())
     assert talk.positions() == {"s": ("e", 2)}
 
@@ -559,7 +559,7 @@ def test_a_withdrawal_that_names_nothing_is_nothing(talk: Dialogue) -> None:
     assert talk.seen()["s"]["questions"] == [5]
 
 
-def test_a_request_without_a_possible_id_is_no_question(talk: Dialogue) -> None:
+def test_a_request_without_a_possible_id_is_not_a_question(talk: Dialogue) -> None:
     message = b'{"id":{},"method":"session/request_permission","params":{"sessionId":"s"}}'
     assert talk.gateway_says(message) == [message]
     assert talk.seen()["s"]["questions"] == []

@@ -245,7 +245,7 @@ async def test_when_the_machine_has_slept_a_pause_and_an_attempt_that_hangs_are_
         assert trio.current_time() - now <= 2
 
 
-async def test_a_clock_that_is_a_little_late_or_set_back_is_no_sleep(
+async def test_a_clock_that_is_a_little_late_or_set_back_is_not_a_sleep(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     async with kept_up(gateway) as (uplink, owner):

@@ -46,7 +46,7 @@ def test_an_index_is_read_without_the_entries_of_an_unknown_form() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"<html>", b'{"agents": 1}', b"[" * 100_000, b"\xff"])
-def test_content_that_is_no_registry_is_refused_with_its_source(content: bytes) -> None:
+def test_content_that_is_not_a_registry_is_refused_with_its_source(content: bytes) -> None:
     with pytest.raises(ConfigError, match=r"^x\.json: is neither an ACP registry nor an entry"):
         read_registry(content, "x.json")
 

@@ -106,7 +106,7 @@ def test_what_is_written_in_another_way_is_left_as_it_is(tmp_path: Path, source:
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.toml"]
 
 
-def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not valid TOML"):
         written(tmp_path, "[hosts.box", {"url": "b"})
     assert (tmp_path / "hosts.toml").read_text() == "[hosts.box"

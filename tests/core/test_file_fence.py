@@ -237,7 +237,7 @@ def test_a_request_that_was_not_offered_and_names_no_session_is_not_seen(session
     assert watcher.seen == {}
 
 
-def test_a_request_for_a_terminal_that_was_not_offered_is_no_request_for_a_file() -> None:
+def test_a_request_for_a_terminal_that_was_not_offered_is_not_a_request_for_a_file() -> None:
     watcher = Watcher()
     scene = Scene(make_policy(), Registry("me", watcher))
     scene.join("ann").new_session()

@@ -64,7 +64,7 @@ def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
-def test_a_resume_without_the_state_of_another_link_is_no_rejoin(meta: Any) -> None:
+def test_a_resume_without_the_state_of_another_link_is_not_a_rejoin(meta: Any) -> None:
     assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
     assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
 
@@ -339,7 +339,7 @@ def test_a_prompt_whose_turn_is_over_is_not_given_back(scene: Scene, ann: Peer) 
 @pytest.mark.parametrize(
     ("identity", "connection"), [("you", "first"), ("me", "other"), ("me", None), ("me", ""), ("me", 5)]
 )
-def test_knowing_an_id_is_no_authority(identity: str, connection: Any) -> None:
+def test_knowing_an_id_is_not_an_authority(identity: str, connection: Any) -> None:
     scene = Scene(agentCapabilities=LOADS)
     ann = scene.join("ann", identity, link="first")
     ann.new_session()

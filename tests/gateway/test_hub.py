@@ -408,7 +408,7 @@ async def test_how_a_connection_is_closed_is_for_the_first_who_knows() -> None:
     assert scene.editor.closed_with == (CloseReason.POLICY, "revoked")
 
 
-async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_no_error(
+async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_not_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_conversation() as scene:
@@ -418,7 +418,7 @@ async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_no_e
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_the_loss_of_a_client_that_takes_nothing_is_no_error_and_shows_where_it_is_read(
+async def test_the_loss_of_a_client_that_takes_nothing_is_not_an_error_and_shows_where_it_is_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_conversation() as scene:
@@ -462,7 +462,7 @@ async def test_a_client_that_is_gone_already_is_not_told_that_its_agent_cannot_s
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
 
 
-async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_no_error() -> None:
+async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_not_an_error() -> None:
     async with in_conversation() as scene:
         scene.editor.ours.drain_error = trio.BrokenResourceError("lost")
         scene.agent.end(1)

@@ -68,7 +68,7 @@ def test_the_default_workspace_is_the_agents_cwd_or_else_the_home_folder(home: P
     assert workspaces_of({}, None) == (Workspace(None, str(home)),)
 
 
-def test_a_home_folder_that_is_the_root_is_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_that_is_the_root_is_not_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     assert workspaces_of({}, None) == ()
 
@@ -84,7 +84,7 @@ def test_a_user_without_a_home_folder_has_no_workspace(monkeypatch: pytest.Monke
 # What lies in one
 
 
-def test_a_directory_in_a_workspace_is_no_problem(srv: Path) -> None:
+def test_a_directory_in_a_workspace_is_not_a_problem(srv: Path) -> None:
     workspaces = places(srv, "proj")
     for directory in (srv / "proj", srv / "proj" / "sub", f"{srv}/proj/", f"{srv}//proj/./sub/", f"/{srv}/proj"):
         assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(
@@ -294,7 +294,7 @@ def test_a_directory_that_is_not_there_is_answered_with_the_map_to_add(srv: Path
     )
 
 
-def test_a_file_is_no_directory(srv: Path) -> None:
+def test_a_file_is_not_a_directory(srv: Path) -> None:
     path = str(srv / "proj" / "file")
     assert problem_of([path], places(srv, "proj")) == Problem(
         f"{path} is not a directory", {"reason": "no_such_directory", "cwd": path}

@@ -267,7 +267,7 @@ def test_this_is_a_message_and_stays_verbatim(text: bytes) -> None:
         b" \r\n",
         b"\xff",
         REQUEST % b'"\xff"',
-        REQUEST % b'"\xed\xa0\xbd"',  # A surrogate is no UTF-8.
+        REQUEST % b'"\xed\xa0\xbd"',  # A surrogate is not UTF-8.
         b"\xef\xbb\xbf" + REQUEST % b"1",
         "{}".encode("utf-16"),
         b"npm warn exec The following package was not found",
@@ -290,7 +290,7 @@ def test_this_is_a_message_and_stays_verbatim(text: bytes) -> None:
         b"1 x",
     ],
 )
-def test_this_is_no_json(text: bytes) -> None:
+def test_this_is_not_a_json(text: bytes) -> None:
     assert refusal(text) == PARSE_ERROR
 
 

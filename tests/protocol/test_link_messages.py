@@ -54,7 +54,7 @@ def test_a_count_that_is_none_says_nothing(received: Any) -> None:
 
 
 @pytest.mark.parametrize("positions", [None, [], "s1", 7])
-def test_positions_that_are_no_object_are_none(positions: Any) -> None:
+def test_positions_that_are_not_an_object_do_not_count(positions: Any) -> None:
     message = {"method": "_acp-gateway/ack", "params": {"received": 7, "positions": positions}}
     assert read_control(json.dumps(message).encode()) == Control(received=7)
 
@@ -91,7 +91,7 @@ def test_spelling_and_order_of_a_control_message_are_free() -> None:
         b"",
     ],
 )
-def test_what_is_no_control_message_is_counted_and_passed_on(message: bytes) -> None:
+def test_what_is_not_a_control_message_is_counted_and_passed_on(message: bytes) -> None:
     assert read_control(message) is None
 
 

@@ -66,7 +66,7 @@ def test_a_number_may_be_a_secret_too() -> None:
         None,
     ],
 )
-def test_what_is_no_secret_stays(message: object) -> None:
+def test_what_is_not_a_secret_stays(message: object) -> None:
     assert redacted(message) == message
 
 
@@ -146,8 +146,8 @@ def test_the_result_is_one_line_of_ascii_that_no_terminal_obeys() -> None:
     "text",
     [b"", b" ", b"npm banner", b'{"token":"x"', b'{"a":"\\q"}', b'{"a":"\xff"}', b"1 2", b"{} acpgw_abc", b'{"a":NaN}'],
 )
-def test_what_is_no_json_is_told_by_its_size_alone(text: bytes) -> None:
-    assert redact(text, LIMIT) == b'"%d bytes that are no JSON"' % len(text)
+def test_what_is_not_json_is_told_by_its_size_alone(text: bytes) -> None:
+    assert redact(text, LIMIT) == b'"%d bytes that are not JSON"' % len(text)
     assert redact_json(text, LIMIT) is None
 
 
@@ -157,7 +157,7 @@ def test_what_the_gateway_does_not_take_for_a_message_because_of_its_depth_is_to
     hidden = b'{"token":' + b"[" * 400 + b"]" * 400 + b"}"
     assert redact(hidden, LIMIT) == rb'{"token":"\u2026"}'
     too_deep = b"[" * 100_000 + b"]" * 100_000
-    assert redact(too_deep, LIMIT) == b'"200000 bytes that are no JSON"'
+    assert redact(too_deep, LIMIT) == b'"200000 bytes that are not JSON"'
 
 
 def test_a_long_string_is_cut_and_what_is_behind_it_stays() -> None:

@@ -230,7 +230,7 @@ async def test_another_path_than_that_of_a_file_is_not_found(path: str, gateway:
     assert b"nothing here" in reply.body or reply.headers["cache-control"] == "no-store"
 
 
-async def test_a_nul_in_a_path_is_no_request(gateway: EchoingGateway) -> None:
+async def test_a_nul_in_a_path_is_not_a_request(gateway: EchoingGateway) -> None:
     async with listening(SECTION, gateway) as listener:
         assert (await ask(listener, f"{path_of('app/main.js')}\0")).status == 400
 
@@ -306,7 +306,7 @@ async def test_a_browser_that_fetches_files_is_not_cut_off_by_handshake_timeout(
             assert (await http.ask("GET", FAVICON)).status == 200
             await trio.sleep(timeout * 0.9)
         assert (await http.ask("GET", FAVICON)).status == 200
-        # Idle ones end, which is no failure.
+        # Idle ones end, which is not a failure.
         assert await http.stream.receive_some() == b""
     assert "handshake_timeout" not in caplog.text
 

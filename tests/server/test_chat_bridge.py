@@ -289,7 +289,7 @@ async def test_a_widget_and_an_editor_share_a_session(
         assert answered["result"] == {"outcome": YES}
 
 
-async def test_a_request_that_is_no_permission_is_refused_and_waits_for_another_client(
+async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_another_client(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:

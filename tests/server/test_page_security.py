@@ -281,7 +281,7 @@ async def test_of_two_uses_of_a_code_at_once_one_fails_and_is_audited(
         assert await first.status() == 101
 
 
-async def test_a_code_is_no_token_and_a_token_is_no_code(browser: Attacked) -> None:
+async def test_a_code_is_not_a_token_and_a_token_is_not_a_code(browser: Attacked) -> None:
     secret = browser.gateway.token()
     assert (await browser.log_in(secret)).status == 401
     code = browser.code()

@@ -109,7 +109,7 @@ def test_a_query_is_read(text: str) -> None:
     assert [matchers for _, matchers in query.selectors] == [(("c", "=~", "d"),) if " by " in text else ()]
 
 
-def test_a_function_that_is_not_known_is_no_series() -> None:
+def test_a_function_that_is_not_known_is_not_a_series() -> None:
     with pytest.raises(ValueError, match="no function of the examples"):
         parse("summ(acp_gateway_x)")
 

@@ -169,7 +169,7 @@ async def test_a_refusal_is_in_the_log_and_in_the_audit(
 
 
 @pytest.mark.parametrize("error", [TooFarBehind("no"), LinkGone("no"), LinkExpired("no")])
-async def test_a_laptop_that_has_slept_is_no_warning(
+async def test_a_laptop_that_has_slept_is_not_a_warning(
     refusals: Refusals, error: AccessError, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals.refuse(pending(), error, presented=None, credential="token 1")

@@ -205,5 +205,5 @@ def test_messages_of_any_kind_raise_nothing_and_what_is_sent_is_utf_8(messages: 
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000, b'{"method":3}'])
-def test_what_is_no_message_is_dropped(text: bytes) -> None:
+def test_what_is_not_a_message_is_dropped(text: bytes) -> None:
     assert opened().receive([text]) == []

@@ -39,7 +39,7 @@ async def test_lines_end_at_a_line_feed_and_at_nothing_else(character: str) -> N
     assert await sent(message) == message + b"\n"
 
 
-async def test_a_carriage_return_before_the_line_feed_is_no_part_of_the_message() -> None:
+async def test_a_carriage_return_before_the_line_feed_is_not_part_of_the_message() -> None:
     assert await received(b'{"a":1}\r\n{"b":2}\r', b"\n") == [b'{"a":1}', b'{"b":2}']
 
 
@@ -88,7 +88,7 @@ def test_lines_are_the_same_however_they_are_cut(parts: list[bytes], data: st.Da
     trio.run(main)
 
 
-async def test_bytes_that_are_no_utf8_pass_through() -> None:
+async def test_bytes_that_are_not_utf8_pass_through() -> None:
     # What is to be said about them is for those who know JSON.
     assert await received(b'{"a":"\xff\0"}\n') == [b'{"a":"\xff\0"}']
     assert await sent(b'{"a":"\xff\0"}') == b'{"a":"\xff\0"}\n'

@@ -57,7 +57,7 @@ class Startup:
         self._changed.unpark_all()
 
     def receive_output(self, batch: Sequence[bytes]) -> None:
-        """Keep lines that are no messages of an agent that has not answered."""
+        """Keep lines that are not messages of an agent that has not answered."""
         if self._watched is None:
             return
         for line in batch[-STDERR_TAIL_LINES:]:

@@ -170,7 +170,7 @@ class Audit:
 
     def _check(self, status: os.stat_result, file: int) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{self._path} is no file")
+            raise OSError(f"{self._path} is not a file")
         if status.st_uid != self._owner():
             raise OSError(f"{self._path} belongs to another user: move it away")
         mode = stat.S_IMODE(status.st_mode)
@@ -236,7 +236,7 @@ class AuditReading:
 
     def __init__(self, path: Path, since: float | None) -> None:
         self.damaged = 0
-        """Lines so far that are no entries: torn, or written by something else."""
+        """Lines so far that are not entries: torn, or written by something else."""
         self._path = path
         self._since = -math.inf if since is None else since
 

@@ -657,7 +657,7 @@ def test_no_use_of_tokens_is_known_where_there_is_no_file(path: Path) -> None:
     assert not path.parent.exists()
 
 
-def test_no_use_of_tokens_is_known_where_the_file_is_no_database(path: Path) -> None:
+def test_no_use_of_tokens_is_known_where_the_file_is_not_a_database(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 500)
     assert read_token_uses(path) == {}

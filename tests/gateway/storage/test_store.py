@@ -282,7 +282,7 @@ def bytes_on_disk(path: Path) -> bytes:
 
 
 def write_garbage(path: Path) -> None:
-    """Put something in the file's place that is no database."""
+    """Put something in the file's place that is not a database."""
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 500)
 
@@ -310,7 +310,7 @@ def garble(path: Path, chance: random.Random) -> None:
 
 
 def garble_a_definition(path: Path) -> None:
-    """Leave a table with a definition that is no text."""
+    """Leave a table with a definition that is not text."""
     path.write_bytes(path.read_bytes().replace(b"outline BLOB NOT NULL", b"outline BLOB NOT N\xd5LL"))
 
 
@@ -643,7 +643,7 @@ async def test_whose_session_a_token_is_for_is_written_at_once(storage: Storage,
         assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON, "ada")}
 
 
-# Files that are no good.
+# Files that cannot be used
 
 
 async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
@@ -661,7 +661,7 @@ async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
     assert await restarted(path, 1) == journal(b"one")
 
 
-async def test_a_damaged_file_is_no_problem_any_more_when_the_new_one_has_what_is_known(
+async def test_a_damaged_file_stops_being_a_problem_when_the_new_one_has_what_is_known(
     storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -924,7 +924,7 @@ async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_whil
         "UPDATE piece SET messages = CAST(messages AS TEXT) WHERE session = 1",
     ],
 )
-async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage, path: Path, damage: str) -> None:
+async def test_a_history_that_has_ceased_to_be_bytes_is_given_up(storage: Storage, path: Path, damage: str) -> None:
     async with running(storage):
         keep(storage, 1)
         keep(storage, 2)
@@ -937,7 +937,7 @@ async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage,
         assert await storage.read_journal(2) == journal(b"one")
 
 
-async def test_a_history_whose_length_is_no_number_is_damage_to_who_goes_on_with_it(
+async def test_a_history_whose_length_is_not_a_number_is_damage_to_who_goes_on_with_it(
     storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(storage):
@@ -1275,7 +1275,7 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
     assert held == [[]]
 
 
-# Disks that are no good.
+# Disks that fail
 
 
 async def test_what_does_not_fit_on_a_full_disk_is_written_when_there_is_space(

@@ -37,7 +37,7 @@ def test_a_link_that_is_pasted_signs_in(open_page: Opens) -> None:
     field = page.get_by_label("Link or code")
     field.fill("https://box:7443/ is the address")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("That is no sign-in code.")
+    expect(page.get_by_role("alert")).to_contain_text("That is not a sign-in code.")
     field.fill(f"https://box:7443/#{CODE}")
     field.press("Enter")
     expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()

@@ -210,7 +210,7 @@ test("a connection that comes back fetches only what is missing", async () => {
   assert.equal(said_(store), "hi|abcde");
 });
 
-test("a connection lost while fetching is no error, and the next one fetches", async () => {
+test("a connection lost while fetching is not an error, and the next one fetches", async () => {
   const { store, answers, connect } = scene();
   answers["session/get"] = () => Promise.reject(lost());
   store.open("s");
