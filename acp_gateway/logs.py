@@ -72,7 +72,7 @@ class JournalLines(logging.Formatter):
     """Begins each line of another formatter with its priority, as sd-daemon(3) has it: `<4>` for a warning.
 
     The journal removes this beginning and files the line under the priority, for `journalctl -p warning`. A traceback
-    has several lines, each of which is an entry of the journal.
+    has several lines, and the journal has an entry for each.
     """
 
     def __init__(self, lines: logging.Formatter) -> None:

@@ -219,7 +219,7 @@ class FileFinder:
         return Refusable(tuple(dict.fromkeys(Touch(*it) for it in actions)), _refusals(message))
 
     def relative(self, path: str) -> str | None:
-        """Return a path as it is told; None for one that is left out, or is none."""
+        """Return a path as it is told; None for one that is left out, or for text that is not a path."""
         if not path or len(path) > PATH_SIZE or _UNPRINTABLE.search(path):
             return None
         # Two slashes at the beginning would stay.

@@ -110,7 +110,7 @@ class Change:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if _read(self.path) != self.before:
-                raise ConfigError("was changed meanwhile by another program: repeat this", file=str(self.path))
+                raise ConfigError("another program has just changed it: repeat this", file=str(self.path))
             copy = None
             if self.before is not None:
                 copy = _unused(self.path)

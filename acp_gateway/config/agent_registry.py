@@ -126,7 +126,9 @@ def _read_agent(content: bytes, source: str) -> RegistryAgent:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"is neither an ACP registry nor an entry of one: {error}", file=source) from None
     if not _ID.fullmatch(agent.id):
-        raise ConfigError(f"{agent.id[:64]!r} is not an id of an agent: lower-case letters, digits, hyphens", file=source)
+        raise ConfigError(
+            f"{agent.id[:64]!r} is not an id of an agent: lower-case letters, digits, hyphens", file=source
+        )
     if not _VERSION.fullmatch(agent.version):
         raise ConfigError(f"{agent.version[:64]!r} is not a version", file=source, key=agent.id)
     return agent
@@ -236,4 +238,4 @@ def _check_words(agent: RegistryAgent, words: Sequence[str], env: Mapping[str, s
     if not all(words[:2]) or not all(word.isprintable() for word in everything):
         raise ConfigError("its command has an empty word or a control character", key=agent.id)
     if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in env):
-        raise ConfigError("its environment has a name that is none", key=agent.id)
+        raise ConfigError("a name in its environment is malformed", key=agent.id)

@@ -63,7 +63,7 @@ def _begins_other(line: str, keys: Keys) -> bool:
         return False
     table = _read(line)
     for key in keys:
-        # An array of tables has a list here. A line in the middle of an array of values is no header.
+        # An array of tables has a list here. A line in the middle of an array of values is not a header.
         table = table.get(key) if isinstance(table, dict) else None
     return not isinstance(table, dict) and _read(line) is not None
 

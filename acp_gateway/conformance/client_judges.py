@@ -66,7 +66,7 @@ def judge_version(dialogues: Dialogues) -> Verdict | None:
         found = True
         version = line.params.get("protocolVersion")
         if type(version) is not int or not 0 <= version <= 65535:
-            raise Fault("protocolVersion is no integer from 0 to 65535", line, scenario)
+            raise Fault("protocolVersion is not an integer from 0 to 65535", line, scenario)
     return None if found else not_shown(NOT_COME)
 
 

@@ -28,7 +28,7 @@ def id_key(value: object) -> str:
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a line, or None if it is none."""
+    """Return the JSON object of a line, or None if the line is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -47,7 +47,7 @@ class Line:
 
     @cached_property
     def value(self) -> dict[str, Any] | None:
-        """The object of the line, None if it is none."""
+        """The object of the line, None if the line is not one."""
         return parse_object(self.text)
 
     @cached_property

@@ -53,7 +53,9 @@ def message_fault(line: Line) -> str:
     if "id" in value and (isinstance(value["id"], bool | float | dict | list)):
         return "has an id that is not a string, integer or null"
     if line.kind != RESPONSE:
-        return "has params that are not an object" if "params" in value and not isinstance(value["params"], dict) else ""
+        return (
+            "has params that are not an object" if "params" in value and not isinstance(value["params"], dict) else ""
+        )
     if "result" in value and value.get("error") is not None:
         return "has both a result and an error"
     if "result" not in value:

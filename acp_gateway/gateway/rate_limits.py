@@ -51,7 +51,7 @@ class TokenBucket:
     def take(self, cost: float, now: float, parts: int = 1) -> float:
         """Take tokens, which may leave a debt; return the seconds until it is paid.
 
-        `parts`: the number of equal parts of the bucket, of which the taker has one.
+        `parts`: the number of equal parts of the bucket; the taker has one.
         """
         rate = self._rate / parts
         left = self._left + (now - self._since) * rate
@@ -91,7 +91,7 @@ class RateLimiter:
         rates: of all clients of the identity together.
         together: the bucket that they share, in seconds of `rates`.
         accounts: accounts with a connection, of all identities; the observers of an identity are one of their own.
-        parts: returns the number of parts of which the client has one.
+        parts: returns the number of equal parts; the client has one.
         clock: returns the time in seconds.
     """
 

@@ -87,7 +87,7 @@ TOOL_CALL_UPDATE = "tool_call_update"
 STATE_UPDATES = frozenset(
     {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
 )
-"""Kinds of `session/update` of which only the last one counts; a late joiner needs it whatever else is left out."""
+"""Kinds of `session/update` that replace each other; a late joiner needs the last of each whatever else is left out."""
 
 
 _CHECKED = (
@@ -108,7 +108,7 @@ _CHECKED = (
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 
 PLAIN_NAMES = frozenset((*_CHECKED, "_meta", "clientInfo", "content", "line", "limit", "command", "args", "env"))
-"""Names of which nothing is to be checked: those above, and others that are frequent."""
+"""Names that need no check: those above, and others that are frequent."""
 
 
 def fold(name: str) -> str:

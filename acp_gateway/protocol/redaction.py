@@ -9,7 +9,7 @@ A message is read token by token, with a stack and without recursion. It is not 
 spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open
 containers are closed: the result is JSON, and never longer than the limit.
 
-The event loop does nothing else meanwhile, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
+The event loop waits for the result, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
 `MAX_SIZE` bytes. The part beyond these bounds is left out in the same way.
 """
 

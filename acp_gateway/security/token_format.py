@@ -38,7 +38,7 @@ Kind = Literal["controller", "observer", "guest", "metrics"]
 """Purpose of a token, encoded in its prefix."""
 
 OtherKind = Literal["code", "browser", "invitation"]
-"""A secret that is not a token: the code that signs a browser in, the cookie that keeps it signed in, and the code of an
+"""A secret other than a token: the code that signs a browser in, the cookie that keeps it signed in, and the code of an
 invitation, for which a program gets a token."""
 
 _LETTERS: Final[Mapping[Kind | OtherKind, str]] = {

@@ -29,7 +29,7 @@ class Authenticator:
         self._state_dir = gateway.config.gateway.state_dir
 
     def authenticate(self, token: str | None, sock: socket.socket, certificate: bytes | None) -> Access:
-        """Return the principal of a connection, of which `certificate` is the verified one. Raises `AccessError`."""
+        """Return the principal of a connection; `certificate` is the verified one. Raises `AccessError`."""
         if token is None:
             access = self._by_kernel(sock) or self._by_certificate(certificate)
             if access is not None:

@@ -154,7 +154,7 @@ class BrowserCalls:
         most, more = self._gateway.config.limits.max_browser_sessions, 0
         async with bridge.composing:
             await bridge.wait_quiet()
-            # What changes meanwhile is told after the list, which may be older.
+            # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
                 found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
                 names = Counter(session.name for session in found)

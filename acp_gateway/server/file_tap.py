@@ -239,7 +239,7 @@ class FileTap:
     async def _catch_up(self, tapped: _Tapped) -> None:
         """Take what a journal has, in steps between which other tasks get their turn."""
         session, events = tapped.session, tapped.events
-        # What comes meanwhile is taken at the next look, after other sessions.
+        # Later messages are taken at the next look, after other sessions.
         until = session.journal.position
         while events.read_some(until):
             await trio.lowlevel.checkpoint()

@@ -110,7 +110,7 @@ def find_own_address() -> str | None:
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
     """Return the first two addresses that can't both be listened at, because they are the same; None if there are none.
 
-    Resolves host names, and blocks meanwhile.
+    Resolves host names, and blocks while it does.
     """
     resolved = [_resolve(address) for address in addresses]
     for (first, its), (second, others) in combinations(zip(addresses, resolved, strict=True), 2):

@@ -267,7 +267,7 @@ class Dialogue:
         return []
 
     def _question(self, request_id: int | str, method: str, params: Mapping[str, Any]) -> Question | None:
-        """Return a request of the agent as a question, None if it is none that can be answered."""
+        """Return a request of the agent as a question, None if it cannot be answered here."""
         lane = self._lane(params)
         options = tuple(read_options(params.get("options")))
         if method == REQUEST_PERMISSION and options:

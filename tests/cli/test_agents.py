@@ -159,7 +159,7 @@ def test_add_takes_one_entry_as_the_registry(scene: Scene, tmp_path: Path) -> No
 
 def test_add_refuses_a_registry_without_encryption_on_the_network(scene: Scene) -> None:
     refused = scene.run("add", "fast", "--registry", "http://example.org/registry.json", code=3)
-    assert "no https URL" in refused
+    assert "not an https URL" in refused
 
 
 def test_add_keeps_the_mode_of_the_configuration(scene: Scene) -> None:

@@ -20,7 +20,7 @@ from tests.doubles import TIMEOUT
 
 @contextmanager
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
-    """The other side of a terminal that is stdin and stdout. Not a fixture: pytest sets stdout for each test anew."""
+    """The other side of a terminal that is stdin and stdout. Not a fixture: pytest sets stdout again for each test."""
     master, slave = pty.openpty()
     with (
         os.fdopen(master, "wb", buffering=0) as person,

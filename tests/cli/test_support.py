@@ -115,7 +115,7 @@ def test_only_what_came_lately_is_shown(config: Path) -> None:
 
 
 @pytest.mark.parametrize("since", ["yesterday", "-1h", "0s", "", "2h 3m"])
-def test_a_time_that_is_none_is_refused_with_examples(config: Path, since: str) -> None:
+def test_a_malformed_time_is_refused_with_examples(config: Path, since: str) -> None:
     result = audit(config, "--since", since)
     assert result.exit_code == 2
     assert "2026-11-22T07:30Z" in result.stderr

@@ -305,7 +305,7 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
         ),
     ],
 )
-async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
+async def test_a_malformed_list_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, time_limit=TIMEOUT)

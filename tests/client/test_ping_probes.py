@@ -1,4 +1,4 @@
-"""A ping of a gateway of the product's own, on a unix socket and on loopback, and of servers that are none."""
+"""A ping of a gateway of the product's own, on a unix socket and on loopback, and of servers that are not gateways."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager

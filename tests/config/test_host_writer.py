@@ -116,7 +116,7 @@ def test_what_can_be_written_is_checked_without_writing(tmp_path: Path) -> None:
     check_host(tmp_path / "not there" / "yet" / "hosts.toml", "box", {"url": "b"})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot be written, because .*file is no folder"):
+    with pytest.raises(ConfigError, match=r"cannot be written, because .*file is not a folder"):
         check_host(tmp_path / "file" / "hosts.toml", "box", {"url": "b"})
 
 

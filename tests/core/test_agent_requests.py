@@ -455,7 +455,7 @@ def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_re
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
-def test_a_loader_that_left_meanwhile_is_not_asked() -> None:
+def test_a_loader_that_has_left_is_not_asked() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -1077,7 +1077,7 @@ def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chose
         '{"outcome":{"outcome":"cancelled"},"Outcome":{"outcome":"selected","optionId":"yes"}}',
     ],
 )
-def test_a_decision_that_can_be_read_in_two_ways_is_none(result: str) -> None:
+def test_a_decision_that_can_be_read_in_two_ways_does_not_count(result: str) -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     at_ann, at_bob = ann.hears(), bob.hears()

@@ -243,7 +243,7 @@ def test_a_decision_about_no_session_is_not_news() -> None:
     assert not ann.heard()
 
 
-def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
+def test_a_process_is_deserted_while_it_has_no_connected_client() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     agent = scene.multiplexer.agent_handle

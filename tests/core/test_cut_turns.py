@@ -211,7 +211,7 @@ def test_a_turn_that_ended_with_its_agent_is_told_at_once_and_not_again() -> Non
     assert news(ann) == []
 
 
-def test_a_turn_of_an_agent_that_was_stopped_meanwhile_is_told_to_have_been_cut_off_by_that() -> None:
+def test_a_turn_of_an_agent_that_was_stopped_in_it_is_told_to_have_been_cut_off_by_that() -> None:
     gateways = Gateways(shared=False)
     place, own = begins(gateways)
     scene = gateways.scene

@@ -148,7 +148,7 @@ def test_what_is_said_as_the_user_behind_the_echo_is_shown() -> None:
     assert turn.bob.heard_text() == [says(text("please"))]
 
 
-def test_the_second_of_two_echoes_is_none() -> None:
+def test_the_second_of_two_echoes_does_not_count() -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     turn.says(says(text("fix it")), says(text("fix it")))

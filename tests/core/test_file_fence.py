@@ -137,7 +137,7 @@ def file_request(path: bytes) -> jsonrpc.Message:
     return jsonrpc.parse(b'{"id":1,"method":"fs/read_text_file","params":{"path":%b}}' % path)
 
 
-def test_a_session_of_which_only_the_directory_is_known_has_that_directory() -> None:
+def test_a_session_with_a_known_directory_alone_has_that_directory() -> None:
     session = Session("agent", "s", "me", Journal(1000))
     assert flaw_of_file_request(file_request(b'"/srv/a"'), session) is not None
     session.cwd = "/srv"

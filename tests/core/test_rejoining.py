@@ -441,7 +441,7 @@ def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene
     }
 
 
-def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_not_open(
+def test_a_question_that_is_not_named_is_asked_again_and_one_that_is_decided_is_not_open(
     scene: Scene, ann: Peer
 ) -> None:
     bob = scene.join("bob")
@@ -739,7 +739,7 @@ def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
     assert [watcher.heard() for watcher in watchers] == [[], [], []]
 
 
-def test_memory_that_gets_short_meanwhile_takes_nothing_from_who_returns(shelf: Shelf) -> None:
+def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch=epoch, position=position - 1)

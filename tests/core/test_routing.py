@@ -1117,7 +1117,7 @@ def test_what_the_agent_replays_has_no_times() -> None:
     assert times_of(scene) == [None, 1000]
 
 
-def test_an_echo_that_turns_out_to_be_none_has_the_time_at_which_that_is_known() -> None:
+def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

@@ -113,7 +113,7 @@ async def test_a_gateways_own_streams_that_are_cut_go_on_without_a_loss(gateway:
     stream = HttpClientStream(endpoint, connect, max_message_size=10_000_000, size_setting="the limit")
 
     async def ask(number: int, method: str, **params: Any) -> tuple[Any, list[str]]:
-        """Return the response to a request and the texts of the updates before it; cut all connections meanwhile."""
+        """Return the response to a request and the texts of the updates before it; cut all connections between them."""
         await stream.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
         texts = []
         while "id" not in (message := json.loads(await stream.receive())):

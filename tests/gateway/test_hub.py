@@ -525,7 +525,7 @@ async def test_a_client_that_floods_is_not_read_while_the_agent_does_not_read() 
         await scene.editor.stream.aclose()
 
 
-async def test_how_much_a_client_may_send_ahead_is_counted_anew_each_time() -> None:
+async def test_how_much_a_client_may_send_ahead_is_counted_from_nothing_each_time() -> None:
     async with in_conversation() as scene:
         scene.editor.stream.send_nowait([flood(100 * HIGH_WATER)])
         await fill(scene.editor.stream, flood())
@@ -648,7 +648,7 @@ class SlowPipe(FragileStream):
             await self._taken.park()
 
 
-async def test_an_agent_that_reads_slowly_has_not_stalled_whatever_others_send_it_meanwhile(
+async def test_an_agent_that_reads_slowly_has_not_stalled_whatever_others_send_to_it(
     autojump_clock: MockClock,
 ) -> None:
     agents = FakeAgents()
@@ -1556,7 +1556,7 @@ async def test_audit_events_of_clients_are_recorded_as_they_happen() -> None:
 # Looking at directories
 
 
-async def test_session_new_waits_for_the_directory_check_and_clients_are_served_meanwhile() -> None:
+async def test_session_new_waits_for_the_directory_check_while_clients_are_served() -> None:
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
         wanted = scene.services.checks = []

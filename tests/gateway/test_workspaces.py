@@ -46,7 +46,7 @@ def places(srv: Path, *names: str) -> tuple[Workspace, ...]:
 def problem_of(
     directories: Sequence[str], workspaces: Sequence[Workspace], allowed: Sequence[str] | None = None
 ) -> Problem:
-    """Return the problem of directories, of which none has a workspace then."""
+    """Return the problem of directories that have no workspace then."""
     findings = directory_check(directories, workspaces, allowed)
     assert findings.problem is not None
     assert findings.workspace is None
@@ -348,7 +348,7 @@ def test_a_map_from_windows_is_quoted_for_its_shell_where_that_is_needed(srv: Pa
     assert rf"--map {quote}C:\Users\ann\{folder}={srv}/{folder}{quote} (or" in problem.message
 
 
-# Paths that are none
+# Malformed paths
 
 
 @pytest.mark.parametrize("directory", ["proj", "", ".", "~/proj", "C:proj", "\0", "\ud800"])

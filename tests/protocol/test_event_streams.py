@@ -135,7 +135,7 @@ def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and
 
 
 def cut_after(streams: EventStreams, *, written: int, arrived: int) -> EventStream:
-    """Write events to the stream of a session, of which the client's system confirms some, and cut it."""
+    """Write events to the stream of a session, let the client's system confirm some, and cut it."""
     session = streams.open("s", None, READER)
     for number in range(written):
         streams.put(update("s", number))

@@ -144,7 +144,7 @@ def test_a_whole_number_is_one(raw: bytes, number: int) -> None:
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"-", b'"7"', b"7.0", b"7e0", b"null", b"1" + b"0" * 18, b"9" * 10_000])
-def test_other_values_and_absurd_numbers_are_none(raw: bytes | None) -> None:
+def test_other_values_and_absurd_numbers_read_as_none(raw: bytes | None) -> None:
     assert json_text.whole_number(raw) is None
 
 

@@ -48,7 +48,7 @@ def test_an_acknowledgement_without_a_count_says_nothing_and_is_not_counted(para
 
 
 @pytest.mark.parametrize("received", [-1, 1.5, 7.0, True, "7", None, [7], {}])
-def test_a_count_that_is_none_says_nothing(received: Any) -> None:
+def test_a_malformed_count_says_nothing(received: Any) -> None:
     message = {"method": "_acp-gateway/ack", "params": {"received": received, "positions": {}}}
     assert read_control(json.dumps(message).encode()) == Control(has_positions=True)
 

@@ -316,7 +316,7 @@ def test_an_expired_browser_is_taken_once_with_its_reason_by_one_process(scene: 
 
 
 @pytest.mark.parametrize("change", ["code", "sign in", "end", "use"])
-def test_an_expired_browser_stays_until_it_is_taken_whatever_is_written_meanwhile(scene: Scene, change: str) -> None:
+def test_an_expired_browser_stays_until_it_is_taken_whatever_else_is_written(scene: Scene, change: str) -> None:
     expired = scene.sign_in()
     scene.clock.seconds += 6 * DAY
     other = scene.sign_in()

@@ -272,7 +272,7 @@ def as_version_0(content: Any) -> None:
     content["version"] = 0
 
 
-def with_a_role_that_is_none(content: Any) -> None:
+def with_an_unknown_role(content: Any) -> None:
     content["tokens"][0]["role"] = "owner"
 
 
@@ -309,7 +309,7 @@ def with_half_a_digest(content: Any) -> None:
     [
         (newer, r"was written by a newer acp-gateway \(version 5 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
-        (with_a_role_that_is_none, "Invalid enum value 'owner'"),
+        (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
         (with_an_end_in_another_time_zone, r"at `\$.tokens\[0\].expires`"),
         (with_a_rotation_in_words, r"at `\$.tokens\[0\].rotated`"),

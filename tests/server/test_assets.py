@@ -252,7 +252,7 @@ async def test_the_page_takes_get_and_head_and_the_names_of_the_gateway_only(
         assert (await http.ask("GET", path, Host="evil.example")).status == 403
 
 
-async def test_a_listener_that_serves_no_page_has_none_of_its_files(gateway: EchoingGateway) -> None:
+async def test_a_listener_that_serves_no_page_lacks_its_files(gateway: EchoingGateway) -> None:
     async with listening(ListenSection(url=WS, serves=("acp",)), gateway) as listener, browser(listener) as http:
         answers = [await http.ask("GET", path) for path in (MANIFEST, FAVICON, path_of("app/main.js"), PAGE)]
     assert [answer.status for answer in answers] == [404, 404, 404, 200]

@@ -69,7 +69,7 @@ def test_a_key_that_only_the_service_is_given_is_not_a_flaw_elsewhere(state_dir:
     assert flaws(replace(make_config(state_dir, TCP), listen=(secure,))) == []
 
 
-def test_an_authority_for_clients_that_is_none_is_a_flaw(state_dir: Path, token: str) -> None:
+def test_an_authority_for_clients_that_is_malformed_is_a_flaw(state_dir: Path, token: str) -> None:
     config = secure(state_dir, "wss://127.0.0.1:0")
     (state_dir / "clients.pem").write_text("torn")
     (flaw,) = flaws(replace(config, listen=(replace(config.listen[0], client_ca=state_dir / "clients.pem"),)))

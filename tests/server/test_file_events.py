@@ -121,7 +121,7 @@ def test_what_was_cut_off_before_it_was_read_is_lost() -> None:
 
 
 @pytest.mark.parametrize("continues", [True, False])
-def test_another_history_begins_anew_and_one_that_goes_on_does_not(continues: bool) -> None:
+def test_another_history_starts_over_and_one_that_goes_on_does_not(continues: bool) -> None:
     session = session_of(reads("a"))
     events = FileEvents(session, ())
     read_all(events, session)

@@ -406,7 +406,9 @@ async def test_a_refused_stranger_who_does_not_leave_is_not_waited_for(
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\x00\xf5\x01\x00", b"POST /acp HTTP/1.1\r\n\r\n", b"hello\n\r\n\r\n"])
-async def test_what_is_not_a_request_for_a_websocket_is_answered_and_closed(data: bytes, gateway: EchoingGateway) -> None:
+async def test_what_is_not_a_request_for_a_websocket_is_answered_and_closed(
+    data: bytes, gateway: EchoingGateway
+) -> None:
     async with listening(WS, gateway) as listener:
         stream = await trio.open_tcp_stream("127.0.0.1", port_of(listener))
         await stream.send_all(data + b"\r\n" * 10)

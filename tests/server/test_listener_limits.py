@@ -247,7 +247,7 @@ async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
             assert await is_let_in(lines, token=token)
 
 
-async def test_the_answer_waits_and_the_socket_is_idle_meanwhile(
+async def test_the_answer_waits_and_the_socket_is_idle_until_then(
     gateway: EchoingGateway,
     autojump_clock: trio.testing.MockClock,
 ) -> None:

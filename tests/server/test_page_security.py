@@ -152,7 +152,7 @@ async def test_the_cookie_opens_neither_metrics_nor_the_reasons_of_readiness(bro
     assert (ready.status, ready.body) == (503, "not ready\n")
 
 
-async def test_a_cookie_in_another_place_is_none(browser: Attacked) -> None:
+async def test_a_cookie_in_another_place_does_not_count(browser: Attacked) -> None:
     value = browser.cookie.partition("=")[2]
     others = [
         ("/ws", bearer(value)),

@@ -98,7 +98,7 @@ def test_what_was_meant_for_another_process_is_not_taken(handover: Handover) -> 
 
 
 @pytest.mark.parametrize("count", ["", "-1", "x", "1e3", "٣", "100000"])
-def test_a_number_of_sockets_that_is_none_is_an_error(count: str, handover: Handover) -> None:
+def test_a_malformed_number_of_sockets_is_an_error(count: str, handover: Handover) -> None:
     handover.environment["LISTEN_FDS"] = count
     with pytest.raises(ConfigError, match="LISTEN_FDS: expected a number of sockets, found"):
         take_sockets(handover.environment)

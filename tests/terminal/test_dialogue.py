@@ -159,7 +159,7 @@ def test_news_are_events(message: dict[str, Any], event: Event) -> None:
     assert receive(opened(), message) == [event]
 
 
-def test_news_of_other_sessions_and_kinds_are_none() -> None:
+def test_news_of_other_sessions_and_kinds_are_left_out() -> None:
     other = {"method": "_acp-gateway/news", "params": {"sessionId": "c", "event": "closed"}}
     assert receive(opened(), other, news("attached", by={}), notification("other")) == []
 

@@ -152,7 +152,7 @@ def test_the_oldest_blocks_are_dropped_beyond_the_size() -> None:
     assert (len(transcript.blocks), transcript.dropped) == (3, 2)
 
 
-def test_a_tool_call_that_was_dropped_begins_anew() -> None:
+def test_a_tool_call_that_was_dropped_starts_over() -> None:
     transcript = Transcript(size=BLOCK_SIZE)
     transcript.apply(tool(title="old"))
     transcript.note("something", Level.BAD)

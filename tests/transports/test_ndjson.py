@@ -264,7 +264,7 @@ async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autoju
 
 
 @pytest.mark.parametrize("size", [MAX_SCRAP, MAX_SCRAP + 1])
-async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int) -> None:
+async def test_a_large_message_that_was_cut_off_in_the_middle_is_not_a_message(size: int) -> None:
     assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= MAX_SCRAP else [])]
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
 

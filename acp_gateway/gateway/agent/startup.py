@@ -1,7 +1,7 @@
 """The timeout of `initialize`: a warning, and then the end of an agent that does not answer.
 
 A command that starts something else than an ACP agent mostly starts well: a shell, a program that draws for a terminal
-or waits for a person. It reads what it is sent, or not, and never answers. What it writes meanwhile says best what it
+or waits for a person. It reads what it is sent, or not, and never answers. Its own output says best what it
 is, so the last of that is kept for the error.
 """
 

@@ -243,7 +243,7 @@ class AuditReading:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with ExitStack() as opened:
             try:
-                # Every file before the first line is read, so that none escapes by being renamed meanwhile.
+                # Every file before the first line is read, so that renaming one during the reading hides nothing.
                 files = self._open_all(opened)
                 for file in reversed(files):
                     for line in file:
@@ -351,7 +351,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_entry(line: bytes) -> dict[str, Any] | None:
-    """Return the entry in a line; None if it is none."""
+    """Return the entry in a line; None for any other line."""
     try:
         entry = json.loads(line)
         _seconds(entry["time"])

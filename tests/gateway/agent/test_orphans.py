@@ -101,7 +101,7 @@ def test_a_name_may_look_like_the_fields_after_it(proc: FakeProc, name: str) -> 
     assert read_stat(812, proc.path) == ProcessStat(812, "S", 1, 810, 800, 4711)
 
 
-def test_a_process_that_is_gone_is_none(proc: FakeProc) -> None:
+def test_a_process_that_is_gone_reads_as_nothing(proc: FakeProc) -> None:
     assert read_stat(812, proc.path) is None
     assert process_start_time(812, proc.path) is None
 
@@ -208,7 +208,7 @@ def test_an_agent_that_has_ended_is_only_forgotten(path: Path, proc: FakeProc) -
     assert (proc.killed, entries(path)) == ([], [])
 
 
-def test_an_agent_of_which_only_the_dead_are_listed_is_not_killed(path: Path, proc: FakeProc) -> None:
+def test_an_agent_with_dead_processes_alone_is_not_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED, state="Z")
     assert registry_of(path, proc).reap() == []

@@ -276,7 +276,7 @@ async def test_a_file_that_is_not_a_program_ends_with_the_reason_on_stderr(spawn
         assert agent.last_lines() == [f"cannot execute {tmp_path}/agent: Exec format error"]
 
 
-async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_meanwhile() -> None:
+async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_before() -> None:
     command = [sys.executable, "-c", agent_module._DIE_WITH_PARENT, "1", "True", "/bin/echo", "echo", "started"]
     done = await trio.run_process(command, capture_stdout=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")

@@ -199,7 +199,7 @@ def test_an_answer_may_come_before_what_was_recorded_before_it() -> None:
     assert client.says(answer(1)) == [update("u")]
 
 
-def test_answers_to_what_is_not_a_message_are_not_repeated_but_given_anew() -> None:
+def test_answers_to_what_is_not_a_message_are_not_repeated_but_made_again() -> None:
     client = Client(recorded((">", request(1, "a")), ("<", {"id": None, "error": {"code": -32700}}), ("<", answer(1))))
     (refusal,) = client.says(b"nothing")
     assert (refusal["id"], refusal["error"]["code"]) == (None, -32700)

@@ -340,7 +340,7 @@ const PATHOLOGICAL = {
   numbers: lines(9000, (i) => `${i}. a`),
   "spaces before line feeds": times("a   \n"),
   "long run of spaces": `a${" ".repeat(SIZE)}b`,
-  "rules that are none": `${times("- - - ")}a`,
+  "what looks like a rule": `${times("- - - ")}a`,
   fences: times("```\n"),
 };
 

@@ -172,7 +172,7 @@ test("without an open session nothing is done", async () => {
   assert.deepEqual([calls, store.state.current], [[], null]);
 });
 
-test("an action's effect does not reach a session opened meanwhile", async () => {
+test("an action's effect does not reach a session opened since", async () => {
   const { store, answers, held } = await opened(UPDATES, {}, { modes: { currentModeId: "a" } });
   answers["session/set_mode"] = "hold";
   const setting = store.setMode("b");
