@@ -55,7 +55,7 @@ def test_content_that_is_not_a_registry_is_refused_with_its_source(content: byte
     "members", [{"id": "../x"}, {"id": "A"}, {"id": "x" * 65}, {"version": "latest"}, {"version": "1/2"}]
 )
 def test_an_id_or_version_that_could_be_a_path_is_refused(members: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"is no (id|version)"):
+    with pytest.raises(ConfigError, match=r"is not (an id|a version)"):
         read({"npx": {"package": "demo"}}, **members)
 
 

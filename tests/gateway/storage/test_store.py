@@ -128,7 +128,7 @@ class Histories:
         self.move_to(storage)
         self.journals = {key: Journal(LIMIT, "e1") for key in keys}
         self.taken: list[int] = []
-        """Of which histories what is in memory was asked for."""
+        """Histories that were asked for from memory."""
 
     def move_to(self, storage: Storage) -> None:
         """From now on this one is told, and asks."""
@@ -1871,7 +1871,7 @@ def messages_of(runs: Sequence[StoredRun]) -> list[bytes]:
 
 
 def number_of(runs: Sequence[StoredRun]) -> int | None:
-    """Of which history of a walk these are; None where there are none."""
+    """Return the number of the history of a walk; None for no messages."""
     return next((int(message.partition(b".")[0]) for message in messages_of(runs)), None)
 
 
