@@ -152,6 +152,7 @@ async def withstand(folder: Path, agents: ServingAgents, scope: str, door: str, 
                     assert got.get("method") == "session/new" or (got.get("params") or {}).get("sessionId") != ANNS, got
             if role != "observer":
                 assert SECRET.encode() not in received
+            assert ANNS in [it["id"] for it in (await ann.result("session/list"))["sessions"]]
             # It is still ann's to decide, and her turn ends as the agent ends it.
             request = asked["requestId"]
             await ann.result("session/respond", sessionId=ANNS, requestId=request, response=YES)
