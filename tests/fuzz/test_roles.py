@@ -88,26 +88,26 @@ SAID: Final[dict[str, st.SearchStrategy[bytes]]] = {
     "editor": st.sampled_from(METHODS).flatmap(lambda name: calls(name, EDITORS)),
     "control": st.sampled_from(METHODS).flatmap(lambda name: calls(name, EDITORS)),
 }
-"""What is sent over each kind of connection."""
+"""Texts for each kind of connection."""
 
 
 def access_of(bench: Bench, role: str) -> Access:
-    """Return what a token of this role allows."""
+    """Return the access of a token of this role."""
     if role == "guest":
         return bench.guest(LENT)
     return bench.access("ann", role="observer") if role == "observer" else bench.access("bob")
 
 
-async def attack(bench: Bench, door: str, access: Access, texts: list[bytes]) -> bytes:
+async def attack(bench: Bench, kind: str, access: Access, texts: list[bytes]) -> bytes:
     """Send texts over a connection of this kind; return all that came back."""
     far_end: MessageStream
-    if door == "page":
+    if kind == "page":
         far_end = (await bench.page(access, "attacker", reads=False)).stream
-    elif door == "widget":
+    elif kind == "widget":
         far_end = (await bench.widget(access, "attacker", reads=False)).stream
     else:
-        editor = bench.editor(access, control=door == "control")
-        if door == "editor":
+        editor = bench.editor(access, control=kind == "control")
+        if kind == "editor":
             await editor.initialize()
         far_end = editor.stream
     received: list[bytes] = []
@@ -133,7 +133,7 @@ async def attack(bench: Bench, door: str, access: Access, texts: list[bytes]) ->
     return b"\n".join(received)
 
 
-async def withstand(folder: Path, agents: ServingAgents, scope: str, door: str, role: str, texts: list[bytes]) -> None:
+async def withstand(folder: Path, agents: ServingAgents, scope: str, kind: str, role: str, texts: list[bytes]) -> None:
     with Spawner(ProcessRegistry(folder / "agents")) as spawner:
         async with running(folder, spawner, fake=section(scope)) as bench:
             ann = await bench.page(bench.access("ann"), "ann")
@@ -144,7 +144,7 @@ async def withstand(folder: Path, agents: ServingAgents, scope: str, door: str, 
             await asks(agents[0], ANNS, ASKED)
             (asked,) = await ann.until(lambda: ann.of("session/request"))
             before = [len(agent.received) for agent in agents.started]
-            received = await attack(bench, door, access_of(bench, role), texts)
+            received = await attack(bench, kind, access_of(bench, role), texts)
             for agent, count in zip(agents.started, before, strict=False):
                 for got in agent.received[count:]:
                     assert role != "observer" or "method" not in got, got
@@ -163,18 +163,18 @@ async def withstand(folder: Path, agents: ServingAgents, scope: str, door: str, 
 
 
 @pytest.mark.parametrize("role", ["observer", "guest", "other identity"])
-@pytest.mark.parametrize("door", sorted(SAID))
+@pytest.mark.parametrize("kind", sorted(SAID))
 @effort(8)
 @given(st.data(), st.sampled_from(("identity", "shared")))
 def test_a_role_keeps_to_its_rights(
-    door: str, role: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, scope: str
+    kind: str, role: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, scope: str
 ) -> None:
-    texts = data.draw(st.lists(SAID[door], min_size=4, max_size=20))
+    texts = data.draw(st.lists(SAID[kind], min_size=4, max_size=20))
     agents = ServingAgents(loadSession=True, sessionCapabilities={"list": {}, "resume": {}, "fork": {}, "delete": {}})
     agents.session_id = "id-{}.{}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(agent_runner, "run_agent", agents.run)
         folder = tmp_path_factory.mktemp("state")
         trio.run(
-            withstand, folder, agents, scope, door, role, texts, clock=trio.testing.MockClock(autojump_threshold=0)
+            withstand, folder, agents, scope, kind, role, texts, clock=trio.testing.MockClock(autojump_threshold=0)
         )
