@@ -1,4 +1,4 @@
-"""Attackers of a gateway, and a client that works meanwhile: each a separate process, as light as possible.
+"""Attackers of a gateway, and a client that works beside them: each a separate process, as light as possible.
 
 `python -m benchmarks.attackers GATEWAY work` and `python -m benchmarks.attackers GATEWAY ATTACK` are started by
 `benchmarks.attacks`. Attackers say bytes that were made beforehand on bare sockets, and go on when they are thrown out.
@@ -126,7 +126,7 @@ class Place:
 
 
 def hello(token: str) -> bytes:
-    """The first line of a connection that is no WebSocket."""
+    """The first line of a connection that is not a WebSocket."""
     return message(0, "_acp-gateway/hello", {"token": token}) + b"\n"
 
 
@@ -347,7 +347,7 @@ class Held:
 
 @dataclass
 class Guesses:
-    """Tokens that are none, so many at once: the next is tried as soon as one was refused."""
+    """Invalid tokens, so many at once: the next is tried as soon as one was refused."""
 
     place: Place
     scheme: str
@@ -512,7 +512,7 @@ def tear(place: Place, name: str, line: bytes) -> Attack:
 
 
 def park(place: Place, name: str) -> Attack:
-    """Have unfinished messages on many connections, and make anew those that were thrown out."""
+    """Have unfinished messages on many connections, and replace those that were thrown out."""
     beginning = frame(TEXT, b"x" * (UNFINISHED + 1))[:-1]
 
     def attack(count: Count) -> NoReturn:

@@ -176,7 +176,7 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     sent = partial(flood, place, ready=ready)
     return {
         "a flood of HTTP requests without a token": sent(lambda: b"", lambda: health),
-        "a flood of HTTP requests that are no message": sent(
+        "a flood of HTTP requests that are not messages": sent(
             lambda: b"", lambda: request(place, "POST", link(), *small) + b"{}"
         ),
         "HTTP bodies in chunks of a byte": sent(
