@@ -455,12 +455,44 @@ def open_observer(place: Place, name: str) -> socket.socket:
     return sock
 
 
+def open_page(place: Place, name: str) -> socket.socket:
+    """Open the WebSocket of a page."""
+    sock = place.connect("ws")
+    WebSocket(sock, place.upgrade("ws", place.token(name)).replace(b"GET /acp ", b"GET /ws "))
+    return sock
+
+
 def open_link(place: Place, name: str) -> socket.socket:
     """A connection over lines whose link can be resumed."""
     sock = place.connect("tcp")
     sock.sendall(message(0, "_acp-gateway/hello", {"token": place.token(name), "resume": {}}) + b"\n")
     assert b"connectionId" in sock.recv(4096)
     return sock
+
+
+def call(place: Place, name: str, calls: bytes) -> Attack:
+    """Send calls of a page without a pause, and read the answers."""
+
+    def attack(count: Count) -> NoReturn:
+        sock = open_page(place, name)
+        sock.setblocking(False)
+        ready()
+        rest = calls
+        while True:
+            select.select([sock], [sock], [])
+            try:
+                http_attackers.discard(sock)
+                rest = rest[sock.send(rest) :] or calls
+                count.done += rest is calls
+            except BlockingIOError:
+                pass
+            except OSError:
+                sock.close()
+                sock = open_page(place, name)
+                sock.setblocking(False)
+                rest = calls
+
+    return attack
 
 
 def tear(place: Place, name: str, line: bytes) -> Attack:
@@ -655,6 +687,7 @@ def attacks(place: Place) -> dict[str, Attack]:
             f"a flood of {kind}, of an observer": pour(lambda: open_observer(place, "eve"), head, many_of(unit))
             for kind, (head, unit) in NO_MESSAGES.items()
         },
+        "a flood of calls of a page": call(place, "eve", many_of(frame(TEXT, message(1, "session/list", {})))),
         "a flood of blank lines": pour(lambda: say_hello(place, "eve"), b"", many_of(b"\n")),
         "a flood of confirmations": pour(lambda: open_link(place, "eve"), b"", many_of(CONFIRMATION)),
         f"{PARKED} unfinished messages of {UNFINISHED >> 20} MiB": park(place, "eve"),
