@@ -40,6 +40,11 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lag: float = 0.0
     """Seconds by which its event loop was late in the last interval."""
 
+    @property
+    def lasting(self) -> "NodeRecord":
+        """The record without the load, which is another one each time."""
+        return msgspec.structs.replace(self, sessions=0, turns=0, lag=0.0)
+
 
 _node_decoder = msgspec.json.Decoder(NodeRecord)
 

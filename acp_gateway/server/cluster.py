@@ -79,10 +79,6 @@ class GatewayNodes:
     def remove(self, name: str) -> None:
         self._nodes.remove(name)
 
-    def is_up(self, name: str) -> bool:
-        node = self._nodes.directory.nodes.get(name)
-        return node is not None and node.up
-
     def assume(self, record: NodeRecord) -> None:
         if record.name in self._nodes.directory.nodes:
             self._nodes.directory.assume(
