@@ -29,16 +29,19 @@ class LocalGateway:
         address = parse_address(f"unix://{self.state_dir / CONTROL_SOCKET}")
         return Destination(address, None, None, None, None, _MAX_MESSAGE_SIZE, control=True)
 
-    async def status(self, *, time_limit: float) -> dict[str, Any]:
-        """Return its state, as docs/wire.md describes it. `time_limit` and errors are those of `control.request`."""
-        return await self._ask(STATUS, time_limit)
+    async def status(self, *, time_limit: float, nodes: bool = False) -> dict[str, Any]:
+        """Return its state, as docs/wire.md describes it; with `nodes`, after these have told theirs.
+
+        `time_limit` and errors are those of `control.request`.
+        """
+        return await self._ask(STATUS, time_limit, {"nodes": nodes})
 
     async def reload(self, *, time_limit: float) -> dict[str, Any]:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
         return await self._ask(RELOAD, time_limit)
 
-    async def _ask(self, method: str, time_limit: float) -> dict[str, Any]:
-        result = await control.request(self.destination, method, {}, time_limit=time_limit)
+    async def _ask(self, method: str, time_limit: float, params: dict[str, object] | None = None) -> dict[str, Any]:
+        result = await control.request(self.destination, method, params or {}, time_limit=time_limit)
         if not isinstance(result, dict):
             raise ProtocolError("the gateway's response is not understood: was it updated, and not restarted since?")
         return result

@@ -84,9 +84,7 @@ async def test_a_renewal_costs_the_same_for_each_node_however_many_there_are(
 ) -> None:
     count = 50
     async with AsyncExitStack() as stack:
-        nodes = []
-        for number in range(count):
-            nodes.append(await stack.enter_async_context(Node(directory, f"gpu{number}").running()))
+        nodes = [await stack.enter_async_context(Node(directory, f"gpu{number}").running()) for number in range(count)]
         await pass_time(mock_clock, 10)
         assert all(len(node.nodes.added) == count - 1 for node in nodes)
         directory.operations.clear()
