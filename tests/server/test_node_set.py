@@ -113,7 +113,7 @@ async def test_a_discovered_node_is_watched_and_found_until_it_is_removed(
         assert gateway.readiness.absent_nodes() == []
 
 
-async def test_a_node_with_another_section_is_connected_anew_and_one_with_the_same_is_not(
+async def test_a_node_with_another_section_is_connected_again_and_one_with_the_same_is_not(
     gateway: EchoingGateway, feeds: list[Feed]
 ) -> None:
     async with opened(gateway) as nodes:
@@ -145,7 +145,7 @@ async def test_what_a_connection_reports_that_was_replaced_does_not_count(
         assert caplog.messages == []
 
 
-async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: EchoingGateway, feeds: list[Feed]) -> None:
+async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGateway, feeds: list[Feed]) -> None:
     async with opened(gateway) as nodes, trio.open_nursery() as nursery:
         nodes.add("gpu1", SECTION)
         await settle()
