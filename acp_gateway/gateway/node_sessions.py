@@ -47,6 +47,8 @@ class NodeSessions:
         self._registry = registry
         self.refresh = refresh
         """Waits for the present lists of the nodes, for a bounded time."""
+        self.need: Callable[[], None] = lambda: None
+        """Called when a client uses nodes, so that these are watched."""
         self.version = 0
         """Grows with each report of a node."""
         self._listeners: dict[Callable[[], None], None] = {}
@@ -57,10 +59,16 @@ class NodeSessions:
         for listener in list(self._listeners):
             listener()
 
+    @property
+    def is_listened_to(self) -> bool:
+        """True while there are listeners."""
+        return bool(self._listeners)
+
     @contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
         """Call a function after each report of a node in this block. It must be fast, and not raise."""
         self._listeners[listener] = None
+        self.need()
         try:
             yield
         finally:

@@ -531,7 +531,7 @@ async def test_status_and_reload_are_for_the_own_user_alone(method: str, context
         error = (await editor.request(method, {}))["error"]
     assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
 
-    async def status() -> dict[str, Any]:
+    async def status(*, with_nodes: bool) -> dict[str, Any]:
         return {"state": "fine"}
 
     context.operations = control_channel.Operations(status, lambda: {"changed": "fine"})
