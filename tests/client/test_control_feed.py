@@ -266,7 +266,7 @@ async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_wi
         {"changed": []},
     ],
 )
-async def test_changes_that_are_none_are_an_error(changes: dict[str, Any], autojump_clock: MockClock) -> None:
+async def test_changes_of_another_form_are_an_error(changes: dict[str, Any], autojump_clock: MockClock) -> None:
     scene = Scene(listing={"result": {"sessions": []}})
     async with following(scene):
         await trio.sleep(0.1)

@@ -60,19 +60,19 @@ async def test_session_of_a_node_that_is_away_is_listed_and_loaded_by_the_agent_
     directory: MemoryDirectory, tmp_path: Path
 ) -> None:
     first, second = (sharing_config(tmp_path, name) for name in ("gpu1", "gpu2"))
-    async with serving(second) as (_, door):
+    async with serving(second) as (_, front):
         async with serving(first) as (_, url):
-            await until_agents(door, "gpu1/memory")
+            await until_agents(front, "gpu1/memory")
             editor = await editor_at(url)
             session = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
             await turn(editor, session, "hello")
             await editor.stream.aclose()
-            while f"gpu1/{session}" not in await rows_at(door):
+            while f"gpu1/{session}" not in await rows_at(front):
                 pass
-        # The door names it with since when its node is away.
-        while "unreachableSince" not in (await rows_at(door))[f"gpu1/{session}"]:
+        # The front names it with since when its node is away.
+        while "unreachableSince" not in (await rows_at(front))[f"gpu1/{session}"]:
             await trio.lowlevel.checkpoint()
-        editor = await editor_at(door)
+        editor = await editor_at(front)
         listed = await editor.request("session/list", {})
         assert session in [it["sessionId"] for it in listed["result"]["sessions"]]
         assert await load(editor, session) == ["hello"]
