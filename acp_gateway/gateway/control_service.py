@@ -52,4 +52,5 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
         max_sessions=gateway.config.limits.max_node_sessions,
+        subscribe=gateway.changes.subscribe,
     )

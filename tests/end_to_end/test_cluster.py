@@ -192,6 +192,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         machines = {name: stack.enter_context(one_machine(tmp_path / name, redis, token_file)) for name in NAMES}
         cluster = Cluster(redis, machines)
         for machine in cluster:
+            machine.until_up()
             machine.until_logged(
                 *(f"node {name} is there; its agents: memory" for name in NAMES if name != machine.name)
             )
@@ -266,7 +267,7 @@ def test_a_thousand_sessions_of_three_nodes_are_listed_and_joined_at_any_front(c
                     assert editor.talk(f"from {front.name}") == "end_turn"
     gpu1, gpu2, gpu3 = cluster
     # Redis has none of them.
-    assert cluster.keys <= {"{acp}:names", "{acp}:tokens-number", "{acp}:tokens"} | {
+    assert cluster.keys <= {"{acp}:changed", "{acp}:version", "{acp}:tokens-number", "{acp}:tokens"} | {
         f"{{acp}}:node:{name}" for name in NAMES
     }
     gpu3.kill()
@@ -451,6 +452,7 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
             restarted.start()
             for machine in others:
                 machine.until_logged(f"node {restarted.name} is there")
+            restarted.until_up()
             assert cluster.redis.ask("EXISTS", f"{{acp}}:node:{restarted.name}")
             assert editor.talk(f"after the end of {restarted.name}") == "end_turn"
             assert other.talk(f"after the end of {restarted.name}") == "end_turn"
