@@ -9,17 +9,18 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from acp_gateway import INSTALL_EXTRA, __version__
+from acp_gateway import __version__
 from acp_gateway.cluster.fencing import Fence
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.mirror_writer import MirrorWriter
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.session_writer import SessionWriter
 from acp_gateway.cluster.store import Change, ClusterStore
@@ -50,13 +51,6 @@ OpenStore = Callable[[ClusterSection, int, str], AbstractAsyncContextManager[Clu
 
 def open_store(section: ClusterSection, mirror_limit: int, token: str) -> AbstractAsyncContextManager[ClusterStore]:
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
-    if find_spec("coredis") is None:
-        raise ConfigError(
-            f"needs the package coredis: `{INSTALL_EXTRA.format('cluster')}` in a checkout",
-            key="cluster",
-        )
-    from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
-
     address = section.url
     options = RedisOptions(
         host=address.host,

@@ -4,7 +4,8 @@ import pytest
 import trio
 
 from acp_gateway.cluster.records import SessionRecord
-from acp_gateway.cluster.redis_store import RedisOptions, RedisStore, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import RedisStore, open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import ClusterLost, mirror_word
 from tests.cluster.redis_server import RedisServer

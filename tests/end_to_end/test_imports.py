@@ -27,7 +27,6 @@ OF_CLUSTERS = {
     "acp_gateway.gateway.takeover",
     "acp_gateway.server.cluster",
     "acp_gateway.server.adoption",
-    "coredis",
 }
 
 

@@ -342,10 +342,3 @@ def test_pin_is_by_default_that_of_the_listener(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
     with pytest.raises(ConfigError, match="no certificate can be read"):
         own_pin(section, config.listen)
-
-
-def test_open_store_without_its_library_says_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
-    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
-    with pytest.raises(ConfigError, match=r"\.\[cluster\]"):
-        cluster.open_store(section, 1, "token")
