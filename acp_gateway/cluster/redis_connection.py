@@ -43,10 +43,6 @@ class RedisOptions:
     tls: ssl.SSLContext | None = None
     timeout: float = 3.0
     """Seconds for each operation, the connection included."""
-    retention: float = 30 * 86400.0
-    """Seconds for which sessions and mirrored journals are kept that no node writes."""
-    mirror_limit: int = 2 * 1024 * 1024
-    """Bytes of one mirrored journal, with seals and times."""
 
 
 class RedisConnection:

@@ -1,6 +1,6 @@
 """The directory of a cluster in Redis or Valkey. Each operation is one script, see `scripts`."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -9,18 +9,10 @@ import msgspec
 import trio
 
 from acp_gateway.cluster import scripts
-from acp_gateway.cluster.records import NodeRecord, SessionRecord, decode_node, decode_session, encode
+from acp_gateway.cluster.records import NodeRecord, decode_node, encode
 from acp_gateway.cluster.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
 from acp_gateway.cluster.seal import Seal
-from acp_gateway.cluster.store import (
-    MAX_LISTED,
-    MAX_REVOKED,
-    Change,
-    Claim,
-    ClusterLost,
-    MirroredJournal,
-    SharedTokens,
-)
+from acp_gateway.cluster.store import MAX_REVOKED, Change, ClusterLost, SharedTokens
 from acp_gateway.printable import printable
 
 MAX_CHANGES: Final = 1000
@@ -29,9 +21,6 @@ MAX_CHANGES: Final = 1000
 _LOST: Final = (RedisRefused, OSError, trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError)
 _OTHER_FORM: Final = (ValueError, TypeError, AttributeError, LookupError)
 """Errors of reading an answer in another form than that of the scripts: others may write to Redis."""
-
-MESSAGES: Final = 256
-"""Messages of a journal that are opened before other tasks get their turn."""
 
 _Params = ParamSpec("_Params")
 _Answer = TypeVar("_Answer")
@@ -74,7 +63,6 @@ class RedisStore:
         self._options = options
         self._node = node
         self._seal = seal
-        self._retention = round(options.retention * 1000)
 
     # Nodes
 
@@ -85,19 +73,9 @@ class RedisStore:
     async def withdraw(self, name: str, boot: str) -> None:
         await self._run("WITHDRAW", name, boot)
 
+    @_reading
     async def nodes(self) -> list[NodeRecord]:
-        return await self._nodes(present=True)
-
-    async def former_nodes(self) -> list[NodeRecord]:
-        return await self._nodes(present=False)
-
-    @_reading
-    async def era(self, proposal: str) -> str:
-        return _text(await self._run("ERA", proposal))
-
-    @_reading
-    async def _nodes(self, *, present: bool) -> list[NodeRecord]:
-        found = await self._run("NODES", int(present), self._retention)
+        found = await self._run("NODES")
         records = []
         for name, sealed in zip(found[::2], found[1::2], strict=True):
             value = self._seal.open(f"node:{_text(name)}", sealed)
@@ -105,98 +83,6 @@ class RedisStore:
             if record is not None and record.name == _text(name):
                 records.append(record)
         return sorted(records, key=lambda record: record.name)
-
-    # Sessions
-
-    @_reading
-    async def claim(self, record: SessionRecord, *, adopt: bool = False) -> Claim:
-        return _claim(await self._run("CLAIM", *self._session_args(record), int(adopt), record.epoch))
-
-    @_reading
-    async def write(self, record: SessionRecord) -> Claim:
-        return _claim(await self._run("WRITE", *self._session_args(record), record.epoch))
-
-    async def remove(self, key: str, node: str, epoch: int) -> None:
-        await self._run("REMOVE", key, node, epoch)
-
-    @_reading
-    async def sessions(self, node: str) -> list[SessionRecord]:
-        found = [self._session(entry) for entry in await self._run("SESSIONS", node, MAX_LISTED)]
-        return [record for record in reversed(found) if record is not None]
-
-    @_reading
-    async def session(self, key: str) -> SessionRecord | None:
-        return self._session(await self._run("SESSION", key))
-
-    def _session_args(self, record: SessionRecord) -> tuple[str, str, bytes, int]:
-        # The epoch is a field of its own, which scripts read and write.
-        value = encode(msgspec.structs.replace(record, epoch=0))
-        return record.key, record.node, self._seal.close(f"session:{record.key}", value), self._retention
-
-    def _session(self, entry: list[bytes]) -> SessionRecord | None:
-        if not entry:
-            return None
-        key, epoch, node, sealed = entry
-        if epoch is None or node is None:
-            return None
-        value = self._seal.open(f"session:{_text(key)}", sealed)
-        record = None if value is None else decode_session(value)
-        if record is None or (record.key, record.node) != (_text(key), _text(node)):
-            return None
-        try:
-            return msgspec.structs.replace(record, epoch=int(epoch))
-        except _OTHER_FORM:
-            return None
-
-    # Journals
-
-    @_reading
-    async def append(
-        self,
-        key: str,
-        node: str,
-        epoch: int,
-        journal: str,
-        first: int,
-        messages: Sequence[tuple[int | None, bytes]],
-        *,
-        continues: bool = False,
-    ) -> Claim:
-        values = [
-            self._seal.close(_message_place(key, journal, position), b"%s:%s" % (b"%d" % (time or 0), message))
-            for position, (time, message) in enumerate(messages, first)
-        ]
-        limit = self._options.mirror_limit
-        return _claim(
-            await self._run(
-                "APPEND", key, node, epoch, journal, first, int(continues), limit, self._retention, *values
-            ),
-        )
-
-    @_reading
-    async def journal(self, key: str) -> MirroredJournal | None:
-        found = await self._run("JOURNAL", key)
-        if not found:
-            return None
-        word, first, as_of = _text(found[0]), int(found[1]), int(found[2])
-        messages: list[tuple[int | None, bytes]] = []
-        complete = first == 0
-        for position, sealed in enumerate(found[3], first):
-            if not position % MESSAGES:
-                await trio.lowlevel.checkpoint()
-            value = self._seal.open(_message_place(key, word, position), sealed)
-            if value is None:
-                # Not by a node of the cluster: what follows it is the end of a history.
-                messages.clear()
-            time, _, message = (value or b"0:").partition(b":")
-            if message:
-                messages.append((int(time) or None, message))
-            else:
-                complete = False
-        return MirroredJournal(word, first, messages, as_of, complete)
-
-    async def is_mirrored(self, key: str) -> bool:
-        return bool(await self._run("MIRRORED", key))
 
     # Tokens
 
@@ -303,15 +189,6 @@ async def open_redis_store(options: RedisOptions, node: str, seal: Seal) -> Asyn
         yield RedisStore(client, options, node, seal)
     finally:
         await client.aclose()
-
-
-def _message_place(key: str, journal: str, position: int) -> str:
-    return f"message:{key}\0{journal}\0{position}"
-
-
-def _claim(answer: list[Any]) -> Claim:
-    granted, epoch, node = answer
-    return Claim(bool(granted), int(epoch), _text(node))
 
 
 def _text(value: bytes) -> str:

@@ -62,7 +62,7 @@ class TokenSync:
                 # Revocations are remembered all the same; the next renewal writes them.
                 await self._compare(None)
 
-    async def renewed(self, emptied: bool) -> None:  # noqa: FBT001 # The interface of `Member.renewed`.
+    async def renewed(self) -> None:
         """Compare with each renewal. Raises `ClusterLost`."""
         await self.sync()
 

@@ -305,10 +305,9 @@ class SessionOpening:
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
         exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
-        moved = session is not None and session.moved is not None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
         taken = session_id in self._agent.live
-        if moved or taken or not exists or not client.controls or client.scope.guest:
+        if taken or not exists or not client.controls or client.scope.guest:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:

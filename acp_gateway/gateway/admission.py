@@ -50,6 +50,8 @@ class Authorizer:
         self.node_sessions: NodeSessions | None = None
         """The sessions of nodes; None without any."""
         self.own_id = own_id
+        self.own_node = ""
+        """Name of this gateway in its cluster; empty without one."""
         self._registry = registry
         self._storage = storage
 
@@ -110,19 +112,9 @@ class Authorizer:
         return Grant(access, connect_request, agent, self._at(agent, scope), role)
 
     def _place_of(self, name: str) -> str:
-        """Return the name of a session of the cluster as it is here, where another node has adopted it."""
-        assert self.directory is not None, "the caller has nodes"
-        home, _, real_id = name.partition("/")
-        if not real_id:
-            return name
-        here = [it for it in self._registry.by_id(real_id) if home == (it.home or self._registry.node)]
-        if any(session.moved is None for session in here):
-            return real_id
-        adopter = self.directory.adopter_of(home, real_id)
-        if adopter is not None:
-            return f"{adopter}/{real_id}"
-        # One that was adopted back is where its name says.
-        return real_id if here and all(session.moved != home for session in here) else name
+        """Return the name of a session as it is here: without the name of this node."""
+        node, _, real_id = name.partition("/")
+        return real_id if real_id and node == self.own_node and self._registry.by_id(real_id) else name
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
@@ -259,8 +251,6 @@ class Authorizer:
         )
         session = self.find_session(access, scope, agent)
         if session is not None:
-            if session.moved is not None:
-                raise UnknownSession(self._registry.moved_text(session))
             return session.agent
         try:
             agent = self._choose_agent(access, agent)

@@ -139,7 +139,6 @@ class AgentSupervisor:
         stall_timeout: seconds in which the agent has to read something while clients are slowed down.
         max_restarts: see `RestartBackoff`.
         initialize_timeout: see `Startup`.
-        gate: awaited before each batch of the agent, whose end of a turn lets the next prompt pass.
     """
 
     def __init__(
@@ -152,9 +151,7 @@ class AgentSupervisor:
         stall_timeout: float,
         max_restarts: int,
         initialize_timeout: float,
-        gate: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        self._gate = gate
         self.agent: Agent | None = None
         """The running agent; None while there is none."""
         self.changed = trio.lowlevel.ParkingLot()
@@ -349,8 +346,6 @@ class AgentSupervisor:
                 except (trio.EndOfChannel, *LOST):
                     break
                 self._awaits_output = False
-                if self._gate is not None and (wait := self._gate()) is not None:
-                    await wait
                 await self._relay_batch(agent, batch)
                 if self.agent is not agent:
                     break

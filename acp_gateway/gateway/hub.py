@@ -101,7 +101,6 @@ class Hub:
             stall_timeout=limits.stall_timeout,
             max_restarts=limits.max_restarts,
             initialize_timeout=limits.initialize_timeout,
-            gate=services.gate,
         )
         # Runs what is due on the clients' connections.
         self._timers = TimerQueue()
@@ -113,7 +112,6 @@ class Hub:
             high_water=limits.write_high_water,
             link_timeout=limits.link_timeout,
             stall_timeout=limits.stall_timeout,
-            gate=services.gate,
             clock=clock,
         )
         # The time of the last message.
@@ -354,13 +352,6 @@ class Hub:
         log.info("agent %s is stopped: %s", self.name, why)
         self.multiplexer.agent_stopped()
         self.supervisor.release()
-
-    def stop_useless(self, why: str) -> None:
-        """Stop an agent without sessions; with it, the hub of a single connection."""
-        if not self._shared:
-            self.end()
-        elif self.supervisor.agent is not None:
-            self._release(why)
 
     # All of it
 

@@ -5,7 +5,7 @@ absence: a node that is away keeps its agents, and stays a node until it is remo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -66,8 +66,6 @@ class Node:
     """Directories of its machine below which sessions may work."""
     sessions: Sequence[Mapping[str, Any]] = ()
     """Its sessions, as it has described them last; see `docs/wire.md`."""
-    listed_by_itself: bool = False
-    """True if the node itself has told these sessions."""
     more: Mapping[str, int] = field(default_factory=dict)
     """Number of its sessions that are not among these, by the identity there that has them."""
     load: Mapping[str, float] | None = None
@@ -89,7 +87,7 @@ class Node:
         """
         there = owner if self.speaks_for(owner) else self.identity
         # An older gateway does not tell the identity, and lists the sessions of that alone.
-        return there == session["owner"] or (not there and self.listed_by_itself)
+        return there == session["owner"] or not there
 
     def more_of(self, owner: str) -> int:
         """Return the number of sessions of an identity here that the node has and that are not known here."""
@@ -221,32 +219,20 @@ class NodeDirectory:
         """
         node = self.nodes[name]
         self._keep_sessions(node, sessions, {node.identity: more} if more_of is None else more_of)
-        node.listed_by_itself = True
 
     def assume(
         self,
         name: str,
         agents: Iterable[str],
-        sessions: Sequence[Mapping[str, Any]],
         *,
         version: str = "",
         folders: Sequence[str] = (),
-        more: int = 0,
-        load: Mapping[str, float] | None = None,
         may_speak_for: Iterable[str] = (),
     ) -> None:
-        """Note what another source than the node itself has about it. While the node answers, its own word counts.
-
-        `sessions` have all members that `docs/wire.md` requires, as those of a list of the node, and may be those of
-        any identity. `may_speak_for` counts until the node itself has told its rights.
-        """
+        """Note what another source than the node itself has about it. Once it has answered, its own word counts."""
         node = self.nodes[name]
-        if node.up:
-            return
-        self._describe(node, agents, version, folders)
-        self._keep_sessions(node, sessions, {node.identity: more})
-        node.load, node.listed_by_itself = load, False
-        if not node.identity:
+        if node.seen is None:
+            self._describe(node, agents, version, folders)
             node.may_speak_for = frozenset(may_speak_for)
 
     def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
@@ -297,21 +283,6 @@ class NodeDirectory:
         """Return the directories in which an agent of a node may work; none for another agent."""
         parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
-
-    def adopted(self) -> Iterator[tuple[Node, Mapping[str, Any]]]:
-        """Yield the sessions that a node has adopted from another one, each with its present node."""
-        return ((node, it) for node in self.nodes.values() for it in node.sessions if it.get("home") is not None)
-
-    def adopter_of(self, home: str, session_id: str) -> str | None:
-        """Return the node that has adopted a session of the node `home`; None if none has told so."""
-        return next(
-            (
-                node.name
-                for node in self.nodes.values()
-                if any(it["sessionId"] == session_id and it.get("home") == home for it in node.sessions)
-            ),
-            None,
-        )
 
     def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
         """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.

@@ -32,7 +32,6 @@ STATUS = RESERVED_PREFIX + "status"
 """On a control connection of the gateway's own user: its listeners, agents and clients."""
 
 RELOAD = RESERVED_PREFIX + "reload"
-ADOPT = RESERVED_PREFIX + "adopt"
 """On a control connection of the gateway's own user: read the configuration again."""
 
 NEWS = RESERVED_PREFIX + "news"

@@ -57,6 +57,7 @@ def check_config(path: Path | None) -> list[Finding]:
         return [Finding("error", error)]
     config, problems = collect(file)
     findings = [Finding("error", problem) for problem in problems]
+    findings += [Finding("warning", removed) for removed in file.removed]
     if config is not None:
         root = Entry(file, (), file.data).table()
         for section, entry in zip(config.listen, root["listen"].array("sections"), strict=True):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from acp_gateway.config.nodes import SEPARATOR, NodeSection
+from acp_gateway.config.nodes import NodeSection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.node_sessions import NodeSessions
@@ -44,15 +44,6 @@ class NodeSet:
         """Remove a node that was discovered; see `NodeDirectory.remove`."""
         self.directory.remove(name)
         self.watcher.update()
-
-    def note_adoption(self, key: str, node: str) -> None:
-        """Have the node that has adopted a session list its sessions now, and the one that had adopted it before.
-
-        `key` is `HOME/ID`. It leads to the place that the nodes themselves tell.
-        """
-        home, _, session_id = key.partition(SEPARATOR)
-        for name in {node, self.directory.adopter_of(home, session_id) or node}:
-            self.watcher.ask(name)
 
 
 def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.time) -> NodeSet:

@@ -134,12 +134,6 @@ class NodeWatcher:
                     if self._directory.nodes[name].up and watch.feed is not None:
                         nursery.start_soon(watch.feed.refresh().wait)
 
-    def ask(self, name: str) -> None:
-        """Have a node list its sessions now, without waiting for it. One that is not watched is left out."""
-        watch = self._watches.get(name)
-        if watch is not None and watch.feed is not None:
-            watch.feed.refresh()
-
     def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
         if not self._is_current(name, watch):
             return

@@ -143,3 +143,12 @@ def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_cod
         assert failed.exit_code == code
         assert failed.stdout == ""
         assert len(failed.stderr.splitlines()) == 1
+
+
+def test_sessions_adopt_of_earlier_versions_says_that_sessions_do_not_move_and_what_to_do() -> None:
+    told = run("sessions", "adopt", "gpu1/7f3a9c", "--on", "gpu2", "--force")
+    assert (told.exit_code, told.stdout) == (2, "")
+    (line,) = told.stderr.splitlines()
+    assert "sessions do not move between nodes" in line
+    assert "there again when its node is" in line
+    assert "the agent of another node lists and loads it" in line

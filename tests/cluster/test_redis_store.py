@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.cluster.records import NodeRecord, SessionRecord
+from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.redis_connection import RedisOptions
 from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
@@ -170,35 +170,3 @@ async def test_texts_on_the_channel_that_are_no_changes_are_left_out(redis: Redi
             redis.ask("PUBLISH", "{acp}:changes", text)
         await other.publish(Change("node", "gpu2", "gpu2"))
         assert await changes.receive() == Change("node", "gpu2", "gpu2")
-
-
-@pytest.mark.cluster
-async def test_mirrored_messages_that_no_node_has_sealed_are_left_out_with_those_before(redis: RedisServer) -> None:
-    async with (
-        open_redis_store(options(redis), "gpu1", SEAL) as store,
-        open_redis_store(options(redis), "gpu1", Seal("another token")) as forger,
-    ):
-        record = SessionRecord(key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=0)
-        epoch = (await store.claim(record)).epoch
-        await store.append("gpu1/s", "gpu1", epoch, "j", 0, [(1, b"a")])
-        await forger.append("gpu1/s", "gpu1", epoch, "j", 1, [(1, b"forged")])
-        await store.append("gpu1/s", "gpu1", epoch, "j", 2, [(1, b"c")])
-        journal = await store.journal("gpu1/s")
-        assert journal is not None
-        assert (journal.messages, journal.complete) == ([(1, b"c")], False)
-
-
-@pytest.mark.cluster
-@pytest.mark.parametrize("evicted", ["journal", "mirror"])
-async def test_append_to_a_mirror_that_was_evicted_in_part_is_refused_or_begins_anew(
-    evicted: str, redis: RedisServer
-) -> None:
-    async with open_redis_store(options(redis), "gpu1", SEAL) as store:
-        await store.write(SessionRecord(key="gpu1/s", node="gpu1", agent="opencode", owner="ann", epoch=1))
-        await store.append("gpu1/s", "gpu1", 1, "j", 0, [(1, b"a"), (1, b"b")])
-        redis.ask("DEL", f"{{acp}}:{evicted}:gpu1/s")
-        assert not (await store.append("gpu1/s", "gpu1", 1, "j", 2, [(1, b"c")], continues=True)).granted
-        assert (await store.append("gpu1/s", "gpu1", 1, "j", 0, [(1, b"a"), (1, b"b"), (1, b"c")])).granted
-        journal = await store.journal("gpu1/s")
-        assert journal is not None
-        assert [message for _, message in journal.messages] == [b"a", b"b", b"c"]

@@ -88,7 +88,7 @@ async def test_token_that_is_revoked_while_the_directory_is_lost_is_revoked_else
         await first.sync.sync()
     directory.reachable = True
     for node in nodes:
-        await node.sync.renewed(False)
+        await node.sync.renewed()
     assert second.labels == set()
 
 

@@ -1021,15 +1021,6 @@ def test_a_wait_for_a_session_ends_when_its_owner_deletes_it(shelf: Shelf) -> No
     assert refusal_of(watcher, own).startswith("no session 's' is open")
 
 
-def test_a_client_that_returns_to_a_session_of_another_node_does_not_wait(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    (session,) = scene.registry.by_id("s")
-    scene.registry.set_moved(session, "gpu2")
-    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
-    own = watcher.comes_back(epoch="e", position=0)
-    assert "lives on gpu2" in refusal_of(watcher, own)
-
-
 def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
     registry = Registry("me")
     here, there = (Scene(make_policy(shared=False), registry, agentCapabilities=LOADS) for _ in range(2))
@@ -1053,12 +1044,3 @@ def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shel
     scene.registry.remove(session)
     scene.end_vain_waits()
     assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")
-
-
-def test_a_wait_for_a_session_ends_when_another_node_adopts_it(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    (session,) = scene.registry.by_id("s")
-    scene.registry.set_moved(session, "gpu2")
-    scene.end_vain_waits()
-    assert "lives on gpu2" in refusal_of(watcher, own)

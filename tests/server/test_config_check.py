@@ -391,3 +391,11 @@ def test_a_check_without_any_configuration_is_one_finding(tmp_path: Path, monkey
     monkeypatch.setattr(load, "SYSTEM_CONFIG", tmp_path / "none")
     (finding,) = check_config(None)
     assert finding.severity == "error"
+
+
+def test_options_that_are_ignored_are_warnings(write: Write) -> None:
+    section = '[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "t"\nmirror = true\n'
+    findings = [it for it in check_config(write(LISTEN + section)) if "mirror" in (it.error.key or "")]
+    assert [(it.severity, it.error.message) for it in findings] == [
+        ("warning", "this option is ignored: sessions stay on their node, and nothing of them is in Redis")
+    ]

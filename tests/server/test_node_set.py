@@ -137,24 +137,6 @@ async def test_what_a_connection_reports_that_was_replaced_does_not_count(
         assert caplog.messages == []
 
 
-async def test_an_adoption_has_the_nodes_that_it_is_about_list_their_sessions(
-    gateway: EchoingGateway, feeds: list[Feed]
-) -> None:
-    async with opened(gateway) as nodes:
-        for name in ("gpu1", "gpu2", "gpu3"):
-            nodes.add(name, replace(SECTION, token_file=Path(name)))
-        await settle()
-        of = {feed.section.token_file.name: feed for feed in feeds}
-        nodes.note_adoption("gpu1/s", "gpu2")
-        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 1, "gpu3": 0}
-        of["gpu2"].report("a", sessions=[session_row("s", home="gpu1")])
-        # Another one adopts it from the one that has adopted it.
-        nodes.note_adoption("gpu1/s", "gpu3")
-        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 2, "gpu3": 1}
-        nodes.note_adoption("gpu9/s", "unknown")
-        assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 2, "gpu3": 1}
-
-
 async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: EchoingGateway, feeds: list[Feed]) -> None:
     async with opened(gateway) as nodes, trio.open_nursery() as nursery:
         nodes.add("gpu1", SECTION)

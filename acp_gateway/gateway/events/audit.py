@@ -45,7 +45,6 @@ EVENTS: Final = frozenset(
             "node_link",
             "session_joined",
             "session_left",
-            "session_moved",
             "session_shared",
         ),
         *("agent_started", "agent_not_started", "agent_ended", "permission_decided", "elicitation_decided"),

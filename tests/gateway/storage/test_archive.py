@@ -376,17 +376,6 @@ async def test_times_survive_a_restart_with_the_updates_that_have_them(tmp_path:
     assert journal.runs() == session.journal.runs()
 
 
-async def test_the_place_of_a_session_in_a_cluster_survives_a_restart(tmp_path: Path) -> None:
-    async with life(tmp_path, Clock()) as first:
-        session = first.begin("adopted")
-        session.home = "gpu9"
-        first.registry.set_adopted(session, 1_700_000_000_000_000)
-        first.registry.set_moved(first.begin("moved"), "gpu2")
-    async with life(tmp_path, Clock()) as second:
-        found = {session.id: (session.home, session.adopted_epoch, session.moved) for session in second.restored}
-    assert found == {"adopted": ("gpu9", 1_700_000_000_000_000, None), "moved": (None, None, "gpu2")}
-
-
 async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tmp_path: Path) -> None:
     clock = Clock()
     async with life(tmp_path, clock) as first:

@@ -572,6 +572,21 @@ def test_a_session_in_a_file_from_before_open_ones_were_marked_is_not_open(path:
         after.close()
 
 
+def test_a_session_that_a_node_had_adopted_or_given_up_in_an_earlier_version_is_one_as_any_other(path: Path) -> None:
+    Database(path, LIMIT).close()
+    change(path, *(f"ALTER TABLE session ADD COLUMN {name}" for name in ("home TEXT", "moved TEXT")))
+    change(path, "ALTER TABLE session ADD COLUMN adopted_epoch INTEGER")
+    database = Database(path, LIMIT)
+    with database.transaction():
+        database.put_session(SESSION)
+    change(path, "UPDATE session SET home = 'gpu1', moved = 'gpu2', adopted_epoch = 1700000000000000")
+    assert database.sessions() == [SESSION]
+    with database.transaction():
+        database.put_session(replace(SESSION, title="again"))
+    assert database.sessions() == [replace(SESSION, title="again")]
+    database.close()
+
+
 @pytest.mark.parametrize("damaged", ["x'00'", "'['", "'[[1,2]]'", "7"])
 def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path, damaged: str) -> None:
     with database.transaction():
