@@ -14,7 +14,9 @@ from typing import Any
 import trio
 
 from acp_gateway import __version__
-from acp_gateway.cluster.member import Member
+from acp_gateway.cluster.directory import ClusterNodes
+from acp_gateway.cluster.known_nodes import KnownNodesFile
+from acp_gateway.cluster.member import Member, tell_nodes
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
 from acp_gateway.cluster.redis_connection import RedisOptions
 from acp_gateway.cluster.redis_store import open_redis_store
@@ -102,11 +104,16 @@ class ClusterNode:
         self._section = config.cluster
         self._opening = store
         self._boot = secrets.token_hex(8)
+        self._file = KnownNodesFile(config.gateway.state_dir)
+        self._known = ClusterNodes(self._section.name, self._section.token_file)
         self.member: Member | None = None
         """None until the gateway runs."""
 
     def expect(self, gateway: Gateway, nodes: NodeSet) -> None:
-        """Have clients that ask for a node try again, until the directory has told which ones there are."""
+        """Lead to the nodes that were known before the start. Have clients that ask for another one try again, until
+        the directory has told which ones there are."""
+        update = self._known.recall(self._file.read().nodes, time.time())
+        tell_nodes(GatewayNodes(nodes), self._known, update)
         gateway.admissions.own_node = self._section.name
         nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
 
@@ -162,7 +169,9 @@ class ClusterNode:
         nursery: trio.Nursery,
     ) -> None:
         """Start the tasks of a node."""
-        member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
+        member = self.member = Member(
+            store, self._section, self._boot, describe, GatewayNodes(nodes), self._known, self._file
+        )
         tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
         member.renewed.append(tokens.renewed)
         member.listeners.append(tokens.note)

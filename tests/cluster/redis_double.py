@@ -40,7 +40,7 @@ class FakeRedis:
         """Number of steps of clients so far: two for each time that they connect, send or receive."""
         self.fault_at = 0
         self.fault: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-        """What happens at the step `fault_at`."""
+        """The event at the step `fault_at`."""
         self.opened: list[FakeStream] = []
         self.commands: list[list[bytes]] = []
 
