@@ -73,7 +73,7 @@ class ClusterNodes:
         """Return the nodes to recall after the next start. It changes with their addresses, agents and workspaces."""
         return tuple(
             KnownNode(
-                msgspec.structs.replace(record, boot="", sessions=0, turns=0, lag=0.0, tokens=0),
+                msgspec.structs.replace(record.lasting, boot=""),
                 self._seen[name] // _DAY * _DAY,
             )
             for name, record in sorted(self.records.items())

@@ -1,10 +1,11 @@
 """Makes this gateway a node of its cluster: renews its record, learns of the other nodes, and passes on changes."""
 
 import logging
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
 
 import trio
 
@@ -17,6 +18,10 @@ from acp_gateway.config.nodes import NodeSection
 
 log = logging.getLogger(__name__)
 
+READ_ALL: Final = 86400.0
+"""Seconds after which all records are read again, also those that have not changed: nodes of which none was read for
+`RETENTION` are forgotten."""
+
 
 class KnownNodes(Protocol):
     """The nodes of the gateway, which are told of those of the cluster."""
@@ -27,11 +32,8 @@ class KnownNodes(Protocol):
     def remove(self, name: str) -> None:
         """Forget a node."""
 
-    def is_up(self, name: str) -> bool:
-        """Return whether a node answers."""
-
     def assume(self, record: NodeRecord) -> None:
-        """Use what the directory has about a node that does not answer."""
+        """Use what the directory has about a node, until the node itself has answered."""
 
 
 class Member:
@@ -77,6 +79,9 @@ class Member:
         self.has_read = False
         """True once the other nodes were read."""
         self._refused = False
+        # Of the last read, and the time of the last read of all records.
+        self._version = 0
+        self._read_all = -math.inf
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -124,7 +129,7 @@ class Member:
                 await self._wake.wait()
 
     async def renew(self) -> None:
-        """Renew the record of this node, and read those of the others. Raises `ClusterLost`."""
+        """Renew the record of this node, and read those of the others that have changed. Raises `ClusterLost`."""
         granted = await self.store.announce(self._describe(), self._section.ttl)
         if granted is self._refused:
             self._refused = not granted
@@ -144,8 +149,13 @@ class Member:
         self.has_read = True
 
     async def _update_nodes(self) -> None:
-        update = self.known.update(await self.store.nodes(), self._clock())
-        tell_nodes(self._nodes, self.known, update)
+        now = self._clock()
+        since = self._version if now - self._read_all < READ_ALL else 0
+        read = await self.store.nodes(since)
+        tell_nodes(self._nodes, self.known, self.known.update(read.records, now), read.records)
+        self._version = read.version
+        if not since:
+            self._read_all = now
 
     async def _remember(self) -> None:
         await self._file.write(KnownCluster(self.known.remember(), None if self.contact.up else self.contact.since))
@@ -163,20 +173,18 @@ class Member:
             await trio.sleep(self._section.renew)
 
     def _note(self, change: Change) -> None:
-        if change.kind == "node":
-            self.wake()
         for listener in self.listeners:
             listener(change)
 
 
-def tell_nodes(nodes: KnownNodes, known: ClusterNodes, update: Update) -> None:
-    """Tell the nodes of a gateway what is known of those of the cluster, after an update of that."""
+def tell_nodes(nodes: KnownNodes, known: ClusterNodes, update: Update, records: Iterable[NodeRecord]) -> None:
+    """Tell the nodes of a gateway what is known of those of the cluster, after an update by these records."""
     for line in update.unusable:
         log.warning("the node %s of the cluster is left out: %s", *line)
     for name, section in update.sections.items():
         nodes.add(name, section)
     for name in update.removed:
         nodes.remove(name)
-    for name, record in known.records.items():
-        if not nodes.is_up(name):
+    for record in records:
+        if record.name in known.records:
             nodes.assume(record)

@@ -39,8 +39,11 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of prompts that its agents work on."""
     lag: float = 0.0
     """Seconds by which its event loop was late in the last interval."""
-    tokens: _Count = 0
-    """Number of the last change of shared tokens that it has taken from the directory."""
+
+    @property
+    def lasting(self) -> "NodeRecord":
+        """The record without the load, which is another one each time."""
+        return msgspec.structs.replace(self, sessions=0, turns=0, lag=0.0)
 
 
 _node_decoder = msgspec.json.Decoder(NodeRecord)

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from functools import wraps
+from hashlib import sha256
 from typing import Any, Final, ParamSpec, TypeVar
 
 import msgspec
@@ -12,7 +13,7 @@ from acp_gateway.cluster import scripts
 from acp_gateway.cluster.records import NodeRecord, decode_node, encode
 from acp_gateway.cluster.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
 from acp_gateway.cluster.seal import Seal
-from acp_gateway.cluster.store import MAX_REVOKED, Change, ClusterLost, SharedTokens
+from acp_gateway.cluster.store import MAX_REVOKED, Change, ClusterLost, NodesRead, SharedTokens
 from acp_gateway.printable import printable
 
 MAX_CHANGES: Final = 1000
@@ -68,21 +69,22 @@ class RedisStore:
 
     async def announce(self, record: NodeRecord, ttl: float) -> bool:
         sealed = self._seal.close(f"node:{record.name}", encode(record))
-        return bool(await self._run("ANNOUNCE", record.name, record.boot, sealed, round(ttl * 1000)))
+        lasting = sha256(encode(record.lasting)).hexdigest()
+        return bool(await self._run("ANNOUNCE", record.name, record.boot, sealed, round(ttl * 1000), lasting))
 
     async def withdraw(self, name: str, boot: str) -> None:
         await self._run("WITHDRAW", name, boot)
 
     @_reading
-    async def nodes(self) -> list[NodeRecord]:
-        found = await self._run("NODES")
+    async def nodes(self, since: int = 0) -> NodesRead:
+        version, *found = await self._run("NODES", since)
         records = []
         for name, sealed in zip(found[::2], found[1::2], strict=True):
             value = self._seal.open(f"node:{_text(name)}", sealed)
             record = None if value is None else decode_node(value)
             if record is not None and record.name == _text(name):
                 records.append(record)
-        return sorted(records, key=lambda record: record.name)
+        return NodesRead(int(version), sorted(records, key=lambda record: record.name))
 
     # Tokens
 
@@ -100,6 +102,10 @@ class RedisStore:
             if value is not None:
                 revoked.add(_text(value))
         return SharedTokens(int(number), entries, frozenset(revoked))
+
+    @_reading
+    async def tokens_number(self) -> int:
+        return int(await self._run("TOKENS_NUMBER"))
 
     async def put_token(self, token_id: str, entry: bytes) -> bool:
         sealed = self._seal.close(f"token:{token_id}", entry)

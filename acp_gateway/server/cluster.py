@@ -75,10 +75,6 @@ class GatewayNodes:
     def remove(self, name: str) -> None:
         self._nodes.remove(name)
 
-    def is_up(self, name: str) -> bool:
-        node = self._nodes.directory.nodes.get(name)
-        return node is not None and node.up
-
     def assume(self, record: NodeRecord) -> None:
         if record.name in self._nodes.directory.nodes:
             self._nodes.directory.assume(
@@ -112,8 +108,9 @@ class ClusterNode:
     def expect(self, gateway: Gateway, nodes: NodeSet) -> None:
         """Lead to the nodes that were known before the start. Have clients that ask for another one try again, until
         the directory has told which ones there are."""
-        update = self._known.recall(self._file.read().nodes, time.time())
-        tell_nodes(GatewayNodes(nodes), self._known, update)
+        remembered = self._file.read().nodes
+        update = self._known.recall(remembered, time.time())
+        tell_nodes(GatewayNodes(nodes), self._known, update, [node.record for node in remembered])
         gateway.admissions.own_node = self._section.name
         nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
 

@@ -62,7 +62,7 @@ def test_remembered_nodes_change_once_a_day_and_with_what_lasts(nodes: ClusterNo
     day = 86400.0
     nodes.update([record("gpu2")], 10 * day)
     first = nodes.remember()
-    nodes.update([record("gpu2", sessions=7, turns=1, boot="other", tokens=9)], 11 * day - 1)
+    nodes.update([record("gpu2", sessions=7, turns=1, boot="other")], 11 * day - 1)
     assert nodes.remember() == first
     nodes.update([record("gpu2")], 11 * day)
     assert nodes.remember() != first

@@ -1,7 +1,8 @@
 """One node of a cluster: renewing, learning, losing the directory."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ class Nodes:
 
     def __init__(self) -> None:
         self.added: dict[str, NodeSection] = {}
-        self.up: set[str] = set()
         self.assumed: dict[str, NodeRecord] = {}
 
     def add(self, name: str, section: NodeSection) -> None:
@@ -34,9 +34,6 @@ class Nodes:
 
     def remove(self, name: str) -> None:
         del self.added[name]
-
-    def is_up(self, name: str) -> bool:
-        return name in self.up
 
     def assume(self, record: NodeRecord) -> None:
         self.assumed[record.name] = record
@@ -63,9 +60,9 @@ class Node:
         section = ClusterSection(url=REDIS, name=name, token_file=Path("t"), **options)
         self.nodes = Nodes()
         self.file = File()
-        record = NodeRecord(name=name, url=f"wss://{name}:1", boot=boot)
+        self.record = NodeRecord(name=name, url=f"wss://{name}:1", boot=boot)
         self.member = Member(
-            *(directory.store(name), section, boot, lambda: record, self.nodes),
+            *(directory.store(name), section, boot, lambda: self.record, self.nodes),
             *(ClusterNodes(name, section.token_file), self.file),
             clock=lambda: 1e9 + trio.current_time(),
         )
@@ -91,17 +88,50 @@ async def pass_time(clock: MockClock, seconds: float) -> None:
         await wait_all_tasks_blocked()
 
 
-async def test_nodes_learn_of_each_other_at_the_start_and_by_changes(directory: MemoryDirectory) -> None:
+async def test_nodes_learn_of_each_other_at_the_start_and_within_one_renewal(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
     async with Node(directory, "gpu1").running() as first, Node(directory, "gpu2").running() as second:
-        await wait_all_tasks_blocked()
         assert set(second.nodes.added) == {"gpu1"}
+        await pass_time(mock_clock, 5)
         assert set(first.nodes.added) == {"gpu2"}
+
+
+async def test_a_renewal_costs_the_same_for_each_node_however_many_there_are(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    count = 50
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(directory, f"gpu{number}").running()) for number in range(count)]
+        await pass_time(mock_clock, 10)
+        assert all(len(node.nodes.added) == count - 1 for node in nodes)
+        directory.operations.clear()
+        directory.read = 0
+        await pass_time(mock_clock, 5)
+        assert Counter(directory.operations) == {"announce": count, "nodes": count}
+        assert directory.read == 0
+        # A change is read once by each.
+        await directory.store("gpu0").announce(NodeRecord(name="gpu0", url="wss://moved:1", boot="b"), 15)
+        nodes[0].record = NodeRecord(name="gpu0", url="wss://moved:1", boot="b")
+        await pass_time(mock_clock, 10)
+        assert directory.read == count
+
+
+async def test_a_node_whose_record_does_not_change_is_remembered(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    async with Node(directory, "gpu1", renew=36000.0, ttl=72000.0).running() as node:
+        await directory.store("gpu2").announce(NodeRecord(name="gpu2", url="wss://gpu2:1", boot="b"), 1e9)
+        for _ in range(90):
+            mock_clock.jump(36000.0)
+            await wait_all_tasks_blocked()
+        assert set(node.nodes.added) == {"gpu2"}
 
 
 async def test_record_is_renewed_before_its_ttl(directory: MemoryDirectory, mock_clock: MockClock) -> None:
     async with Node(directory, "gpu1").running():
         await pass_time(mock_clock, 60)
-        assert [record.name for record in await directory.store("x").nodes()] == ["gpu1"]
+        assert [record.name for record in (await directory.store("x").nodes()).records] == ["gpu1"]
 
 
 async def test_node_withdraws_when_it_stops_and_stays_known_to_others(
@@ -109,7 +139,7 @@ async def test_node_withdraws_when_it_stops_and_stays_known_to_others(
 ) -> None:
     async with Node(directory, "gpu1").running() as first:
         async with Node(directory, "gpu2").running():
-            await wait_all_tasks_blocked()
+            await pass_time(mock_clock, 5)
         assert set(directory.nodes) == {"gpu1"}
         await pass_time(mock_clock, 20)
         assert set(first.nodes.added) == {"gpu2"}
@@ -205,16 +235,6 @@ async def test_emptied_directory_has_the_record_again_within_one_renewal(
         directory.empty()
         await pass_time(mock_clock, 5)
         assert set(directory.nodes) == {"gpu1"}
-
-
-async def test_record_of_a_node_that_answers_is_not_used(directory: MemoryDirectory, mock_clock: MockClock) -> None:
-    await directory.store("gpu2").announce(NodeRecord(name="gpu2", url="wss://gpu2:1", boot="b"), 60)
-    async with Node(directory, "gpu1").running() as node:
-        assert set(node.nodes.assumed) == {"gpu2"}
-        node.nodes.assumed.clear()
-        node.nodes.up.add("gpu2")
-        await pass_time(mock_clock, 30)
-        assert node.nodes.assumed == {}
 
 
 async def test_changes_are_passed_on(directory: MemoryDirectory) -> None:

@@ -52,7 +52,7 @@ async def test_store_goes_on_after_the_server_has_hung(redis: RedisServer) -> No
             with pytest.raises(ClusterLost, match=r"cluster\.timeout"):
                 await store.nodes()
         redis.go_on()
-        assert await store.nodes() == [NODE]
+        assert (await store.nodes()).records == [NODE]
 
 
 @pytest.mark.cluster
@@ -64,7 +64,7 @@ async def test_store_goes_on_after_the_server_was_killed(redis: RedisServer) -> 
             with pytest.raises(ClusterLost):
                 await store.nodes()
         redis.start()
-        assert await store.nodes() == []
+        assert (await store.nodes()).records == []
         assert await store.announce(NODE, 60)
 
 
@@ -75,7 +75,7 @@ async def test_cancelled_operations_leave_the_store_usable(redis: RedisServer) -
         for _ in range(20):
             with trio.move_on_after(0):
                 await store.nodes()
-        assert await store.nodes() == [NODE]
+        assert (await store.nodes()).records == [NODE]
 
 
 @pytest.mark.cluster
@@ -118,7 +118,7 @@ async def test_wrong_password_is_lost_and_not_in_the_error() -> None:
                     await store.nodes()
                 assert "hunter2" not in str(raised.value)
         async with open_redis_store(options(server, password="right"), "gpu1", SEAL) as store:
-            assert await store.nodes() == []
+            assert (await store.nodes()).records == []
 
 
 @pytest.mark.cluster
@@ -131,7 +131,7 @@ async def test_rediss_checks_the_certificate_by_ca(tmp_path: Path) -> None:
         for context, reached in ((trusted, True), (client_context(ca=None, pin=None), False)):
             async with open_redis_store(replace(options(int(port)), tls=context), "gpu1", SEAL) as store:
                 if reached:
-                    assert await store.nodes() == []
+                    assert (await store.nodes()).records == []
                 else:
                     with pytest.raises(ClusterLost, match="certificate"):
                         await store.nodes()
@@ -146,7 +146,7 @@ async def test_values_that_are_sealed_with_another_token_are_left_out(redis: Red
         await forger.announce(NODE, 60)
         await forger.put_token("t1", b"entry")
         await forger.revoke_token("t2")
-        assert await store.nodes() == []
+        assert (await store.nodes()).records == []
         tokens = await store.tokens()
         assert (tokens.entries, tokens.revoked) == ({}, frozenset())
 

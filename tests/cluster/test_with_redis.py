@@ -131,5 +131,5 @@ async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis
     member_config(tmp_path, "gpu1")
     async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
         async with cluster_of(tmp_path, redis, "gpu1", "gpu2"):
-            assert [record.name for record in await store.nodes()] == ["gpu1", "gpu2"]
-        assert await store.nodes() == []
+            assert [record.name for record in (await store.nodes()).records] == ["gpu1", "gpu2"]
+        assert (await store.nodes()).records == []
