@@ -1,5 +1,6 @@
 """Finds the gateway that runs on this machine, and asks it as its own user, over its control socket."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ from acp_gateway.config.directories import state_home
 from acp_gateway.config.load import default_config_path, load_config
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, find_holder
-from acp_gateway.protocol.methods import RELOAD, STATUS
+from acp_gateway.protocol.methods import CONFIRM, RELOAD, STATUS
 
 _MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 """Maximum bytes of a response, equal to the gateway's default."""
@@ -37,8 +38,12 @@ class LocalGateway:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
         return await self._ask(RELOAD, time_limit)
 
-    async def _ask(self, method: str, time_limit: float) -> dict[str, Any]:
-        result = await control.request(self.destination, method, {}, time_limit=time_limit)
+    async def confirm(self, token_id: str, *, time_limit: float) -> dict[str, Any]:
+        """Return which nodes of its cluster know that a token was revoked or rotated; the rest as for `status`."""
+        return await self._ask(CONFIRM, time_limit, {"id": token_id})
+
+    async def _ask(self, method: str, time_limit: float, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+        result = await control.request(self.destination, method, params or {}, time_limit=time_limit)
         if not isinstance(result, dict):
             raise ProtocolError("the gateway's response is not understood: was it updated, and not restarted since?")
         return result

@@ -1,4 +1,4 @@
-"""What a gateway keeps on its disk of its cluster: `cluster-nodes.json` in its `state_dir`.
+"""Keeps the nodes of the cluster on the disk of a gateway: `cluster-nodes.json` in its `state_dir`.
 
 With it, a gateway that starts while Redis is away leads to the nodes that it knew, and says of an agent there that its
 node is away rather than that there is none. No token is in it.

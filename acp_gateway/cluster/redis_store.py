@@ -115,6 +115,20 @@ class RedisStore:
         revocation = self._revocation(token_id)
         return bool(await self._run("REVOKE_TOKEN", self._node, token_id, revocation, MAX_REVOKED))
 
+    async def confirm_tokens(self, number: int) -> None:
+        sealed = self._seal.close(f"confirmed:{self._node}", b"%d" % number)
+        await self._run("CONFIRM_TOKENS", self._node, sealed)
+
+    @_reading
+    async def confirmations(self) -> dict[str, int]:
+        found = await self._run("CONFIRMATIONS")
+        confirmed = {}
+        for name, sealed in zip(found[::2], found[1::2], strict=True):
+            value = self._seal.open(f"confirmed:{_text(name)}", sealed)
+            if value is not None:
+                confirmed[_text(name)] = int(value)
+        return confirmed
+
     def _revocation(self, token_id: str) -> bytes:
         return self._seal.close("revoked", token_id.encode())
 

@@ -29,13 +29,14 @@ from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions import SessionScope
 from acp_gateway.errors import ConfigError, GatewayError
-from acp_gateway.gateway.control_channel import load_of
+from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.node_set import NodeSet
+from acp_gateway.server.token_exchange import Confirmations, SharedTrust
 
 log = logging.getLogger(__name__)
 
@@ -169,10 +170,20 @@ class ClusterNode:
         member = self.member = Member(
             store, self._section, self._boot, describe, GatewayNodes(nodes), self._known, self._file
         )
-        tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
+        tokens = TokenSync(self._section.name, store, self._config.gateway.state_dir, gateway.connections.enforce)
+        lost = self._file.read().lost
+        if lost is not None:
+            tokens.hearsay.lost_since(trio.current_time() - (time.time() - lost))
+        tokens.tell = nodes.watcher.ask_again
+        exchange = Confirmations(tokens, store, member, nodes)
+        nodes.watcher.before_list = exchange.ask
+        gateway.token_exchange = TokenExchange(exchange.answer, exchange.confirm)
+        trust = SharedTrust(tokens.hearsay, self._known, self._section.isolation_limit)
+        gateway.connections.unsure = trust.problem
+        nursery.start_soon(trust.run)
         member.renewed.append(tokens.renewed)
         member.listeners.append(tokens.note)
-        _tell_of(member, gateway)
+        _tell_of(member, trust, gateway)
         nursery.start_soon(tokens.run)
         nursery.start_soon(member.run)
 
@@ -226,9 +237,9 @@ def _pin_of(cert: Path) -> str:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
 
 
-def _tell_of(member: Member, gateway: Gateway) -> None:
+def _tell_of(member: Member, trust: SharedTrust, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: member.problem
+    gateway.readiness.cluster_problem = lambda: trust.problem() or member.problem
     gateway.readiness.cluster_up = lambda: member.contact.up
     merge = gateway.admissions.merge_nodes
     assert merge is not None, "the gateway has nodes"

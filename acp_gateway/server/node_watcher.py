@@ -6,13 +6,13 @@ Each node has a task of its own, so a slow one delays no other. Imported only wh
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
 import trio
 
-from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview
+from acp_gateway.client.control_feed import Ask, ControlFeed, FeedHandler, Overview
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.reconnect_policy import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import NodeSection
@@ -73,6 +73,8 @@ class NodeWatcher:
         self._clock = clock
         self.reported: Callable[[], None] = lambda: None
         """Called after each report of a node, and when there are other nodes."""
+        self.before_list: Callable[[str, Ask], Awaitable[None]] | None = None
+        """Called before each list of a node that was discovered, with a function that asks it something else."""
         self._watches: dict[str, _Watch] = {}
         # That of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
@@ -113,6 +115,7 @@ class NodeWatcher:
                     handler,
                     interval=INTERVAL,
                     limit=lambda: self._directory.max_sessions,
+                    before_list=partial(self._ask_more, name, watch),
                 )
                 try:
                     await watch.feed.run()
@@ -125,6 +128,16 @@ class NodeWatcher:
     def _is_current(self, name: str, watch: _Watch) -> bool:
         """Return whether the node is watched by this task: one that was cancelled may still report once."""
         return self._watches.get(name) is watch
+
+    async def _ask_more(self, name: str, watch: _Watch, ask: Ask) -> None:
+        if self.before_list is not None and self._is_current(name, watch) and name not in self._directory.configured:
+            await self.before_list(name, ask)
+
+    def ask_again(self) -> None:
+        """Have all nodes list their sessions now, without waiting for it; those that are away are tried again."""
+        for watch in self._watches.values():
+            if watch.feed is not None:
+                watch.feed.refresh()
 
     async def refresh(self) -> None:
         """Have the nodes that answer list their sessions, and wait until they have, for `ANSWER_TIMEOUT` at most."""
