@@ -37,13 +37,12 @@ def confirm_elsewhere(settings: "Config", token: "Token") -> list[dict[str, Any]
         with waiting_for("the other nodes"):
             answer = trio.run(partial(gateway.confirm, token.id, time_limit=_TIME_LIMIT))
         found = answer["nodes"]
-        return [{name: node[name] for name in ("name", "confirmed", "up", "since", "why")} for node in found]
+        return [{name: node[name] for name in ("name", "confirmed", "since", "why")} for node in found]
     except (GatewayError, KeyError, TypeError) as error:
         why = str(error) if isinstance(error, GatewayError) else "the gateway here is of another version"
         print_warning(f"the other nodes are told when the gateway here runs: {why}")
         known = KnownNodesFile(settings.gateway.state_dir).read().nodes
-        away = {"confirmed": False, "up": None, "since": None, "why": why}
-        return [{"name": node.record.name} | away for node in known]
+        return [{"name": node.record.name, "confirmed": False, "since": None, "why": why} for node in known]
 
 
 def print_confirmations(settings: "Config", nodes: list[dict[str, Any]], *, err: bool = False) -> bool:
@@ -53,10 +52,10 @@ def print_confirmations(settings: "Config", nodes: list[dict[str, Any]], *, err:
     if nodes and not waiting:
         _print(f"Confirmed by {', '.join(node['name'] for node in nodes)}.", err=err)
     for node in waiting:
-        state = f": away since {node['since']}" if node["up"] is False else ""
+        away = "" if node["since"] is None else f"away since {node['since']}: "
         _print(
-            f"{node['name']} has not confirmed{state}; it refuses the token when it is back, or when it has heard of "
-            f"no node for {settings.cluster.isolation_limit:g} s (cluster.isolation_limit)",
+            f"{node['name']} has not confirmed: {away}{node['why']}; it refuses the token when it is back, or "
+            f"when it has heard of no node for {settings.cluster.isolation_limit:g} s (cluster.isolation_limit)",
             err=err,
         )
     return not waiting

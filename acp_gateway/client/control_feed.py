@@ -2,9 +2,8 @@
 
 import math
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import trio
@@ -18,13 +17,8 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.websocket import Timing
 
 INTERVAL: Final = 5.0
-"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, of which an identity has
-500 a second by default."""
-
-
-Ask = Callable[[str, Mapping[str, object]], Awaitable[Any]]
-"""Sends a request with a method and params, and returns its result. Raises `GatewayError`, `Unreachable` for a lost
-connection."""
+"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, which allows
+500 a second to an identity by default."""
 
 
 class Rights(NamedTuple):
@@ -71,8 +65,6 @@ class ControlFeed:
         interval: seconds between two lists.
         limit: returns the maximum number of sessions in a list, for a gateway in front; None for the gateway's own.
         connect: opens a connection.
-        before_list: called before each list with a function that sends a further request. Its `GatewayError` ends the
-            connection.
     """
 
     def __init__(
@@ -83,14 +75,12 @@ class ControlFeed:
         interval: float = INTERVAL,
         limit: Callable[[], int | None] = lambda: None,
         connect: Callable[[Destination, Timing], Any] = dial,
-        before_list: Callable[[Ask], Awaitable[None]] | None = None,
     ) -> None:
         self._destination = destination
         self._handler = handler
         self._interval = interval
         self._limit = limit
         self._connect = connect
-        self._before_list = before_list
         self._wanted = trio.Event()
         # Set with the list that is under way, and with the one after it.
         self._listed, self._listed_next = trio.Event(), trio.Event()
@@ -145,8 +135,6 @@ class ControlFeed:
             try:
                 rights, asked = Rights(), -math.inf
                 while True:
-                    if self._before_list is not None:
-                        await self._before_list(partial(_ask, stream, destination))
                     # They change with the configuration there, and with the token.
                     if trio.current_time() - asked >= self._interval:
                         rights, asked = await _rights(stream, destination, rights), trio.current_time()

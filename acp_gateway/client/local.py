@@ -1,6 +1,5 @@
 """Finds the gateway that runs on this machine, and asks it as its own user, over its control socket."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,9 +29,12 @@ class LocalGateway:
         address = parse_address(f"unix://{self.state_dir / CONTROL_SOCKET}")
         return Destination(address, None, None, None, None, _MAX_MESSAGE_SIZE, control=True)
 
-    async def status(self, *, time_limit: float) -> dict[str, Any]:
-        """Return its state, as docs/wire.md describes it. `time_limit` and errors are those of `control.request`."""
-        return await self._ask(STATUS, time_limit)
+    async def status(self, *, time_limit: float, nodes: bool = False) -> dict[str, Any]:
+        """Return its state, as docs/wire.md describes it; with `nodes`, after these have told theirs.
+
+        `time_limit` and errors are those of `control.request`.
+        """
+        return await self._ask(STATUS, time_limit, {"nodes": nodes})
 
     async def reload(self, *, time_limit: float) -> dict[str, Any]:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
@@ -42,7 +44,7 @@ class LocalGateway:
         """Return which nodes of its cluster know that a token was revoked or rotated; the rest as for `status`."""
         return await self._ask(CONFIRM, time_limit, {"id": token_id})
 
-    async def _ask(self, method: str, time_limit: float, params: Mapping[str, str] | None = None) -> dict[str, Any]:
+    async def _ask(self, method: str, time_limit: float, params: dict[str, object] | None = None) -> dict[str, Any]:
         result = await control.request(self.destination, method, params or {}, time_limit=time_limit)
         if not isinstance(result, dict):
             raise ProtocolError("the gateway's response is not understood: was it updated, and not restarted since?")

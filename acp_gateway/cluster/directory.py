@@ -52,7 +52,8 @@ class ClusterNodes:
     def __init__(self, own_name: str, token_file: Path) -> None:
         self._own_name = own_name
         self._token_file = token_file
-        self._sections: dict[str, NodeSection] = {}
+        self.sections: dict[str, NodeSection] = {}
+        """The way to each node with the token of the cluster."""
         # When a record of each was last seen.
         self._seen: dict[str, float] = {}
         self._complaints: dict[str, str] = {}
@@ -87,7 +88,7 @@ class ClusterNodes:
             if record.name != self._own_name:
                 self._note(record, now, update)
         for name in [name for name, seen in self._seen.items() if now - seen > RETENTION]:
-            del self._seen[name], self._sections[name], self.records[name]
+            del self._seen[name], self.sections[name], self.records[name]
             update.removed.append(name)
         return update
 
@@ -106,8 +107,8 @@ class ClusterNodes:
         self._complaints.pop(name, None)
         self._seen[name] = now
         self.records[name] = record
-        if self._sections.get(name) != section:
-            self._sections[name] = update.sections[name] = section
+        if self.sections.get(name) != section:
+            self.sections[name] = update.sections[name] = section
 
     def _section(self, record: NodeRecord) -> NodeSection:
         """Return the section that leads to a node. Raises `ConfigError` or `UsageError`."""

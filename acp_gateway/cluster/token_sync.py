@@ -39,7 +39,7 @@ class TokenSync:
         self.hearsay = Hearsay(trio.current_time())
         """The news of other nodes."""
         self.tell: Callable[[], None] = lambda: None
-        """Called when there is news for other nodes."""
+        """Called when something was changed here that other nodes have to know."""
         self._name = name
         self._store = store
         self._path = state_dir / "tokens.json"
@@ -79,13 +79,16 @@ class TokenSync:
 
     async def look(self) -> bool:
         """Take over a change that was made here; return whether there was one. Other nodes are told at once, whatever
-        the directory does."""
+        the directory does; those do not tell it on."""
         try:
             if self._look.tokens() == self._seen:
                 return False
         except ConfigError:
             return False  # The store itself says so.
+        before = self._facts
         await self._compare(None)
+        if self._facts != before:
+            self.tell()
         return True
 
     def news(self) -> News:
@@ -139,11 +142,9 @@ class TokenSync:
             except ConfigError as error:
                 self._complain(error)
                 return None
-            self._seen, before = merged.tokens, self._facts
+            self._seen = merged.tokens
             self._news = make_news(self._name, merged.tokens, merged.before.revoked)
             self._facts = self._news.facts
-        if self._facts != before:
-            self.tell()
         if is_changed:
             log.info("tokens have changed on another node of the cluster")
             self._changed()

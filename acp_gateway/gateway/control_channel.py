@@ -71,8 +71,9 @@ class ControlConnection:
 class Operations:
     """Requests of the gateway's own user that the program around the gateway carries out."""
 
-    status: Callable[[], Awaitable[dict[str, Any]]]
-    """Returns the state of the gateway, as members of the response."""
+    status: Callable[..., Awaitable[dict[str, Any]]]
+    """Returns the state of the gateway, as members of the response; `with_nodes`, that of the nodes is a present one.
+    """
     reload: Callable[[], dict[str, Any]]
     """Reads the configuration again, and returns what has changed, as members of the response."""
 
@@ -193,7 +194,7 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
         why = "only the gateway's own user may ask this, on its machine"
         return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
     if message.method == STATUS:
-        return jsonrpc.result(message.id, await operations.status())
+        return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
     return jsonrpc.result(message.id, operations.reload())
 
 

@@ -184,7 +184,7 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
+        """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property

@@ -36,7 +36,7 @@ from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.node_set import NodeSet
-from acp_gateway.server.token_exchange import Confirmations, SharedTrust
+from acp_gateway.server.token_exchange import Messenger, SharedTrust
 
 log = logging.getLogger(__name__)
 
@@ -174,11 +174,12 @@ class ClusterNode:
         lost = self._file.read().lost
         if lost is not None:
             tokens.hearsay.lost_since(trio.current_time() - (time.time() - lost))
-        tokens.tell = nodes.watcher.ask_again
-        exchange = Confirmations(tokens, store, member, nodes)
-        nodes.watcher.before_list = exchange.ask
-        gateway.token_exchange = TokenExchange(exchange.answer, exchange.confirm)
-        trust = SharedTrust(tokens.hearsay, self._known, self._section.isolation_limit)
+        limit = self._section.isolation_limit
+        messenger = Messenger(tokens, store, member, nodes.directory.nodes, gateway.admissions.own_id, limit)
+        tokens.tell = messenger.tell
+        gateway.token_exchange = TokenExchange(messenger.answer, messenger.confirm)
+        nursery.start_soon(messenger.run)
+        trust = SharedTrust(tokens.hearsay, self._known, limit)
         gateway.connections.unsure = trust.problem
         nursery.start_soon(trust.run)
         member.renewed.append(tokens.renewed)

@@ -5,60 +5,134 @@ Imported only with `[cluster]`.
 
 import json
 import logging
+import random
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
 import trio
 
-from acp_gateway.client.control_feed import Ask
+from acp_gateway.client.control import request
 from acp_gateway.cluster.directory import ClusterNodes
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.store import ClusterLost, ClusterStore
 from acp_gateway.cluster.token_news import Hearsay, News, read_news
 from acp_gateway.cluster.token_sync import TokenSync
-from acp_gateway.errors import GatewayError, Unreachable, UsageError
+from acp_gateway.errors import GatewayError, UsageError
+from acp_gateway.gateway.node_directory import Node
+from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import TOKENS
-from acp_gateway.server.node_set import NodeSet
+from acp_gateway.server.node_watcher import destination_of
 
 log = logging.getLogger(__name__)
 
 CONFIRM_TIME: Final = 2.0
 """Seconds to wait for the confirmations of nodes: a person waits for them. Each node that answers needs a fraction."""
 
+ASK_TIME: Final = 5.0
+"""Seconds for one node to answer."""
+
+MOST_AT_ONCE: Final = 20
+"""Nodes that are told something at the same time."""
+
+LATELY: Final = 60.0
+"""Seconds since a node has read the directory after which its word is not that of the directory."""
+
 _PAUSE: Final = 0.1
-"""Seconds between two looks at the confirmations."""
+"""Seconds between two looks at the confirmations in the directory."""
 
 _CHECK: Final = 1.0
 """Seconds between two looks at how long nothing was heard."""
 
 
-class Confirmations:
-    """Tells other nodes of changes of tokens, and says which of them know.
+class Messenger:
+    """Exchanges news of tokens with other nodes, each time over a connection of its own.
+
+    A change that was made here is told to all nodes at once. While the directory is lost, other nodes are asked: up to
+    the first that has read it lately, else all.
 
     Args:
         tokens: those of this gateway.
         store: the directory.
         member: knows the other nodes.
-        nodes: their states.
+        nodes: the states of these, as far as they are watched.
+        own_id: the id of this gateway in the paths of connections.
+        limit: seconds for which tokens are accepted without news.
     """
 
-    def __init__(self, tokens: TokenSync, store: ClusterStore, member: Member, nodes: NodeSet) -> None:
+    def __init__(
+        self,
+        tokens: TokenSync,
+        store: ClusterStore,
+        member: Member,
+        nodes: Mapping[str, Node],
+        own_id: str,
+        limit: float,
+    ) -> None:
         self._tokens = tokens
         self._store = store
         self._member = member
         self._nodes = nodes
+        self._own_id = own_id
+        self._limit = limit
+        self._changed = trio.Event()
+        # Nodes that were not reached last time wait for each other, and others do not wait for them.
+        self._places = {is_lost: trio.CapacityLimiter(MOST_AT_ONCE) for is_lost in (False, True)}
+        # Since when a node is not reached, and why.
+        self._lost: dict[str, tuple[float, str]] = {}
 
-    async def ask(self, _name: str, ask: Ask) -> None:
-        """Tell a node, and take over what it tells, unless it is of an earlier version. Raises `Unreachable`."""
+    def tell(self) -> None:
+        """Tell all nodes of a change that was made here."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Tell changes, and ask while the directory is lost, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._ask_while_lost)
+            while True:
+                await self._changed.wait()
+                self._changed = trio.Event()
+                nursery.start_soon(self._tell_all, [*self._member.known.sections])
+
+    async def _tell_all(self, names: Sequence[str]) -> None:
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(self._ask, name)
+
+    async def _ask_while_lost(self) -> None:
+        while True:
+            # Not all nodes at the same time, when Redis has gone.
+            await trio.sleep(self._limit / 8 * (0.5 + random.random()))  # noqa: S311
+            if self._member.contact.up:
+                continue
+            names = [*self._member.known.sections]
+            random.shuffle(names)
+            for name in names:
+                age = await self._ask(name)
+                if age is not None and age <= LATELY:
+                    break
+
+    async def _ask(self, name: str) -> float | None:
+        """Exchange news with a node; return the seconds since it has read the directory, if it has."""
+        section = self._member.known.sections.get(name)
+        if section is None:
+            return None
         try:
-            result = await ask(TOKENS, _as_json(self._tokens.news()))
-        except Unreachable:
-            raise
-        except GatewayError:
-            return
-        news = read_news(result)
-        if news is not None:
-            await self._tokens.receive(news)
+            async with self._places[name in self._lost]:
+                destination = destination_of(section, self._own_id)
+                news = _as_json(self._tokens.news())
+                answer = read_news(await request(destination, TOKENS, news, time_limit=ASK_TIME))
+        except GatewayError as error:
+            since = self._lost.get(name, (time.time(), ""))[0]
+            self._lost[name] = since, printable(str(error), size=300)
+            return None
+        self._lost.pop(name, None)
+        if answer is None or answer.node != name:
+            return None
+        await self._tokens.receive(answer)
+        return answer.age
 
     async def answer(self, params: object) -> object:
         """Take over what a node tells, and return what it has to know. Raises `UsageError`."""
@@ -75,16 +149,18 @@ class Confirmations:
         with trio.move_on_after(CONFIRM_TIME):
             await self._tokens.look()
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_all, [name for name in self._known() if not self._knows(name, token_id)])
                 nursery.start_soon(self._read_confirmations, confirmed)
-                self._nodes.watcher.ask_again()
-                while not self._known() <= confirmed:
+                while True:
+                    confirmed |= {name for name in self._known() if self._knows(name, token_id)}
+                    if confirmed.issuperset(self._known()):
+                        break
                     await trio.sleep(_PAUSE)
-                    confirmed |= {name for name in self._known() if self._tokens.has_confirmed(name, token_id)}
                 nursery.cancel_scope.cancel()
         return {"nodes": [self._describe(name, name in confirmed) for name in sorted(self._known())]}
 
     async def _read_confirmations(self, confirmed: set[str]) -> None:
-        """Add the nodes that have confirmed it in the directory."""
+        """Add the nodes that have confirmed all changes in the directory."""
         try:
             await self._tokens.sync()
             number = await self._store.tokens_number()
@@ -94,13 +170,21 @@ class Confirmations:
         except ClusterLost:
             pass  # They tell it directly, or not at all.
 
-    def _known(self) -> set[str]:
-        return {*self._member.known.records}
+    def _known(self) -> list[str]:
+        return [*self._member.known.records]
+
+    def _knows(self, name: str, token_id: str) -> bool:
+        return self._tokens.has_confirmed(name, token_id)
 
     def _describe(self, name: str, confirmed: bool) -> dict[str, Any]:  # noqa: FBT001
-        node = self._nodes.directory.nodes[name]
-        why = None if confirmed or node.up else node.why
-        return {"name": name, "confirmed": confirmed, "up": node.up, "since": node.since_text, "why": why}
+        node = self._nodes.get(name)
+        since, why = self._lost.get(name, (None, "no answer yet"))
+        if node is not None and node.watched and node.asked and not node.up:
+            since, why = node.since, node.why
+        text = None if since is None else datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return {"name": name, "confirmed": confirmed} | (
+            {"since": None, "why": None} if confirmed else {"since": text, "why": why}
+        )
 
 
 def _as_json(news: News) -> Any:

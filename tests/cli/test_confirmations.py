@@ -12,8 +12,8 @@ from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import run_command as run
 
-UP = {"name": "gpu2", "confirmed": True, "up": True, "since": "2026-11-24T11:00:00Z", "why": None}
-AWAY = {"name": "gpu3", "confirmed": False, "up": False, "since": "2026-11-24T12:03:00Z", "why": "refused"}
+UP = {"name": "gpu2", "confirmed": True, "since": None, "why": None}
+AWAY = {"name": "gpu3", "confirmed": False, "since": "2026-11-24T12:03:00Z", "why": "refused"}
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_revoke_names_the_nodes_that_have_not_confirmed_and_when_they_will_refus
     assert revoked.exit_code == 6
     (line,) = revoked.stdout.splitlines()[1:]
     assert line == (
-        "gpu3 has not confirmed: away since 2026-11-24T12:03:00Z; it refuses the token when it is back, or when it has "
-        "heard of no node for 60 s (cluster.isolation_limit)"
+        "gpu3 has not confirmed: away since 2026-11-24T12:03:00Z: refused; it refuses the token when it is back, or "
+        "when it has heard of no node for 60 s (cluster.isolation_limit)"
     )
     assert store.tokens() == []
 
@@ -105,7 +105,7 @@ async def test_nothing_is_confirmed_while_the_gateway_here_does_not_run(
     token, _ = store.create("laptop", "ann", None)
     revoked = run("token", "revoke", token.id, "--config", member)
     assert revoked.exit_code == 6
-    assert "gpu2 has not confirmed; it refuses" in revoked.stdout
+    assert "gpu2 has not confirmed: no gateway runs on" in revoked.stdout
     assert "the other nodes are told when the gateway here runs" in revoked.stderr
 
 

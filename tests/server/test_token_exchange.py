@@ -64,7 +64,6 @@ def directories(monkeypatch: pytest.MonkeyPatch) -> Directories:
 
     monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
     monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_watcher, "INTERVAL", 0.05)
     return directories
 
 
@@ -92,9 +91,8 @@ async def confirm(url: str, token_id: str) -> dict[str, dict[str, Any]]:
 
 
 async def test_revoked_token_ends_at_a_node_that_has_lost_the_directory_by_the_other_node(
-    directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    directories: Directories, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(node_watcher, "INTERVAL", 3600)
     first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
     tokens = TokenStore(tmp_path / "gpu1")
     async with serving(first) as (_, url), serving(second) as (websocket, other):
@@ -106,7 +104,7 @@ async def test_revoked_token_ends_at_a_node_that_has_lost_the_directory_by_the_o
         directories.lose("gpu2")
         (token,) = [token for token in tokens.tokens() if token.label == "laptop"]
         tokens.revoke(token.id)
-        # Without waiting for the next list.
+        # No list and no renewal of that node brings it.
         async for _batch in editor.stream:
             pass
         await editor.stream.aclose()
@@ -118,18 +116,16 @@ async def test_revoked_token_ends_at_a_node_that_has_lost_the_directory_by_the_o
 async def test_confirm_names_the_node_that_is_away_and_since_when(
     directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 0.05)
+    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 0.5)
     first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
     tokens = TokenStore(tmp_path / "gpu1")
     async with serving(first) as (_, url):
         async with serving(second):
             await until_agents(url, "gpu2/memory")
-        while (await status_of(url))["nodes"][0]["up"]:
-            await trio.lowlevel.checkpoint()
         token, _ = tokens.create("laptop", "ann", None)
         tokens.revoke(token.id)
         node = (await confirm(url, token.id))["gpu2"]
-        assert (node["confirmed"], node["up"]) == (False, False)
+        assert not node["confirmed"]
         assert node["since"].endswith("Z")
         assert node["why"]
 
