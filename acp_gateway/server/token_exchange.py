@@ -192,7 +192,7 @@ def _as_json(news: News) -> Any:
 
 
 class SharedTrust:
-    """Whether this node can know which shared tokens were revoked.
+    """Judges if this node can know which shared tokens were revoked.
 
     Args:
         hearsay: the news of other nodes.

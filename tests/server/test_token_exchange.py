@@ -179,7 +179,7 @@ async def test_isolated_node_ends_connections_by_shared_tokens_after_isolation_l
         await editor.stream.aclose()
         with pytest.raises(Unreachable, match=r"cluster\.isolation_limit"):
             await list_sessions(control(websocket, secret), time_limit=30)
-        # Tokens that count here only, the gateway's own user and other nodes are no concern of the others.
+        # Tokens that count here only, the gateway's own user and other nodes do not depend on the others.
         await list_sessions(control(websocket, local), time_limit=30)
         await list_sessions(control(websocket, tmp_path / "cluster.token"), time_limit=30)
         status = await status_of(url)
