@@ -110,7 +110,7 @@ def test_a_query_is_read(text: str) -> None:
 
 
 def test_a_function_that_is_not_known_is_not_a_series() -> None:
-    with pytest.raises(ValueError, match="no function of the examples"):
+    with pytest.raises(ValueError, match="not a function of the examples"):
         parse("summ(acp_gateway_x)")
 
 
