@@ -61,6 +61,9 @@ _LOAD: Final = {"sessions": int, "turns": int, "lag": int | float}
 _LOAD_BOUND: Final = 1e9
 """Upper bound of each: no gateway has as many sessions, nor was late for as many seconds."""
 
+SessionKey = tuple[str, str, str]
+"""The agent, the id and the owner of a session."""
+
 _PROBLEM_SIZE: Final = 1000
 """Characters of a problem that are shown: enough for several causes with their paths."""
 
@@ -203,6 +206,24 @@ def _is_listing(value: object) -> bool:
         and all(isinstance(count, int) for count in more_of.values())
         and isinstance(problems, list)
         and all(isinstance(problem, str) for problem in problems)
+    )
+
+
+def key_of(session: Mapping[str, Any]) -> SessionKey:
+    """Return the key of a session in lists of its gateway."""
+    return session["agent"], session["sessionId"], session["owner"]
+
+
+def is_changes(value: Any) -> bool:
+    """Return whether the result of `_acp-gateway/sessions` has what is another than in the list of before."""
+    if not isinstance(value, dict) or "sessions" in value:
+        return False
+    changed, removed = value.get("changed"), value.get("removed")
+    return (
+        isinstance(changed, list)
+        and all(map(_is_session, changed))
+        and isinstance(removed, list)
+        and all(isinstance(key, list) and len(key) == 3 and all(isinstance(it, str) for it in key) for key in removed)
     )
 
 

@@ -2,7 +2,8 @@
 
 import json
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -17,8 +18,10 @@ from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.session_changes import Subscription
 from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
 from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
+from acp_gateway.gateway.told_list import ToldList
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS
@@ -123,6 +126,8 @@ class ControlContext:
     """See `TokenExchange`; None for a connection that is not of a node of the cluster."""
     confirm: Callable[[str], Awaitable[dict[str, Any]]] | None = None
     """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
+    subscribe: Callable[[], AbstractContextManager[Subscription]] | None = None
+    """Subscribes to changes of all sessions of this gateway; None if its lists are always read."""
 
 
 async def serve_control_channel(
@@ -137,10 +142,11 @@ async def serve_control_channel(
     stream.meter.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
+        told = ToldList(context.subscribe if context.merge is None else None)
         try:
             async for batch in stream:
                 for text in batch:
-                    reply, weight = await _answer(text, scope, context)
+                    reply, weight = await _answer(text, scope, context, told)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.meter.take()
@@ -156,11 +162,15 @@ async def serve_control_channel(
             disconnect = Disconnect(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
+        finally:
+            told.close()
         nursery.cancel_scope.cancel()
     return disconnect
 
 
-async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[bytes | None, int]:
+async def _answer(
+    text: bytes, scope: SessionScope, context: ControlContext, told: ToldList
+) -> tuple[bytes | None, int]:
     """Return the response to a message, None for a notification, and what it counts as."""
     try:
         message: Message = jsonrpc.parse(text)
@@ -169,12 +179,7 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
-        listed = list_sessions(scope, context, _limit(message))
-        if context.merge is not None:
-            listed = await context.merge(scope, context.agents, listed)
-        if context.load is not None:
-            listed["load"] = context.load()
-        return jsonrpc.result(message.id, listed), WEIGHT
+        return jsonrpc.result(message.id, await _list(message, scope, context, told)), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
     if message.method == ACCESS:
@@ -187,6 +192,28 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
         return await _answer_confirm(message, context), CODE_WEIGHT
     known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
+
+
+async def _list(message: Message, scope: SessionScope, context: ControlContext, told: ToldList) -> dict[str, Any]:
+    """Return the members of the response to a request for sessions: all, or what has changed since the last one."""
+    limit, follows = _limit(message), lookup.param(message, "changes") == b"true"
+    access = told.access(context.describe_access()) if follows else {}
+    if follows and not told.has_changed(_state(context, limit)) and not access:
+        listed = told.nothing()
+    else:
+        listed = list_sessions(scope, context, limit)
+        if context.merge is not None:
+            listed = await context.merge(scope, context.agents, listed)
+        listed = (told.changes(listed) if follows else listed) | access
+    if context.load is not None:
+        listed["load"] = context.load()
+    return listed
+
+
+def _state(context: ControlContext, limit: int | None) -> Hashable:
+    """Return what a list depends on beside sessions and rights: requests of agents in no known session, problems."""
+    unrouted = tuple((id(hub), tuple(map(id, hub.multiplexer.waiting(None)))) for hub in context.hubs())
+    return limit, context.problem(), unrouted
 
 
 async def _answer_operation(message: Message, operations: Operations | None) -> bytes:

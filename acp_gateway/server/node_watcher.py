@@ -61,6 +61,8 @@ class _Watch:
         self.scope = trio.CancelScope()
         self.feed: ControlFeed | None = None
         """None before the first attempt."""
+        self.last: Overview | None = None
+        """The last that it has told."""
         self.told = trio.Event()
         """Set once the node has answered or an attempt has failed, and at the end."""
 
@@ -183,16 +185,18 @@ class NodeWatcher:
     def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
         if not self._is_current(name, watch):
             return
-        rights = overview.rights
-        self._directory.set_rights(name, rights.identity, rights.may_speak_for)
+        rights, listing = overview.rights, overview.listing
         if self._directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)
-        listing = overview.listing
-        self._directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+            watch.last = None
         self._directory.set_load(name, listing.load)
+        last, watch.last = watch.last, overview
         watch.told.set()
-        self.reported()
+        if last is None or not overview.is_as(last):
+            self._directory.set_rights(name, rights.identity, rights.may_speak_for)
+            self._directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+            self.reported()
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
         if not self._is_current(name, watch):
