@@ -75,7 +75,7 @@ async def test_fault_at_any_step_of_a_later_command_leaves_the_next_one_well(
 ) -> None:
     outcomes = await each_fault(2, FAULTS[fault])
     assert len(outcomes) > 30
-    # A connection that was closed since the last command is no loss.
+    # A connection that was closed since the last command does not count as a loss.
     assert all(outcomes) is (fault != "silence")
 
 

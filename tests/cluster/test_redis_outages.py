@@ -168,7 +168,7 @@ async def test_each_node_is_back_with_its_next_renewal_after_each_of_a_hundred_r
             assert len((await nodes[0].store.nodes()).records) == len(nodes)
 
 
-async def test_restart_between_two_renewals_is_no_loss(redis: RedisServer) -> None:
+async def test_restart_between_two_renewals_does_not_count_as_a_loss(redis: RedisServer) -> None:
     async with machines(redis.port) as nodes:
         assert await renew_all(nodes) == [True] * len(nodes)
         redis.kill()

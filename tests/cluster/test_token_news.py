@@ -1,4 +1,4 @@
-"""What nodes tell each other of shared tokens."""
+"""News of shared tokens that nodes tell each other."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def test_entry_of_a_later_version_is_left_out() -> None:
         {"node": "a", "age": "1"},
     ],
 )
-def test_what_is_no_news_is_not_read(value: object) -> None:
+def test_other_values_than_news_are_not_read(value: object) -> None:
     assert read_news(value) is None
 
 
@@ -112,5 +112,5 @@ def test_silence_ends_when_all_other_nodes_are_heard_and_not_when_some_are() -> 
     assert hearsay.silence(110, None) == 110
 
 
-def test_silence_of_the_only_node_is_none() -> None:
+def test_only_node_has_no_silence() -> None:
     assert Hearsay(0).silence(math.pi, []) == 0
