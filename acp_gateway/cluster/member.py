@@ -4,12 +4,13 @@ import logging
 import math
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, Protocol
 
 import trio
 
-from acp_gateway.cluster.directory import ClusterNodes, Contact
+from acp_gateway.cluster.directory import ClusterNodes, Contact, Update
+from acp_gateway.cluster.known_nodes import KnownCluster, KnownNodesFile
 from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
 from acp_gateway.config.cluster import ClusterSection
@@ -44,6 +45,8 @@ class Member:
         boot: a word unique to this process.
         describe: returns the present record of this node.
         nodes: the gateway's.
+        known: the other nodes, as far as they are known from before the start.
+        file: remembers these.
         clock: returns the time, in seconds since 1970.
     """
 
@@ -54,6 +57,8 @@ class Member:
         boot: str,
         describe: Callable[[], NodeRecord],
         nodes: KnownNodes,
+        known: ClusterNodes,
+        file: KnownNodesFile,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -62,10 +67,11 @@ class Member:
         self._describe = describe
         self._nodes = nodes
         self._clock = clock
-        self.contact = Contact(clock())
+        self.contact = Contact(clock(), section.ttl, file.read().lost)
         """True if the directory can be reached."""
-        self.known = ClusterNodes(section.name, section.token_file)
+        self.known = known
         """The other nodes."""
+        self._file = file
         self.renewed: list[Callable[[], Awaitable[None]]] = []
         """Called with each renewal. They may raise `ClusterLost`."""
         self.listeners: list[Callable[[Change], None]] = []
@@ -111,10 +117,14 @@ class Member:
             except ClusterLost as error:
                 if self.contact.lost(str(error), self._clock()):
                     log.warning("the directory of the cluster is lost; the gateway goes on without it: %s", error)
+                if self.contact.fall_due(self._clock()):
+                    log.warning("%s", self.contact.problem)
+                await self._remember()
                 await trio.sleep(self._section.renew * (0.5 + random.random() / 2))  # noqa: S311
                 continue
             if self.contact.reached(self._clock()):
                 log.info("the directory of the cluster is there")
+            await self._remember()
             with trio.move_on_after(self._section.renew):
                 await self._wake.wait()
 
@@ -142,19 +152,13 @@ class Member:
         now = self._clock()
         since = self._version if now - self._read_all < READ_ALL else 0
         read = await self.store.nodes(since)
-        update = self.known.update(read.records, now)
-        for line in update.unusable:
-            log.warning("the node %s of the cluster is left out: %s", *line)
-        for name, section in update.sections.items():
-            self._nodes.add(name, section)
-        for name in update.removed:
-            self._nodes.remove(name)
-        for record in read.records:
-            if record.name in self.known.records:
-                self._nodes.assume(record)
+        tell_nodes(self._nodes, self.known, self.known.update(read.records, now), read.records)
         self._version = read.version
         if not since:
             self._read_all = now
+
+    async def _remember(self) -> None:
+        await self._file.write(KnownCluster(self.known.remember(), None if self.contact.up else self.contact.since))
 
     async def _listen(self) -> None:
         while True:
@@ -171,3 +175,16 @@ class Member:
     def _note(self, change: Change) -> None:
         for listener in self.listeners:
             listener(change)
+
+
+def tell_nodes(nodes: KnownNodes, known: ClusterNodes, update: Update, records: Iterable[NodeRecord]) -> None:
+    """Tell the nodes of a gateway what is known of those of the cluster, after an update by these records."""
+    for line in update.unusable:
+        log.warning("the node %s of the cluster is left out: %s", *line)
+    for name, section in update.sections.items():
+        nodes.add(name, section)
+    for name in update.removed:
+        nodes.remove(name)
+    for record in records:
+        if record.name in known.records:
+            nodes.assume(record)

@@ -134,3 +134,20 @@ changed()
 return 1
 """
 )
+
+CONFIRM_TOKENS: Final = (
+    _COMMON
+    + """
+-- node, number
+redis.call('HSET', prefix .. 'confirmed', ARGV[1], ARGV[2])
+return 1
+"""
+)
+
+CONFIRMATIONS: Final = (
+    _COMMON
+    + """
+-- no arguments
+return redis.call('HGETALL', prefix .. 'confirmed')
+"""
+)

@@ -88,6 +88,12 @@ class ClusterStore(Protocol):
     async def revoke_token(self, token_id: str) -> bool:
         """Remove the entry of a token, remember that it is revoked, and publish; return False if that was known."""
 
+    async def confirm_tokens(self, number: int) -> None:
+        """Note that this node has taken over all changes up to a number."""
+
+    async def confirmations(self) -> Mapping[str, int]:
+        """Return the number that each node has confirmed last."""
+
     # Changes
 
     async def publish(self, change: Change) -> None:

@@ -1,5 +1,6 @@
 """Answers the requests of control connections: sessions, rights, codes for browsers, the gateway's state, reload."""
 
+import json
 import time
 from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -23,7 +24,7 @@ from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_sco
 from acp_gateway.gateway.told_list import ToldList
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
+from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -80,6 +81,17 @@ class Operations:
     """Reads the configuration again, and returns what has changed, as members of the response."""
 
 
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Requests about the tokens that count on all nodes of a cluster."""
+
+    tell: Callable[[object], Awaitable[object]]
+    """Takes over what another node tells, the params of the request, and returns the same of this gateway. Raises
+    `UsageError`."""
+    confirm: Callable[[str], Awaitable[dict[str, Any]]]
+    """Tells the other nodes of a change of a token; returns which of them have confirmed it."""
+
+
 MergeNodes = Callable[[SessionScope, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
 """Adds the sessions of nodes to a list: for a scope, and those of certain agents."""
 
@@ -110,6 +122,10 @@ class ControlContext:
     """Identities whose sessions are listed as well; `EVERYONE` for all."""
     max_sessions: int = 5000
     """Maximum sessions in a list for another gateway."""
+    tell: Callable[[object], Awaitable[object]] | None = None
+    """See `TokenExchange`; None for a connection that is not of a node of the cluster."""
+    confirm: Callable[[str], Awaitable[dict[str, Any]]] | None = None
+    """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
     subscribe: Callable[[], AbstractContextManager[Subscription]] | None = None
     """Subscribes to changes of all sessions of this gateway; None if its lists are always read."""
 
@@ -170,6 +186,10 @@ async def _answer(
         return jsonrpc.result(message.id, context.describe_access()), WEIGHT
     if message.method in (STATUS, RELOAD):
         return await _answer_operation(message, context.operations), CODE_WEIGHT
+    if message.method == TOKENS:
+        return await _answer_tokens(message, context.tell), WEIGHT
+    if message.method == CONFIRM:
+        return await _answer_confirm(message, context), CODE_WEIGHT
     known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
 
@@ -205,10 +225,31 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
     return jsonrpc.result(message.id, operations.reload())
 
 
-def _answer_open(message: Message, context: ControlContext) -> bytes:
-    params = bytes(lookup.members_at(message.text).get("params", b"{}"))
+async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[object]] | None) -> bytes:
+    if tell is None:
+        why = "only a node of the same cluster may tell this"
+        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
     try:
-        return jsonrpc.result(message.id, context.make_code(params))
+        return jsonrpc.result(message.id, await tell(json.loads(_params(message))))
+    except (UsageError, ValueError, RecursionError) as error:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+
+
+async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
+    if context.operations is None:
+        return await _answer_operation(message, None)
+    if context.confirm is None:
+        return jsonrpc.result(message.id, {"nodes": []})
+    return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
+
+
+def _params(message: Message) -> bytes:
+    return bytes(lookup.members_at(message.text).get("params", b"{}"))
+
+
+def _answer_open(message: Message, context: ControlContext) -> bytes:
+    try:
+        return jsonrpc.result(message.id, context.make_code(_params(message)))
     except UsageError as error:
         return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
     except AccessError as error:

@@ -23,7 +23,7 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import Operations
+from acp_gateway.gateway.control_channel import Operations, TokenExchange
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
@@ -139,6 +139,8 @@ class Gateway:
         )
         self.operations: Operations | None = None
         """Requests of the gateway's own user; set by the program around it."""
+        self.token_exchange: TokenExchange | None = None
+        """The tokens of the cluster; set where there is one."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.

@@ -34,6 +34,12 @@ STATUS = RESERVED_PREFIX + "status"
 RELOAD = RESERVED_PREFIX + "reload"
 """On a control connection of the gateway's own user: read the configuration again."""
 
+TOKENS = RESERVED_PREFIX + "tokens"
+"""On a control connection of a node of the same cluster: which tokens were revoked or rotated."""
+
+CONFIRM = RESERVED_PREFIX + "confirm"
+"""On a control connection of the gateway's own user: which nodes know that a token was revoked or rotated."""
+
 NEWS = RESERVED_PREFIX + "news"
 """Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
 

@@ -21,6 +21,9 @@ Version 3 had no `may_speak_for`: such a program would take everything of a door
 EVERYONE: Final = "*"
 """In `may_speak_for`: all identities."""
 
+CLUSTER: Final = "cluster"
+"""The id of the entry that stands for the token of the cluster; no token in the file can have it."""
+
 IDENTITY_SIZE: Final = 256
 """Maximum characters of an identity that another gateway may act for: it is sent in a header."""
 

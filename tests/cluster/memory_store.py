@@ -34,6 +34,7 @@ class MemoryDirectory:
         self.tokens: dict[str, bytes] = {}
         self.revoked: set[str] = set()
         self.number = 0
+        self.confirmed: dict[str, int] = {}
         self.version = 0
         self.changed: dict[str, int] = {}
 
@@ -127,6 +128,12 @@ class MemoryStore:
     def _change_tokens(self, directory: MemoryDirectory) -> None:
         directory.number = max(directory.number + 1, directory.micros)
         directory.tell(Change("tokens", "", self._node))
+
+    async def confirm_tokens(self, number: int) -> None:
+        (await self._reach("confirm_tokens")).confirmed[self._node] = number
+
+    async def confirmations(self) -> dict[str, int]:
+        return dict((await self._reach("confirmations")).confirmed)
 
     async def publish(self, change: Change) -> None:
         (await self._reach("publish")).tell(change)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import ClusterLost
 from tests.cluster.redis_server import RedisServer

@@ -10,6 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from acp_gateway.cluster.directory import ClusterNodes
+from acp_gateway.cluster.known_nodes import KnownCluster, KnownNodesFile
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.store import Change
@@ -37,15 +39,31 @@ class Nodes:
         self.assumed[record.name] = record
 
 
+class File(KnownNodesFile):
+    """The file of known nodes, in memory."""
+
+    def __init__(self) -> None:
+        self.content = KnownCluster()
+
+    def read(self) -> KnownCluster:
+        return self.content
+
+    async def write(self, known: KnownCluster) -> None:
+        await trio.lowlevel.checkpoint()
+        self.content = known
+
+
 class Node:
     """A member with its nodes."""
 
     def __init__(self, directory: MemoryDirectory, name: str, boot: str = "b", **options: Any) -> None:
         section = ClusterSection(url=REDIS, name=name, token_file=Path("t"), **options)
         self.nodes = Nodes()
+        self.file = File()
         self.record = NodeRecord(name=name, url=f"wss://{name}:1", boot=boot)
         self.member = Member(
             *(directory.store(name), section, boot, lambda: self.record, self.nodes),
+            *(ClusterNodes(name, section.token_file), self.file),
             clock=lambda: 1e9 + trio.current_time(),
         )
 
@@ -169,7 +187,45 @@ async def test_lost_directory_is_logged_once_and_the_record_is_written_again_whe
         await pass_time(mock_clock, 20)
         assert node.member.contact.problem is None
         assert set(directory.nodes) == {"gpu1"}
-    assert sum("the directory of the cluster is lost" in line for line in caplog.messages) == 1
+    assert sum("the directory of the cluster is lost; " in line for line in caplog.messages) == 1
+
+
+async def test_directory_that_is_lost_for_longer_than_ttl_is_told_once_until_it_is_there(
+    directory: MemoryDirectory, mock_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    node = Node(directory, "gpu1", ttl=20.0)
+    async with node.running():
+        await pass_time(mock_clock, 10)
+        directory.lose()
+        await pass_time(mock_clock, 15)
+        assert "ttl" not in str(node.member.problem)
+        await pass_time(mock_clock, 20)
+        assert "longer than ttl (20 s)" in str(node.member.problem)
+        await pass_time(mock_clock, 60)
+        assert sum("longer than ttl (20 s)" in line for line in caplog.messages) == 1
+        directory.reachable = True
+        await pass_time(mock_clock, 10)
+        assert node.member.problem is None
+        assert caplog.messages[-1] == "the directory of the cluster is there"
+
+
+async def test_nodes_and_the_loss_of_the_directory_are_remembered_on_change(
+    directory: MemoryDirectory, mock_clock: MockClock
+) -> None:
+    async with Node(directory, "gpu1").running() as node:
+        await directory.store("gpu2").announce(NodeRecord(name="gpu2", url="wss://gpu2:1", boot="b", lag=2.0), 60)
+        await pass_time(mock_clock, 10)
+        (known,) = node.file.content.nodes
+        assert known.record == NodeRecord(name="gpu2", url="wss://gpu2:1", boot="")
+        assert node.file.content.lost is None
+        directory.lose()
+        await pass_time(mock_clock, 10)
+        assert node.file.content.nodes == (known,)
+        assert node.file.content.lost == node.member.contact.since
+        directory.reachable = True
+        await pass_time(mock_clock, 10)
+        assert node.file.content.lost is None
 
 
 async def test_emptied_directory_has_the_record_again_within_one_renewal(

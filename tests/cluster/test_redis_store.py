@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from acp_gateway.cluster.records import NodeRecord
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import Change, ClusterLost
 from acp_gateway.security.certificates import create_certificate
@@ -22,10 +23,6 @@ NODE = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b")
 def options(server: RedisServer | int, timeout: float = 3.0, password: str | None = None) -> RedisOptions:
     port = server if isinstance(server, int) else server.port
     return RedisOptions(host="127.0.0.1", port=port, timeout=timeout, password=password)
-
-
-def test_options_do_not_show_the_password() -> None:
-    assert "hunter2" not in repr(RedisOptions(password="hunter2"))
 
 
 async def test_operation_without_a_server_is_lost() -> None:
@@ -157,7 +154,7 @@ async def test_values_that_are_sealed_with_another_token_are_left_out(redis: Red
 @pytest.mark.cluster
 async def test_key_of_another_kind_is_lost_not_a_crash(redis: RedisServer) -> None:
     async with open_redis_store(options(redis), "gpu1", SEAL) as store:
-        await store._redis.set("{acp}:tokens", b"text")
+        redis.ask("SET", "{acp}:tokens", "text")
         with pytest.raises(ClusterLost):
             await store.tokens()
 
@@ -169,7 +166,7 @@ async def test_texts_on_the_channel_that_are_not_changes_are_left_out(redis: Red
         open_redis_store(options(redis), "gpu2", SEAL) as other,
         store.changes() as changes,
     ):
-        for text in (b"", b"\xff", b"[]", b'["a","b"]', b'["a","b",1]'):
-            await other._redis.publish("{acp}:changes", text)
+        for text in ("", "\xff", "[]", '["a","b"]', '["a","b",1]'):
+            redis.ask("PUBLISH", "{acp}:changes", text)
         await other.publish(Change("node", "gpu2", "gpu2"))
         assert await changes.receive() == Change("node", "gpu2", "gpu2")

@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from acp_gateway.cluster.records import NodeRecord
-from acp_gateway.cluster.redis_store import RedisOptions, RedisStore, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import RedisStore, open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import Change, ClusterStore, NodesRead
 from tests.cluster.memory_store import MemoryDirectory, MemoryStore
@@ -49,7 +50,7 @@ class Redis:
             await trio.sleep_forever()
 
     async def empty(self) -> None:
-        await self.stores[0]._redis.flushall()
+        await self.stores[0]._client.ask("FLUSHALL")
 
     async def wait(self, seconds: float) -> None:
         await trio.sleep(seconds)

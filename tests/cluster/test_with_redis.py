@@ -10,7 +10,8 @@ import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.scripts import CHANNEL
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress

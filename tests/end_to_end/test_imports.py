@@ -25,7 +25,6 @@ OF_CLUSTERS = {
     "acp_gateway.cluster",
     "acp_gateway.config.cluster",
     "acp_gateway.server.cluster",
-    "coredis",
 }
 
 
