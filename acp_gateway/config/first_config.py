@@ -91,8 +91,9 @@ def agent_section(agent: FoundAgent, cwd: Path | None = None) -> str:
     lines = [
         f"[agents.{_key(agent.name)}]",
         f"command = [{', '.join(map(quote, agent.command))}]",
-        f"env = {{ PATH = {quote(agent.search_path)} }}",
     ]
+    if agent.env:
+        lines.append(f"env = {{ {', '.join(f'{_key(name)} = {quote(value)}' for name, value in agent.env.items())} }}")
     if cwd is not None:
         lines.append(f"cwd = {quote(str(cwd))}")
     if agent.login is not None:
