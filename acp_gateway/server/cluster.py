@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from acp_gateway import INSTALL_EXTRA, __version__
+from acp_gateway import INSTALL_ALL, __version__
 from acp_gateway.cluster.fencing import Fence
 from acp_gateway.cluster.member import Member
 from acp_gateway.cluster.mirror_writer import MirrorWriter
@@ -52,7 +52,7 @@ def open_store(section: ClusterSection, mirror_limit: int, token: str) -> Abstra
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
     if find_spec("coredis") is None:
         raise ConfigError(
-            f"needs the package coredis: `{INSTALL_EXTRA.format('cluster')}` in a checkout",
+            f"needs the package coredis: `{INSTALL_ALL}` in a checkout",
             key="cluster",
         )
     from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
