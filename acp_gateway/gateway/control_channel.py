@@ -295,7 +295,8 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     """Describe a session, which is live in `hub` if that is given."""
     presences = [client.presence for client in session.attached]
     described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
-    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
+    updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
+    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
     loss = history_loss(session, live=hub is not None)
@@ -311,6 +312,12 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "turn": bool(session.turns),
         "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
     }
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScope, *, titled: bool) -> dict[str, Any]:
