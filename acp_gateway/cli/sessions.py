@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 
 class _SessionsCommand(click.Command):
-    """The command `sessions TARGET`, which is `sessions adopt` with that word in the place of a target."""
+    """The command `sessions TARGET`. `sessions adopt` was a command of earlier versions."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args[:1] == ["adopt"]:
-            from acp_gateway.cli.adopt import adopt
-
-            return adopt.make_context(f"{info_name} adopt", args[1:], parent, **extra)
+            raise UsageError(
+                "sessions do not move between nodes any more: this one is there again when its node is; where the "
+                "machines share a file system, the agent of another node lists and loads it (docs/many-machines.md)"
+            )
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -83,8 +84,6 @@ def sessions(
     Without TARGET, on the gateway's machine, list those of its own user; elsewhere, those of the only host of
     hosts.toml. `connect TARGET --attach ID` joins one. If it
     is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
-
-    In a cluster, `sessions adopt` opens a session of a node that is away on another one.
     """
     from dataclasses import replace
     from datetime import UTC, datetime

@@ -1,7 +1,6 @@
 """The nodes of the cluster as this one knows them, and whether the directory can be reached. Pure.
 
-Nothing is decided from absence: a node whose record has expired or was withdrawn stays known, until no record of it was
-seen for the retention.
+Nothing is decided from absence: a node whose record has expired or was withdrawn stays known for `RETENTION`.
 """
 
 from collections.abc import Iterable
@@ -20,6 +19,9 @@ from acp_gateway.security.tls import parse_pin
 MAX_NODES: Final = 500
 """Maximum number of other nodes, each of which has a control connection: further ones are left out."""
 
+RETENTION: Final = 30 * 86400.0
+"""Seconds after which a node is forgotten that no record was seen of: as long as a holiday."""
+
 
 @dataclass(slots=True)
 class Update:
@@ -28,7 +30,7 @@ class Update:
     sections: dict[str, NodeSection] = field(default_factory=dict)
     """Nodes that were found, or whose address has changed."""
     removed: list[str] = field(default_factory=list)
-    """Nodes that were not seen for the retention."""
+    """Nodes that were not seen for `RETENTION`."""
     unusable: list[tuple[str, str]] = field(default_factory=list)
     """Each node whose record can't be used, with the cause, once."""
 
@@ -39,37 +41,25 @@ class ClusterNodes:
     Args:
         own_name: the name of this node.
         token_file: the file with the token of the cluster.
-        retention: seconds after which a node is forgotten that no record was seen of.
     """
 
-    def __init__(self, own_name: str, token_file: Path, retention: float) -> None:
+    def __init__(self, own_name: str, token_file: Path) -> None:
         self._own_name = own_name
         self._token_file = token_file
-        self._retention = retention
         self._sections: dict[str, NodeSection] = {}
         # When a record of each was last seen.
         self._seen: dict[str, float] = {}
         self._complaints: dict[str, str] = {}
         self.records: dict[str, NodeRecord] = {}
         """The last record of each node."""
-        self.present: frozenset[str] = frozenset()
-        """Names of the nodes that had a record at the last read."""
 
-    def update(self, present: Iterable[NodeRecord], former: Iterable[NodeRecord], now: float) -> Update:
-        """Compare with what the directory has.
-
-        Args:
-            present: the records that have not expired.
-            former: the last records of other nodes. They count for nodes of which nothing is known yet.
-            now: time in seconds.
-        """
+    def update(self, records: Iterable[NodeRecord], now: float) -> Update:
+        """Compare with the records that the directory has at a time in seconds."""
         update = Update()
-        there = [record for record in present if record.name != self._own_name]
-        self.present = frozenset(record.name for record in there)
-        known = [record for record in former if record.name not in (*self._seen, self._own_name)]
-        for record in (*there, *known):
-            self._note(record, now, update)
-        for name in [name for name, seen in self._seen.items() if now - seen > self._retention]:
+        for record in records:
+            if record.name != self._own_name:
+                self._note(record, now, update)
+        for name in [name for name, seen in self._seen.items() if now - seen > RETENTION]:
             del self._seen[name], self._sections[name], self.records[name]
             update.removed.append(name)
         return update

@@ -2,10 +2,11 @@
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
+from hashlib import sha256
 from typing import Any, Final, ParamSpec, TypeVar
 
 import anyio
@@ -16,17 +17,9 @@ from coredis.exceptions import RedisError
 from coredis.retry import NoRetryPolicy
 
 from acp_gateway.cluster import scripts
-from acp_gateway.cluster.records import NodeRecord, SessionRecord, decode_node, decode_session, encode
+from acp_gateway.cluster.records import NodeRecord, decode_node, encode
 from acp_gateway.cluster.seal import Seal
-from acp_gateway.cluster.store import (
-    MAX_LISTED,
-    MAX_REVOKED,
-    Change,
-    Claim,
-    ClusterLost,
-    MirroredJournal,
-    SharedTokens,
-)
+from acp_gateway.cluster.store import MAX_REVOKED, Change, ClusterLost, NodesRead, SharedTokens
 from acp_gateway.printable import printable
 
 MAX_CHANGES: Final = 1000
@@ -45,9 +38,6 @@ _LOST: Final = (
 )
 _OTHER_FORM: Final = (ValueError, TypeError, AttributeError, LookupError)
 """Errors of reading an answer in another form than that of the scripts: others may write to Redis."""
-
-MESSAGES: Final = 256
-"""Messages of a journal that are opened before other tasks get their turn."""
 
 _Params = ParamSpec("_Params")
 _Answer = TypeVar("_Answer")
@@ -102,10 +92,6 @@ class RedisOptions:
     tls: ssl.SSLContext | None = None
     timeout: float = 3.0
     """Seconds for each operation, the connection included."""
-    retention: float = 30 * 86400.0
-    """Seconds for which sessions and mirrored journals are kept that no node writes."""
-    mirror_limit: int = 2 * 1024 * 1024
-    """Bytes of one mirrored journal, with seals and times."""
 
 
 class RedisStore:
@@ -116,7 +102,6 @@ class RedisStore:
         self._options = options
         self._node = node
         self._seal = seal
-        self._retention = round(options.retention * 1000)
         self._scripts = {
             name: redis.register_script(getattr(scripts, name))
             for name in vars(scripts)
@@ -127,123 +112,22 @@ class RedisStore:
 
     async def announce(self, record: NodeRecord, ttl: float) -> bool:
         sealed = self._seal.close(f"node:{record.name}", encode(record))
-        return bool(await self._run("ANNOUNCE", record.name, record.boot, sealed, round(ttl * 1000)))
+        lasting = sha256(encode(record.lasting)).hexdigest()
+        return bool(await self._run("ANNOUNCE", record.name, record.boot, sealed, round(ttl * 1000), lasting))
 
     async def withdraw(self, name: str, boot: str) -> None:
         await self._run("WITHDRAW", name, boot)
 
-    async def nodes(self) -> list[NodeRecord]:
-        return await self._nodes(present=True)
-
-    async def former_nodes(self) -> list[NodeRecord]:
-        return await self._nodes(present=False)
-
     @_reading
-    async def era(self, proposal: str) -> str:
-        return _text(await self._run("ERA", proposal))
-
-    @_reading
-    async def _nodes(self, *, present: bool) -> list[NodeRecord]:
-        found = await self._run("NODES", int(present), self._retention)
+    async def nodes(self, since: int = 0) -> NodesRead:
+        version, *found = await self._run("NODES", since)
         records = []
         for name, sealed in zip(found[::2], found[1::2], strict=True):
             value = self._seal.open(f"node:{_text(name)}", sealed)
             record = None if value is None else decode_node(value)
             if record is not None and record.name == _text(name):
                 records.append(record)
-        return sorted(records, key=lambda record: record.name)
-
-    # Sessions
-
-    @_reading
-    async def claim(self, record: SessionRecord, *, adopt: bool = False) -> Claim:
-        return _claim(await self._run("CLAIM", *self._session_args(record), int(adopt), record.epoch))
-
-    @_reading
-    async def write(self, record: SessionRecord) -> Claim:
-        return _claim(await self._run("WRITE", *self._session_args(record), record.epoch))
-
-    async def remove(self, key: str, node: str, epoch: int) -> None:
-        await self._run("REMOVE", key, node, epoch)
-
-    @_reading
-    async def sessions(self, node: str) -> list[SessionRecord]:
-        found = [self._session(entry) for entry in await self._run("SESSIONS", node, MAX_LISTED)]
-        return [record for record in reversed(found) if record is not None]
-
-    @_reading
-    async def session(self, key: str) -> SessionRecord | None:
-        return self._session(await self._run("SESSION", key))
-
-    def _session_args(self, record: SessionRecord) -> tuple[str, str, bytes, int]:
-        # The epoch is a field of its own, which scripts read and write.
-        value = encode(msgspec.structs.replace(record, epoch=0))
-        return record.key, record.node, self._seal.close(f"session:{record.key}", value), self._retention
-
-    def _session(self, entry: list[bytes]) -> SessionRecord | None:
-        if not entry:
-            return None
-        key, epoch, node, sealed = entry
-        if epoch is None or node is None:
-            return None
-        value = self._seal.open(f"session:{_text(key)}", sealed)
-        record = None if value is None else decode_session(value)
-        if record is None or (record.key, record.node) != (_text(key), _text(node)):
-            return None
-        try:
-            return msgspec.structs.replace(record, epoch=int(epoch))
-        except _OTHER_FORM:
-            return None
-
-    # Journals
-
-    @_reading
-    async def append(
-        self,
-        key: str,
-        node: str,
-        epoch: int,
-        journal: str,
-        first: int,
-        messages: Sequence[tuple[int | None, bytes]],
-        *,
-        continues: bool = False,
-    ) -> Claim:
-        values = [
-            self._seal.close(_message_place(key, journal, position), b"%s:%s" % (b"%d" % (time or 0), message))
-            for position, (time, message) in enumerate(messages, first)
-        ]
-        limit = self._options.mirror_limit
-        return _claim(
-            await self._run(
-                "APPEND", key, node, epoch, journal, first, int(continues), limit, self._retention, *values
-            ),
-        )
-
-    @_reading
-    async def journal(self, key: str) -> MirroredJournal | None:
-        found = await self._run("JOURNAL", key)
-        if not found:
-            return None
-        word, first, as_of = _text(found[0]), int(found[1]), int(found[2])
-        messages: list[tuple[int | None, bytes]] = []
-        complete = first == 0
-        for position, sealed in enumerate(found[3], first):
-            if not position % MESSAGES:
-                await trio.lowlevel.checkpoint()
-            value = self._seal.open(_message_place(key, word, position), sealed)
-            if value is None:
-                # Not by a node of the cluster: what follows it is the end of a history.
-                messages.clear()
-            time, _, message = (value or b"0:").partition(b":")
-            if message:
-                messages.append((int(time) or None, message))
-            else:
-                complete = False
-        return MirroredJournal(word, first, messages, as_of, complete)
-
-    async def is_mirrored(self, key: str) -> bool:
-        return bool(await self._run("MIRRORED", key))
+        return NodesRead(int(version), sorted(records, key=lambda record: record.name))
 
     # Tokens
 
@@ -261,6 +145,10 @@ class RedisStore:
             if value is not None:
                 revoked.add(_text(value))
         return SharedTokens(int(number), entries, frozenset(revoked))
+
+    @_reading
+    async def tokens_number(self) -> int:
+        return int(await self._run("TOKENS_NUMBER"))
 
     async def put_token(self, token_id: str, entry: bytes) -> bool:
         sealed = self._seal.close(f"token:{token_id}", entry)
@@ -376,15 +264,6 @@ async def open_redis_store(options: RedisOptions, node: str, seal: Seal) -> Asyn
     )
     async with redis:
         yield RedisStore(redis, options, node, seal)
-
-
-def _message_place(key: str, journal: str, position: int) -> str:
-    return f"message:{key}\0{journal}\0{position}"
-
-
-def _claim(answer: list[Any]) -> Claim:
-    granted, epoch, node = answer
-    return Claim(bool(granted), int(epoch), _text(node))
 
 
 def _text(value: bytes) -> str:

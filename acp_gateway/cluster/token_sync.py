@@ -40,6 +40,8 @@ class TokenSync:
         self._lock = trio.Lock()
         self._wake = trio.Event()
         self._seen: list[Token] | None = None
+        # That of the tokens of the directory that this gateway has compared with its own; -1 if it has to compare.
+        self._number = -1
         self._complaint = ""
 
     def note(self, change: Change) -> None:
@@ -62,13 +64,16 @@ class TokenSync:
                 # Revocations are remembered all the same; the next renewal writes them.
                 await self._compare(None)
 
-    async def renewed(self, emptied: bool) -> None:  # noqa: FBT001 # The interface of `Member.renewed`.
-        """Compare with each renewal. Raises `ClusterLost`."""
-        await self.sync()
+    async def renewed(self) -> None:
+        """Compare with a renewal, if the tokens of the directory have changed. Raises `ClusterLost`."""
+        if await self._store.tokens_number() != self._number:
+            await self.sync()
 
     async def sync(self) -> None:
         """Compare, and write what has changed on either side. Raises `ClusterLost`."""
         async with self._lock:
+            # What is not written to the directory now is written by the next renewal.
+            self._number = -1
             shared = await self._store.tokens()
             merged = await self._compare(shared)
             if merged is None:
@@ -79,6 +84,7 @@ class TokenSync:
                 await self._store.put_token(token.id, encode_token(token))
             if merged.put:
                 await self._remember(merged)
+            self._number = shared.number
 
     async def _compare(self, shared: SharedTokens | None) -> Merge | None:
         """Change the files in accordance with the directory; return None if a file can't be read or written."""

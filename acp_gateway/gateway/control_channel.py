@@ -12,7 +12,7 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, Forbidden, GatewayError, UsageError
+from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
@@ -20,7 +20,7 @@ from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions
 from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import ACCESS, ADOPT, OPEN, RELOAD, SESSIONS, STATUS
+from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
@@ -70,18 +70,15 @@ class ControlConnection:
 class Operations:
     """Requests of the gateway's own user that the program around the gateway carries out."""
 
-    status: Callable[[], Awaitable[dict[str, Any]]]
-    """Returns the state of the gateway, as members of the response."""
+    status: Callable[..., Awaitable[dict[str, Any]]]
+    """Returns the state of the gateway, as members of the response; `with_nodes`, that of the nodes is a present one.
+    """
     reload: Callable[[], dict[str, Any]]
     """Reads the configuration again, and returns what has changed, as members of the response."""
 
 
 MergeNodes = Callable[[SessionScope, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
 """Adds the sessions of nodes to a list: for a scope, and those of certain agents."""
-
-
-AdoptSession = Callable[[bytes], Awaitable[dict[str, Any]]]
-"""Adopts a session of another node, by the params of a request; raises `GatewayError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,10 +105,6 @@ class ControlContext:
     """Returns the load of the gateway; None for a connection that is not told."""
     may_speak_for: Sequence[str] = ()
     """Identities whose sessions are listed as well; `EVERYONE` for all."""
-    may_adopt: bool = False
-    """True for the gateway's own user and the nodes of its cluster."""
-    adopt: AdoptSession | None = None
-    """None outside of a cluster."""
     max_sessions: int = 5000
     """Maximum sessions in a list for another gateway."""
 
@@ -172,8 +165,6 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
         return jsonrpc.result(message.id, context.describe_access()), WEIGHT
     if message.method in (STATUS, RELOAD):
         return await _answer_operation(message, context.operations), CODE_WEIGHT
-    if message.method == ADOPT:
-        return await _answer_adopt(message, context), CODE_WEIGHT
     known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
 
@@ -183,21 +174,8 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
         why = "only the gateway's own user may ask this, on its machine"
         return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
     if message.method == STATUS:
-        return jsonrpc.result(message.id, await operations.status())
+        return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
     return jsonrpc.result(message.id, operations.reload())
-
-
-async def _answer_adopt(message: Message, context: ControlContext) -> bytes:
-    if not context.may_adopt:
-        why = "only the gateway's own user and the nodes of its cluster may ask this"
-        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
-    if context.adopt is None:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, "this gateway is in no cluster: it has no [cluster]")
-    params = bytes(lookup.members_at(message.text).get("params", b"{}"))
-    try:
-        return jsonrpc.result(message.id, await context.adopt(params))
-    except GatewayError as error:
-        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
 
 
 def _answer_open(message: Message, context: ControlContext) -> bytes:
@@ -302,8 +280,6 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     loss = history_loss(session, live=hub is not None)
     if loss is not None:
         described["history"] = loss
-    if session.home is not None:
-        described["home"] = session.home
     return described | {
         "owner": session.owner,
         "live": hub is not None,

@@ -51,7 +51,5 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         None if grant.connect_request.passed else gateway.admissions.merge_nodes,
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
-        may_adopt=grant.access.is_own_user or grant.access.is_node,
-        adopt=gateway.adopt_session,
         max_sessions=gateway.config.limits.max_node_sessions,
     )

@@ -108,8 +108,8 @@ class _GatewayCollector:
         yield _gauge("journal_bytes", "Bytes of the histories of live sessions in memory", (), [((), journals)])
         directory = self._gateway.admissions.directory
         if directory is not None:
-            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items()]
-            yield _gauge("node_up", "1 while a node answers", ("node",), nodes)
+            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
+            yield _gauge("node_up", "1 while a node answers that is watched", ("node",), nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
         if self._gateway.config.cluster is not None:

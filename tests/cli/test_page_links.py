@@ -40,7 +40,7 @@ def test_a_terminal_gets_a_qr_code(capsys: pytest.CaptureFixture[str]) -> None:
             "http://box.example:7080/",
             "Only a browser on this machine reaches the page, and box.example leads nowhere. ",
         ),
-        ("https://[::]/", ":: is no address to go to"),
+        ("https://[::]/", ":: is not an address to go to"),
         ("https://box:7443/", "If a phone does not know the name box"),
         ("https://192.168.1.2:7443/", None),
         ("https://[2001:db8::1]/", None),

@@ -96,7 +96,7 @@ def test_sessions_have_bold_heads_on_a_terminal(
             shown += terminal.read(4096)
         heads, row = shown.decode().splitlines()
     assert heads == "\x1b[1mID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS\x1b[0m"
-    # What the terminal has no character for is no reason to fail.
+    # What the terminal has no character for is not a reason to fail.
     assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
 
 
@@ -143,3 +143,12 @@ def test_a_gateway_that_cannot_be_asked_for_sessions_is_one_line_and_an_exit_cod
         assert failed.exit_code == code
         assert failed.stdout == ""
         assert len(failed.stderr.splitlines()) == 1
+
+
+def test_sessions_adopt_of_earlier_versions_says_that_sessions_do_not_move_and_what_to_do() -> None:
+    told = run("sessions", "adopt", "gpu1/7f3a9c", "--on", "gpu2", "--force")
+    assert (told.exit_code, told.stdout) == (2, "")
+    (line,) = told.stderr.splitlines()
+    assert "sessions do not move between nodes" in line
+    assert "there again when its node is" in line
+    assert "the agent of another node lists and loads it" in line

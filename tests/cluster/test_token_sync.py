@@ -88,8 +88,30 @@ async def test_token_that_is_revoked_while_the_directory_is_lost_is_revoked_else
         await first.sync.sync()
     directory.reachable = True
     for node in nodes:
-        await node.sync.renewed(False)
+        await node.sync.renewed()
     assert second.labels == set()
+
+
+async def test_renewal_without_changes_reads_the_number_of_the_tokens_alone(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    # The first one reads again what it has written itself.
+    for node in (first, second, first):
+        await node.sync.renewed()
+    directory.operations.clear()
+    await first.sync.renewed()
+    await second.sync.renewed()
+    assert directory.operations == ["tokens_number"] * 2
+    # What could not be written is written by a renewal, though nothing has changed elsewhere.
+    directory.lose()
+    first.tokens.revoke(token.id)
+    with pytest.raises(ClusterLost):
+        await first.sync.sync()
+    directory.reachable = True
+    await first.sync.renewed()
+    assert directory.revoked == {token.id}
 
 
 async def test_run_compares_after_changes_here_and_elsewhere(

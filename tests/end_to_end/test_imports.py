@@ -24,9 +24,7 @@ OF_NODES = {
 OF_CLUSTERS = {
     "acp_gateway.cluster",
     "acp_gateway.config.cluster",
-    "acp_gateway.gateway.takeover",
     "acp_gateway.server.cluster",
-    "acp_gateway.server.adoption",
     "coredis",
 }
 

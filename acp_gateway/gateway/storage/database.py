@@ -36,8 +36,7 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT, open INTEGER, active INTEGER, archived INTEGER,
-        home TEXT, moved TEXT, adopted_epoch INTEGER
+        former TEXT, open INTEGER, active INTEGER, archived INTEGER
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -71,9 +70,6 @@ _LATER: Final = (
     ("session", "open", "INTEGER"),
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
-    ("session", "home", "TEXT"),
-    ("session", "moved", "TEXT"),
-    ("session", "adopted_epoch", "INTEGER"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -142,7 +138,7 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open, active, archived, home, moved, adopted_epoch "
+            "coalesce(position, 0), former, open, active, archived "
             "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
@@ -162,12 +158,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived, home, moved, adopted_epoch) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "archived) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
                 *(_former_text(session), session.open, session.active, session.archived),
-                *(session.home, session.moved, session.adopted_epoch),
             ),
         )
 
@@ -294,9 +289,6 @@ def _session(
     is_open: object,
     active: object,
     archived: object,
-    home: object,
-    moved: object,
-    adopted_epoch: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -314,9 +306,6 @@ def _session(
         bool(is_open),
         None if active is None else as_number(active),
         bool(archived),
-        as_text_or_none(home),
-        as_text_or_none(moved),
-        None if adopted_epoch is None else as_number(adopted_epoch),
     )
 
 
