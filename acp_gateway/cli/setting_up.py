@@ -39,7 +39,8 @@ address_option = click.option(
 host_option = click.option(
     "--host",
     metavar="NAME",
-    help="The name or address by which others reach this machine, for the certificate and the printed lines.",
+    help="The name or address by which others reach this machine, for the certificate and the printed lines. A new "
+    "configuration keeps it, as public_url.",
 )
 
 
@@ -142,6 +143,15 @@ def find_page_host(settings: "Config", host: str | None) -> str | None:
         return host
     name = urlsplit(page).hostname or ""
     return host if "." in name or ":" in name else find_own_address()
+
+
+def remembered_host(settings: "Config") -> str | None:
+    """Return the host that `up --host` has written into the configuration; None without one.
+
+    A `public_url` of a listener without TLS is that of a proxy, which may be on another machine.
+    """
+    urls = (section.public for section in settings.listen if section.address.tls)
+    return next((url.name.strip("[]") for url in urls if url is not None), None)
 
 
 def describe_agents(settings: "Config") -> str:

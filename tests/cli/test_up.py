@@ -112,6 +112,22 @@ def test_host_is_the_name_in_the_certificate_and_in_all_lines(scene: Scene) -> N
     assert "https://gpu.example:7443/#" in done.stdout
 
 
+def test_a_later_up_prints_the_host_of_the_first(scene: Scene) -> None:
+    run("up", "--host", "GPU.example")
+    assert load_config(scene.config).listen[0].public_url == "https://gpu.example:7443"
+    for words, host in ((), "gpu.example"), (("--host", "other"), "other"):
+        done = run("up", *words)
+        assert f"acp-gateway pair ann@{host}" in done.stdout
+        assert f"https://{host}:7443/#" in done.stdout
+
+
+def test_a_host_that_no_machine_has_is_refused_before_anything_is_made(scene: Scene) -> None:
+    done = run("up", "--host", "https://gpu.example")
+    assert done.exit_code == 2
+    assert made_nothing(scene, done)
+    assert "'https://gpu.example' is no name or address of a machine" in done.stderr
+
+
 def test_a_second_up_changes_nothing(scene: Scene) -> None:
     run("up")
     before = scene.files()
