@@ -219,7 +219,10 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
     except GatewayError as error:
         click.echo(f"No link for a browser: {error}", err=True)
     if is_terminal():
-        click.echo("Ctrl-C stops the gateway. As a service: `acp-gateway service install`.\n")
+        from acp_gateway.cli.service import has_service_manager
+
+        install = " As a service: `acp-gateway service install`." if has_service_manager() else ""
+        click.echo(f"Ctrl-C stops the gateway.{install}\n")
 
 
 def _roots(settings: "Config") -> list[str]:
