@@ -28,6 +28,9 @@ from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge
 PAST: Final = 200
 """Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
 
+PAGE: Final = 1000
+"""Maximum number of further ones in one response to a client that asks for the rest: some ten milliseconds' work."""
+
 TEXT: Final = 4096
 """Maximum characters of a title, a path or a date in the list: no path is longer, and some agents use a whole first
 prompt as the title."""
@@ -153,7 +156,10 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
-        listed = list_sessions(scope, context, _limit(message))
+        skip = _count(message, "skip")
+        if skip is not None:
+            return jsonrpc.result(message.id, list_earlier(scope, context, skip)), WEIGHT
+        listed = list_sessions(scope, context, _count(message, "limit"))
         if context.merge is not None:
             listed = await context.merge(scope, context.agents, listed)
         if context.load is not None:
@@ -188,10 +194,10 @@ def _answer_open(message: Message, context: ControlContext) -> bytes:
         return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
 
 
-def _limit(message: Message) -> int | None:
-    """Return the `limit` of a request for sessions; None without a valid one."""
-    limit = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, "limit") or b"null"))
-    return None if limit is None or limit < 0 else limit
+def _count(message: Message, name: str) -> int | None:
+    """Return a count in the params of a request; None without a valid one."""
+    count = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, name) or b"null"))
+    return None if count is None or count < 0 else count
 
 
 def list_sessions(scope: SessionScope, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
@@ -223,6 +229,16 @@ def list_sessions(scope: SessionScope, context: ControlContext, limit: int | Non
         is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
+
+
+def list_earlier(scope: SessionScope, context: ControlContext, skip: int) -> dict[str, Any]:
+    """Return the sessions that are not live, without the last `skip` of them, in pages: the last ones that fit."""
+    own = shown_scope(context.registry, scope)
+    past = past_sessions(context.registry, Viewer(own, agents=context.agents))
+    past = past[: max(0, len(past) - skip)]
+    listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
+    more = len(past) - len(listed)
+    return {"sessions": listed, **({"more": more} if more else {})}
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
