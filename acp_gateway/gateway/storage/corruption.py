@@ -39,6 +39,14 @@ def is_transient(error: Exception) -> bool:
     )
 
 
+def is_emptied(path: Path) -> bool:
+    """Return True for a file without content: a new one gets its tables at once, so that this one was emptied."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
 def put_aside(path: Path, now: float) -> Path:
     """Rename a corrupt file together with its write-ahead log; return the new name.
 
