@@ -14,7 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    as_number,
+    as_text,
+    as_text_or_none,
+    as_time,
+    is_about_sharing,
+)
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
 from acp_gateway.gateway.storage.records import StoredSession, TokenUse
 from acp_gateway.gateway.storage.state_folder import check_state_file
@@ -108,9 +115,23 @@ class Database:
             # SQLite follows links, and there is no option that has it not do so.
             check_state_file(path.with_name(path.name + suffix))
         _make_private(path)
-        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
-        self._connection = connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        self.no_room: sqlite3.OperationalError | None = None
+        """Why SQLite could make no file beside this one to share it with other processes; None if it could. It can be
+        read all the same, and other processes are kept off."""
         try:
+            self._open(connect, journal_limit)
+        except sqlite3.OperationalError as error:
+            if not is_about_sharing(error):
+                raise
+            self.no_room = error
+            self._open(connect, journal_limit)
+
+    def _open(self, connect: Connect, journal_limit: int) -> None:
+        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
+        self._connection = connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        try:
+            if self.no_room is not None:
+                self._connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             self._connection.text_factory = _decode_text
             self.histories = HistoryTables(self._connection, journal_limit)
             """The tables with histories."""
