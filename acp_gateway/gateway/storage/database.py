@@ -116,8 +116,8 @@ class Database:
             check_state_file(path.with_name(path.name + suffix))
         _make_private(path)
         self.no_room: sqlite3.OperationalError | None = None
-        """Why SQLite could make no file beside this one to share it with other processes; None if it could. It can be
-        read all the same, and other processes are kept off."""
+        """Error of SQLite if it could make no file beside this one to share it with other processes, else None. The
+        file can be read all the same, and other processes are kept off."""
         try:
             self._open(connect, journal_limit)
         except sqlite3.OperationalError as error:
