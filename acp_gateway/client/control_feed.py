@@ -82,6 +82,8 @@ class ControlFeed:
         self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
+        # Reads until the next list is due.
+        self._reading = trio.CancelScope()
         # Set with the list that is under way, and with the one after it.
         self._listed, self._listed_next = trio.Event(), trio.Event()
         self._succeeded = False
@@ -93,6 +95,7 @@ class ControlFeed:
         connection.
         """
         self._wanted.set()
+        self._reading.cancel()
         return self._listed_next
 
     async def run(self) -> None:
@@ -142,7 +145,7 @@ class ControlFeed:
                     self._handler.receive(Overview(await _list(stream, destination, self._limit()), rights))
                     listed = self._succeeded = True
                     self._listed.set()
-                    await self._pause(self._interval)
+                    await self._read_meanwhile(stream)
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 pass  # Lost.
             except GatewayError as error:
@@ -153,6 +156,18 @@ class ControlFeed:
         if failure is not None:
             raise failure
         return listed
+
+    async def _read_meanwhile(self, stream: MaintainedStream) -> None:
+        """Wait as `_pause` for the next list, and read: a gateway that stops waits for its clients to close.
+
+        Raises as `receive_batch`.
+        """
+        with trio.move_on_after(self._interval) as self._reading:
+            if self._wanted.is_set():
+                self._reading.cancel()
+            while True:
+                await stream.receive_batch()  # Nothing is asked.
+        self._wanted = trio.Event()
 
     def _release(self) -> None:
         """Set the events of `refresh`: no list comes over the connection."""
