@@ -13,7 +13,7 @@ from typing import Final
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.load import AgentSection, Config, agent_environment, default_config_path, load_config
 from acp_gateway.errors import ConfigError, TrustError
-from acp_gateway.gateway.storage.state_folder import LOCK, check_state_folder, find_holder
+from acp_gateway.gateway.storage.state_folder import check_state_folder, find_process
 from acp_gateway.printable import printable
 from acp_gateway.security.certificates import read_certificate
 from acp_gateway.security.token_store import TokenStore
@@ -83,7 +83,7 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
         and (finding.severity, finding.error.key) != ("warning", "gateway.state_dir")
     ]
     problems += told
-    gateway = _holder(config.gateway.state_dir)
+    gateway = find_process(config.gateway.state_dir)
     served = None if gateway is None else _environment_of(gateway, proc)
     units = tuple(find_units(environment))
     activated = any(unit.active and unit.is_socket for unit in units)
@@ -117,16 +117,6 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
 def looks_like_key(variable: str) -> bool:
     """Return whether the name of a variable is that of a key for models or services of agents."""
     return _KEY.fullmatch(variable) is not None
-
-
-def _holder(state_dir: Path) -> int | None:
-    if find_holder(state_dir) is None:
-        return None
-    try:
-        text = (state_dir / LOCK).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _environment_of(pid: int, proc: Path) -> dict[str, str] | None:

@@ -47,6 +47,15 @@ def is_emptied(path: Path) -> bool:
         return False
 
 
+def is_about_sharing(error: Exception) -> bool:
+    """Return True if SQLite could not make the file beside the database that processes need to share it."""
+    return getattr(error, "sqlite_errorcode", 0) in (
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_SHMMAP,
+    )
+
+
 def put_aside(path: Path, now: float) -> Path:
     """Rename a corrupt file together with its write-ahead log; return the new name.
 

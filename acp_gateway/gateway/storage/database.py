@@ -14,7 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    as_number,
+    as_text,
+    as_text_or_none,
+    as_time,
+    is_about_sharing,
+)
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
 from acp_gateway.gateway.storage.records import StoredSession, TokenUse
 from acp_gateway.gateway.storage.state_folder import check_state_file
@@ -112,9 +119,28 @@ class Database:
             check_state_file(path.with_name(path.name + suffix))
         is_created = not path.exists()
         _make_private(path)
-        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
-        self._connection = connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        self.no_room: sqlite3.OperationalError | None = None
+        """Error of SQLite if it could make no file beside this one to share it with other processes, else None. The
+        file can be read all the same, and other processes are kept off."""
         try:
+            try:
+                self._open(connect, journal_limit)
+            except sqlite3.OperationalError as error:
+                if not is_about_sharing(error):
+                    raise
+                self.no_room = error
+                self._open(connect, journal_limit)
+        except BaseException:
+            if is_created and path.stat().st_size == 0:
+                path.unlink()  # For want of space; at the next start it would be one that was emptied.
+            raise
+
+    def _open(self, connect: Connect, journal_limit: int) -> None:
+        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
+        self._connection = connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        try:
+            if self.no_room is not None:
+                self._connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             self._connection.text_factory = decode_text
             self.histories = HistoryTables(self._connection, journal_limit)
             """The tables with histories."""
@@ -123,8 +149,6 @@ class Database:
             self._set_up()
         except BaseException:
             self._connection.close()
-            if is_created and path.stat().st_size == 0:
-                path.unlink()  # For want of space; at the next start it would be one that was emptied.
             raise
 
     def close(self) -> None:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import Corruption, is_corruption, is_emptied, is_transient, put_aside
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    is_about_sharing,
+    is_corruption,
+    is_emptied,
+    is_transient,
+    put_aside,
+)
 from acp_gateway.gateway.storage.database import Connect, Database
 from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from acp_gateway.gateway.storage.worker_thread import WorkerThread
@@ -59,6 +66,11 @@ class Writer:
         self._problems: dict[str, str] = {}
 
     @property
+    def fails(self) -> bool:
+        """True from a failure on until a write succeeds."""
+        return "failure" in self._problems
+
+    @property
     def problem(self) -> str | None:
         """Current failures, in one line; None while there are none."""
         return "; ".join(self._problems.values()) or None
@@ -91,11 +103,15 @@ class Writer:
         finally:
             # The writing task may never start.
             file.close()
+            if file.no_room is not None:
+                self.note_failure(file.no_room)
 
     async def open(self) -> Database:
         """Open the file; a new one if it is corrupt. Raises any of `_FAILURES`."""
-        self.database = await self._open()
-        return self.database
+        database = self.database = await self._open()
+        if database.no_room is not None:
+            self.note_failure(database.no_room)
+        return database
 
     async def _open(self) -> Database:
         if not self._corrupt:
@@ -222,4 +238,6 @@ def _reason(error: Exception) -> str:
         return " ".join(f"unexpected {type(error).__name__}: {error}".split())
     if isinstance(error, UnicodeDecodeError):
         return "database disk image is malformed"  # SQLite's words for what could not be decoded.
+    if is_about_sharing(error):
+        return "database or disk is full"  # SQLite's words for any other write to it.
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -24,7 +24,7 @@ from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage import store as storage_module
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.archive import StoredArchive
-from acp_gateway.gateway.storage.database import Database, read_token_uses
+from acp_gateway.gateway.storage.database import Database, read_session_ids, read_token_uses
 from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
@@ -1335,6 +1335,36 @@ async def test_what_does_not_fit_on_a_full_disk_is_written_when_there_is_space(
         assert storage.problem is None
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert set(sessions_in(path)) == {1, 2}
+
+
+async def test_where_there_is_no_room_beside_the_file_at_the_start_what_is_stored_is_read_and_written_later(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(path, clock, disk, pauses)
+    async with running(first):
+        keep(first, 1)
+        first.append(1, b"one")
+        await first.read_journal(1)
+    # SQLite can't make the file that processes share.
+    beside = path.with_name("sessions.db-shm")
+    os.mkfifo(beside)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage) as stored:
+        assert [session.key for session in stored] == [1]
+        assert storage.problem is not None
+        assert storage.problem.startswith(f"{path}: database or disk is full; ")
+        await pauses.until_failed()
+        assert await storage.read_journal(1) == journal(b"one")
+        await pauses.until_failed()
+        assert storage.problem is not None
+        beside.unlink()
+        # Nothing has to change for the gateway to be ready again.
+        pauses.end()
+        while storage.problem is not None:
+            await trio.lowlevel.checkpoint()
+        # Commands that only read are not kept off any more.
+        assert read_session_ids(path) == {"sess-1"}
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
 
 
 async def test_on_a_full_disk_a_history_can_be_read_that_is_all_there(
