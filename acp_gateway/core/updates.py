@@ -11,7 +11,7 @@ from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
-from acp_gateway.protocol.reasons import reason_of
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.spans import TooMany
 
 _CODE_LENGTH: Final = 12
@@ -232,8 +232,9 @@ def read_state(session: Session, update: Message) -> None:
 
 
 def error_of(response: Message) -> ErrorObject:
-    """Return code and message of an error response; -32603 if it has no readable code."""
-    raw = lookup.raw_at(response.text, "error", "code") or b""
+    """Return code and message of an error response; -32603 if it has no readable code, or is very large."""
+    is_read = len(response.text) <= MAX_ERROR_SIZE
+    raw = (lookup.raw_at(response.text, "error", "code") if is_read else None) or b""
     code = int(raw) if raw.removeprefix(b"-").isdigit() and len(raw) < _CODE_LENGTH else jsonrpc.INTERNAL_ERROR
     return ErrorObject(code, reason_of(response.text))
 

@@ -38,6 +38,9 @@ WEIGHT: Final = 100
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
 
+REQUEST_SIZE: Final = 64 * 1024
+"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
+
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
@@ -126,6 +129,7 @@ async def serve_control_channel(
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge
+    stream.limit(REQUEST_SIZE, "control_message_size")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         try:

@@ -24,6 +24,7 @@ from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.large_messages import check_message
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -143,6 +144,7 @@ class _EditorRequest:
 
     async def _answer(self, http: HttpConnection, nursery: trio.Nursery) -> bool:
         try:
+            self._body = await _checked(self._body)
             match self._request.path:
                 case editor.SEND_MESSAGE:
                     return await self._send(http, nursery, await self._read(editor.SendMessage))
@@ -316,3 +318,11 @@ class _EditorRequest:
         if len(values) != 1:
             raise BadBody(f"the query needs {name}, once")
         return values[0]
+
+
+async def _checked(body: bytes) -> bytes:
+    """Return a body that may be read at once. Raises `BadBody`."""
+    try:
+        return await check_message(body)
+    except InvalidMessage as error:
+        raise BadBody(str(error)) from None

@@ -19,8 +19,10 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.attachment import BUG, Disconnect
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.large_messages import check_message
 from acp_gateway.gateway.session_changes import Changed, Subscription
 from acp_gateway.gateway.session_view import Viewer
+from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.server.browser_sessions import SHOWN, BrowserSessions, Used
 from acp_gateway.server.session_feed import SessionFeed
 from acp_gateway.transports.maintained import MaintainedStream
@@ -122,7 +124,7 @@ class SessionConnection(Generic[CallT]):
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
         self._stream = stream
-        gateway.bound(stream, self.role)
+        gateway.bound(stream, self.role, guest=self.access.session is not None, browser=True)
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )
@@ -183,8 +185,8 @@ class SessionConnection(Generic[CallT]):
         """Serve a call to its end."""
 
     @abstractmethod
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        """Return the last message for a browser whose message was too large."""
+    def _failure(self, why: str) -> bytes:
+        """Return the message for a browser whose message was not read."""
 
     def _note(self, changed: Changed) -> None:
         """Take note of changes, which feeds tell otherwise, before sessions that were removed are left."""
@@ -203,8 +205,13 @@ class SessionConnection(Generic[CallT]):
         try:
             async for batch in stream:
                 for text in batch:
+                    try:
+                        checked = await check_message(text)
+                    except InvalidMessage as error:
+                        self.reply(self._failure(str(error)))
+                        checked = None
                     began = time.perf_counter()
-                    weight = self._receive(text)
+                    weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
                     pause = self._charge(weight, size, time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
@@ -212,7 +219,7 @@ class SessionConnection(Generic[CallT]):
                     while self._is_full:
                         await self._progress.wait()
         except MessageTooLarge as error:
-            self._send_last(self._too_large(error))
+            self._send_last(self._failure(str(error)))
             return Disconnect(CloseReason.TOO_LARGE, str(error))
         except (Flooded, Unfinished) as error:
             return Disconnect(CloseReason.POLICY, str(error))
