@@ -30,8 +30,8 @@ MANY: Final = 8
 _TITLE_BLOCKS: Final = 4
 """Maximum number of blocks of a prompt that are searched for a title."""
 
-_TITLE_SEARCH: Final = 1000
-"""Maximum characters of a text that are searched for a title: the first line of a prompt may be a whole file."""
+_TITLE_SEARCH: Final = 4096
+"""Maximum bytes of a text that are searched for a title: the first line of a prompt may be a whole file."""
 
 _TITLE_SIZE: Final = 80
 """Maximum characters of a title from a prompt: a line of a list."""
@@ -162,7 +162,9 @@ def title_of(prompt: Message) -> str | None:
     if blocks is None or not blocks.startswith(b"["):
         return None
     for block in lookup.elements_of(blocks, len(blocks))[:_TITLE_BLOCKS]:
-        words = (lookup.text_at(block, "text") or "").strip()[:_TITLE_SEARCH].split("\n", 1)[0].split()
+        raw = lookup.raw_at(block, "text") or b""
+        text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
+        words = text.strip().split("\n", 1)[0].split()
         if words:
             line = " ".join(words)
             return line if len(line) <= _TITLE_SIZE else line[: _TITLE_SIZE - 1] + "…"

@@ -224,6 +224,21 @@ def _large_string(raw: bytes) -> str | None:
         return None
 
 
+def string_beginning(raw: bytes, size: int) -> str:
+    """Decode the first bytes of a JSON string, `size` or a few less, without what is cut off in the middle.
+
+    Raises `MalformedJson`.
+    """
+    if len(raw) <= size:
+        return string_value(raw)
+    piece = raw[:size]
+    last = piece.rfind(b"\\")
+    if last > size - len(rb"\u0000"):
+        # Of a row of backslashes, the last one may begin an escape.
+        piece = piece[:last].rstrip(b"\\")
+    return string_value(piece.decode(errors="ignore").encode() + b'"')
+
+
 def string_or_none(raw: bytes | None) -> str | None:
     """Return the value of a JSON text that is a string, None for any other value and for no text."""
     return string_value(raw) if raw is not None and raw[:1] == b'"' else None
