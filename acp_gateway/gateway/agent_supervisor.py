@@ -79,6 +79,9 @@ class AgentOwner(Protocol):
     def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
         """Handle a large line of the agent, which was parsed before."""
 
+    def input_grew(self, size: int) -> None:
+        """Account for bytes of the agent's message that has begun."""
+
     def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
         """Notify clients that wait for the agent."""
 
@@ -253,6 +256,11 @@ class AgentSupervisor:
                 why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
                 self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
 
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of a message that has begun; an agent is never throttled."""
+        self._owner.input_grew(size)
+        return 0.0
+
     # Start and end
 
     async def watch_startup(self) -> None:
@@ -298,6 +306,7 @@ class AgentSupervisor:
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self.agent = self._unrecorded = agent
+        agent.messages.meter.charge = self._charge_unfinished
         self._end = "stopped"
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))

@@ -58,10 +58,18 @@ class ControlConnection:
         """The way to close it."""
         self.scope = trio.CancelScope()
         """Scope of the task that serves it."""
+        self.input_bytes = 0
+        """Bytes that were received over it and are kept."""
+
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+        return self.access.identity
 
     def close(self, disconnect: Disconnect) -> None:
         """End it."""
         self.disconnect = disconnect
+        self.input_bytes = 0
         self.scope.cancel()
 
     def drop(self) -> bool:

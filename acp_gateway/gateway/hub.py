@@ -239,6 +239,10 @@ class Hub:
         self.multiplexer.traffic.bytes_from_agents += len(line)
         self._services.memory_grew(len(line))
 
+    def input_grew(self, size: int) -> None:
+        """Account for bytes of the agent's message that has begun."""
+        self._services.memory_grew(size)
+
     async def wait_for_only_client(self) -> None:
         """Wait until a client that is the only one has read what there is for it, which delays no other client.
 

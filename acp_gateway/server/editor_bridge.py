@@ -112,22 +112,28 @@ class _EditorRequest:
         """Answer the request; return whether another one may follow."""
         connection = ControlConnection(self._access)
         with connection.scope, self._gateway.connections.watched(connection):
-            self._body = await self._receive(http) if self._request.method == "POST" else b""
+            self._body = await self._receive(http, connection) if self._request.method == "POST" else b""
             await trio.sleep(self._charge(WEIGHTS[self._request.path]))
             return await self._answer_while_there(http)
         # The token is not valid any more.
         return False
 
-    async def _receive(self, http: HttpConnection) -> bytes:
+    async def _receive(self, http: HttpConnection, connection: ControlConnection) -> bytes:
+        services = self._gateway.services
+
         async def received(size: int, pieces: int) -> None:
+            connection.input_bytes += size
+            services.memory_grew(size)
             await trio.sleep(self._charge(0, size, 0.0, pieces))
 
         receiving, identity = composers_of(self._gateway).receiving, self._access.identity
         receiving[identity] += 1
+        services.inputs.add(connection)
         try:
             config = self._gateway.config
             return await http.receive_body(config.editor.message_size, received, config.limits.message_timeout)
         finally:
+            services.inputs.discard(connection)
             receiving -= Counter([identity])
 
     async def _answer_while_there(self, http: HttpConnection) -> bool:

@@ -128,9 +128,11 @@ class SessionConnection(Generic[CallT]):
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )
-        self._charge = stream.meter.charge = limiter.charge
+        self._charge = limiter.charge
+        stream.meter.charge = self._charge_unfinished
         log.info("%s: %s of %s attached", self.name, self.via, self.access.identity)
         gateway.control_streams.add(stream)
+        gateway.services.inputs.add(self)
         try:
             with (
                 connection.scope,
@@ -143,9 +145,31 @@ class SessionConnection(Generic[CallT]):
             raise
         finally:
             gateway.control_streams.discard(stream)
+            gateway.services.inputs.discard(self)
             log.info("%s: %s detached", self.name, self.via)
             with trio.CancelScope(shield=True):
                 await stream.aclose(connection.disconnect.code, connection.disconnect.text)
+
+    # As an `Input` of the memory limit
+
+    @property
+    def identity(self) -> str:
+        """The identity of the browser."""
+        return self.access.identity
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of unfinished messages, and of calls that are not finished."""
+        return 0 if self._connection.scope.cancel_called else self._stream.unfinished_bytes + self._size
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End the connection."""
+        self._stream.abandon()
+        self._connection.close(disconnect)
+
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        self.gateway.services.memory_grew(size)
+        return self._charge(messages, size, seconds, frames)
 
     async def _serve(self, stream: MaintainedStream) -> Disconnect:
         async with trio.open_nursery() as nursery:
@@ -213,7 +237,7 @@ class SessionConnection(Generic[CallT]):
                     began = time.perf_counter()
                     weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
-                    pause = self._charge(weight, size, time.perf_counter() - began, frames)
+                    pause = self._charge_unfinished(weight, size, time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
                     await trio.sleep(pause)
                     while self._is_full:

@@ -188,7 +188,7 @@ class _Post:
         link = self._link
         with link.receiving() as received:
             try:
-                body = await http.receive_body(link.max_message_size, received, link.message_timeout)
+                body = await link.receive_body(http, received)
                 message = await self._read_at_cost(body)
                 await link.wait_for_room(ROOM_TIMEOUT)
                 self._hand_over(message)
