@@ -135,33 +135,32 @@ def tool_call_details(message: Message) -> dict[str, str | None] | None:
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
     """Compose a `session/update`; the members are JSON texts."""
-    update = jsonrpc.compose({"sessionUpdate": jsonrpc.encode(kind), **members})
-    return b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":%b}}' % (
-        SESSION_UPDATE.encode(),
-        jsonrpc.encode(session_id),
-        update,
-    )
+    texts = [
+        b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":{"sessionUpdate":%b'
+        % (SESSION_UPDATE.encode(), jsonrpc.encode(session_id), jsonrpc.encode(kind))
+    ]
+    for name, text in members.items():
+        texts += (b",%b:" % jsonrpc.encode(name), text)
+    # Joined once: a member may be a picture.
+    return b"".join((*texts, b"}}}"))
 
 
-def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
-    """Compose a prompt for the other clients: one chunk for each of its blocks, of any kind."""
+def blocks_of(prompt: Message) -> list[bytes]:
+    """Return the content blocks of a prompt; none if they are not an array."""
     blocks = lookup.param(prompt, "prompt")
-    if blocks is None or not blocks.startswith(b"["):
-        return []
+    return lookup.elements_of(blocks, len(blocks)) if blocks is not None and blocks.startswith(b"[") else []
+
+
+def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> list[bytes]:
+    """Compose a prompt with these blocks for the other clients: one chunk for each of them, of any kind."""
     said = lookup.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
-    return [
-        session_update(session_id, USER_CHUNK, content=block, **message_id)
-        for block in lookup.elements_of(blocks, len(blocks))
-    ]
+    return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
 
 
-def title_of(prompt: Message) -> str | None:
+def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
-    blocks = lookup.param(prompt, "prompt")
-    if blocks is None or not blocks.startswith(b"["):
-        return None
-    for block in lookup.elements_of(blocks, len(blocks))[:_TITLE_BLOCKS]:
+    for block in blocks[:_TITLE_BLOCKS]:
         raw = lookup.raw_at(block, "text") or b""
         text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
         words = text.strip().split("\n", 1)[0].split()
