@@ -45,6 +45,9 @@ WEIGHT: Final = 100
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
 
+REQUEST_SIZE: Final = 64 * 1024
+"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
+
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
 
@@ -62,10 +65,18 @@ class ControlConnection:
         """The way to close it."""
         self.scope = trio.CancelScope()
         """Scope of the task that serves it."""
+        self.input_bytes = 0
+        """Bytes that were received over it and are kept."""
+
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+        return self.access.identity
 
     def close(self, disconnect: Disconnect) -> None:
         """End it."""
         self.disconnect = disconnect
+        self.input_bytes = 0
         self.scope.cancel()
 
     def drop(self) -> bool:
@@ -143,6 +154,7 @@ async def serve_control_channel(
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge
+    stream.limit(REQUEST_SIZE, "control_message_size")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         told = ToldList(context.subscribe if context.merge is None else None)
