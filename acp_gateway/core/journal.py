@@ -10,7 +10,7 @@ state.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from acp_gateway.core.times import Times
@@ -173,11 +173,6 @@ class Journal:
         backwards = list(islice(reversed(self._messages), len(self._messages) - last, len(self._messages) - first))
         backwards.reverse()
         return backwards
-
-    def begin_of_last(self, size: int) -> int:
-        """Return the position after which the last messages have at most `size` bytes. Takes a step for each."""
-        sizes = accumulate(map(len, reversed(self._messages)))
-        return self._position - sum(1 for _ in takewhile(lambda so_far: so_far <= size, sizes))
 
     def times(self, begin: int, end: int) -> list[int | None]:
         """Return the times of the messages that `messages` returns, in milliseconds since 1970; None if unknown."""

@@ -192,10 +192,6 @@ class Gateway:
         """The running hubs."""
         return list(self._hubs.values())
 
-    def find_hub(self, handle: AgentHandle) -> Hub | None:
-        """Return the hub of an agent process; None if that has ended."""
-        return self._hubs.get(handle)
-
     @property
     def views(self) -> SessionViews:
         """Descriptions of the sessions."""

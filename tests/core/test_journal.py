@@ -54,12 +54,6 @@ def test_the_position_counts_what_was_cut_off_too() -> None:
     assert written.position == 3
 
 
-@pytest.mark.parametrize(("size", "begin"), [(0, 4), (2, 4), (3, 3), (5, 3), (6, 2), (100, 2)])
-def test_the_last_messages_of_a_size_begin_at_a_position(size: int, begin: int) -> None:
-    written = journal(6, [b"aaa", b"bbb"], [b"ccc"], running=[b"ddd"])
-    assert (written.begin_of_last(size), written.position) == (begin, 4)
-
-
 # Truncation
 
 

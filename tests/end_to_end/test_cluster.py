@@ -191,7 +191,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         redis = stack.enter_context(RedisServer())
         machines = {name: stack.enter_context(one_machine(tmp_path / name, redis, token_file)) for name in NAMES}
         cluster = Cluster(redis, machines)
-        cluster.until_known()
+        for machine in cluster:
+            machine.until_up()
+            machine.until_logged(
+                *(f"node {name} is there; its agents: memory" for name in NAMES if name != machine.name)
+            )
         yield cluster
 
 
@@ -447,7 +451,8 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
             restarted.start()
             for machine in others:
                 machine.until_logged(f"node {restarted.name} is there")
-            # It may be reached before it has written its record.
+            restarted.until_up()
+            # It may know and be known before it has written its record.
             key = f"{{acp}}:node:{restarted.name}"
             until(lambda key=key: cluster.redis.ask("EXISTS", key))
             assert editor.talk(f"after the end of {restarted.name}") == "end_turn"
