@@ -17,7 +17,7 @@ from acp_gateway.printable import printable
 from acp_gateway.security.tls import parse_pin
 
 MAX_NODES: Final = 500
-"""Maximum number of other nodes, each of which has a control connection: further ones are left out."""
+"""Maximum number of other nodes, with a control connection each: further ones are left out."""
 
 RETENTION: Final = 30 * 86400.0
 """Seconds after which a node is forgotten that no record was seen of: as long as a holiday."""

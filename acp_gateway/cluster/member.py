@@ -18,7 +18,7 @@ from acp_gateway.config.nodes import NodeSection
 log = logging.getLogger(__name__)
 
 READ_ALL: Final = 86400.0
-"""Seconds after which all records are read again, also those that have not changed: nodes of which none was read for
+"""Seconds after which all records are read again, also those that have not changed: nodes without one for
 `RETENTION` are forgotten."""
 
 

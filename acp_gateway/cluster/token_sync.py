@@ -16,7 +16,7 @@ from acp_gateway.security.token_store import TokenStore
 log = logging.getLogger(__name__)
 
 LOOK: Final = 0.25
-"""Seconds between two looks at `tokens.json`, each of which is a `stat`. After a command revokes a token, the other
+"""Seconds between two looks at `tokens.json` by `stat`. After a command revokes a token, the other
 nodes refuse it within a second."""
 
 

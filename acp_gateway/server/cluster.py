@@ -117,7 +117,7 @@ class ClusterNode:
         try:
             await self._run(gateway, nodes, urls)
         except* Exception:
-            log.exception("internal error: this gateway is no node of its cluster any more")
+            log.exception("internal error: this gateway is not a node of its cluster any more")
 
     async def _run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
         name = self._section.name

@@ -30,7 +30,7 @@ def test_found_nodes_have_sections_with_url_pin_and_the_token_of_the_cluster(nod
     assert (update.removed, update.unusable) == ([], [])
 
 
-def test_known_nodes_are_no_news_until_their_address_changes(nodes: ClusterNodes) -> None:
+def test_known_nodes_are_not_news_until_their_address_changes(nodes: ClusterNodes) -> None:
     nodes.update([record("gpu2")], 0)
     assert nodes.update([record("gpu2", sessions=3)], 1).sections == {}
     assert nodes.records["gpu2"].sessions == 3

@@ -9,7 +9,7 @@ from tests.cluster.redis_server import RedisServer
 
 
 @pytest.mark.cluster
-async def test_tokens_with_a_number_that_is_none_are_lost_not_a_crash(redis: RedisServer) -> None:
+async def test_tokens_with_a_malformed_number_are_lost_not_a_crash(redis: RedisServer) -> None:
     async with open_redis_store(RedisOptions(host="127.0.0.1", port=redis.port), "gpu1", Seal("t")) as store:
         redis.ask("SET", "{acp}:tokens-number", "word")
         with pytest.raises(ClusterLost, match="another form"):

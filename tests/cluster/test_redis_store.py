@@ -163,7 +163,7 @@ async def test_key_of_another_kind_is_lost_not_a_crash(redis: RedisServer) -> No
 
 
 @pytest.mark.cluster
-async def test_texts_on_the_channel_that_are_no_changes_are_left_out(redis: RedisServer) -> None:
+async def test_texts_on_the_channel_that_are_not_changes_are_left_out(redis: RedisServer) -> None:
     async with (
         open_redis_store(options(redis), "gpu1", SEAL) as store,
         open_redis_store(options(redis), "gpu2", SEAL) as other,

@@ -130,7 +130,7 @@ async def test_only_records_that_have_changed_since_a_version_are_read(
     await other.announce(node("gpu2"), 0.05)
     first = await store.nodes()
     assert [record.name for record in first.records] == ["gpu1", "gpu2"]
-    # The load is no change.
+    # The load is not a change.
     await store.announce(node("gpu1", sessions=3, turns=2, lag=0.5), 15)
     assert await other.nodes(first.version) == NodesRead(first.version, [])
     await store.announce(node("gpu1", agents=["new"], sessions=3), 15)

@@ -352,9 +352,9 @@ def test_redis_that_is_killed_in_mid_turn_is_missed_by_no_client_and_written_aga
         gates[0].open()
         editor.until_told("without")
         with Editor(gpu3.gateway, "unix", "--agent", "gpu1/memory") as other:
-            meanwhile = other.open_session()
-            assert other.talk("meanwhile") == "end_turn"
-        ids = (f"gpu2/{editor.session}", meanwhile)
+            between = other.open_session()
+            assert other.talk("between") == "end_turn"
+        ids = (f"gpu2/{editor.session}", between)
         until_listed(gpu1, *ids)
         cluster.redis.start()
         for machine in cluster:
@@ -406,7 +406,7 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
     ):
         for each in (editor, other, backwards):
             each.open_session()
-        prompt = editor.prompt("before", gates[0].command, "meanwhile", gates[1].command, "after")
+        prompt = editor.prompt("before", gates[0].command, "between", gates[1].command, "after")
         editor.until_told("before")
         gpu1.forget_log()
         gpu2.way.cut()
@@ -419,14 +419,14 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
         assert {key for key in cluster.keys if ":node:" in key} == {f"{{acp}}:node:{name}" for name in NAMES}
         with Editor(gpu2.gateway, "unix", "--attach", editor.session) as direct:
             direct.open_session()
-            direct.until_told("meanwhile")
-        assert "meanwhile" not in editor.told
+            direct.until_told("between")
+        assert "between" not in editor.told
         gpu2.way.mend()
         gpu1.until_logged("node gpu2 is there", "agent gpu2/memory: resumed after")
-        editor.until_told("meanwhile")
+        editor.until_told("between")
         gates[1].open()
         assert editor.stop_reason(prompt) == "end_turn"
-        assert editor.told == ["before", "meanwhile", "after"]
+        assert editor.told == ["before", "between", "after"]
         cluster.until_known()
         assert "unreachableSince" not in gpu1.listed[f"gpu2/{editor.session}"]
 

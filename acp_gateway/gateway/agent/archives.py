@@ -255,7 +255,7 @@ def _read_tar(archive: Path, most: int) -> Iterator[_Entry]:
                 yield _Entry(path, "link", target=_check_link(path, member.linkname))
             else:
                 raise ConfigError(
-                    f"the archive has an entry that is no file, folder or symbolic link: {str(path)!r:.200}"
+                    f"the archive has an entry that is not a file, folder or symbolic link: {str(path)!r:.200}"
                 )
 
 
@@ -288,5 +288,5 @@ def _read_zip(archive: Path) -> Iterator[_Entry]:
                 yield _Entry(path, "file", bool(mode & 0o111), opened.open(member))
             else:
                 raise ConfigError(
-                    f"the archive has an entry that is no file, folder or symbolic link: {str(path)!r:.200}"
+                    f"the archive has an entry that is not a file, folder or symbolic link: {str(path)!r:.200}"
                 )

@@ -229,7 +229,7 @@ def test_a_file_is_not_replaced_by_a_later_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 def test_devices_pipes_and_hard_links_are_refused(tmp_path: Path, kind: bytes) -> None:
     archive = tar_of(tmp_path / "a", (info("x", kind, "y"), b""))
-    with pytest.raises(ConfigError, match="no file, folder or symbolic link"):
+    with pytest.raises(ConfigError, match="not a file, folder or symbolic link"):
         unpack(archive, "tar", tmp_path / "out", PLENTY)
 
 
@@ -238,7 +238,7 @@ def test_a_device_in_a_zip_archive_is_refused(tmp_path: Path) -> None:
         member = zipfile.ZipInfo("x")
         member.external_attr = stat.S_IFIFO << 16
         archive.writestr(member, "")
-    with pytest.raises(ConfigError, match="no file, folder or symbolic link"):
+    with pytest.raises(ConfigError, match="not a file, folder or symbolic link"):
         unpack(tmp_path / "a", "zip", tmp_path / "out", PLENTY)
 
 
