@@ -319,7 +319,7 @@ def _judge_folder(folder: str, remote: str, refused: Refused, *, here: bool) -> 
     found = suggested[1] if suggested else ""
     if folder != remote:
         # The gateway does not know of the map, and proposes one from what is already a path there.
-        there = "is no directory there" if missing else "is in no workspace there"
+        there = "is not a directory there" if missing else "is in no workspace there"
         other = f", such as to {found}" if found else ""
         remedy = f"correct the map (--map, or maps in hosts.toml){other}"
         if missing:
