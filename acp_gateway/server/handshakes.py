@@ -31,9 +31,9 @@ from acp_gateway.server.file_tap import FileTap
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, read_hello
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.http_routes import HttpRoutes, Upgrade
+from acp_gateway.server.http_routes import HttpRoutes
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving
-from acp_gateway.server.sign_in import BodyNeeded
+from acp_gateway.server.routes import BodyNeeded, Upgrade
 from acp_gateway.server.streamable_http import Exchange
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Response
