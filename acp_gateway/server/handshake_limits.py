@@ -17,8 +17,9 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -244,16 +245,14 @@ class HandshakeLimiter:
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 
-    @contextmanager
-    def measured(self, connection: PendingConnection) -> Iterator[None]:
-        """Measure the time of a block that does not wait."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            connection.cost += time.perf_counter() - began
-            if connection.cost > FREE_COST or connection in self._refused:
-                self._charge(connection)
+    def measured(self, connection: PendingConnection) -> "Measured":
+        """Measure the time of blocks that do not wait."""
+        return Measured(partial(self._spend, connection))
+
+    def _spend(self, connection: PendingConnection, seconds: float) -> None:
+        connection.cost += seconds
+        if connection.cost > FREE_COST or connection in self._refused:
+            self._charge(connection)
 
     def _charge(self, connection: PendingConnection) -> None:
         """Charge the cost of a connection to the budget."""
@@ -297,6 +296,21 @@ class HandshakeLimiter:
             self._last_logged_at = now
             why = os.strerror(error.errno or 0).lower()
             log.error("accept failed: %s; open connections are not affected", why)
+
+
+class Measured:
+    """A context that measures blocks, one after the other."""
+
+    __slots__ = ("_began", "_spend")
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self._spend = spend
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._spend(time.perf_counter() - self._began)
 
 
 class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
