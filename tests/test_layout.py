@@ -17,7 +17,7 @@ SEAMS = {
     "config/durations.py": "one spelling for the command line and both kinds of configuration file",
     "protocol/gaps.py": "texts that users read, which the gateway and the client both write",
 }
-"""Shorter modules that several packages share, and why each of them is no part of another."""
+"""Shorter modules that several packages share, and why each of them is not part of another."""
 
 
 def test_every_module_has_its_tests_at_the_same_path() -> None:

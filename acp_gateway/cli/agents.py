@@ -316,7 +316,7 @@ def update_agents(
     if names:
         for name, installed in found.items():
             if installed is None or name not in file.agents:
-                raise UsageError(f"{name!r} is no agent that `acp-gateway agents add` has added")
+                raise UsageError(f"{name!r} is not an agent that `acp-gateway agents add` has added")
     registries: dict[str, dict[str, RegistryAgent]] = {}
     failed = None
     rows: list[dict[str, object]] = []

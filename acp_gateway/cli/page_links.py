@@ -67,7 +67,7 @@ def advise(link: str) -> str | None:
             return None
         return f"If a phone does not know the name {host}, give one that it knows, or an address: --host NAME"
     if address.is_unspecified:
-        return f"{host} is no address to go to: give the machine's name or address by --host"
+        return f"{host} is not an address to go to: give the machine's name or address by --host"
     return None
 
 

@@ -67,7 +67,7 @@ def parse_local_map(text: str) -> tuple[str, str]:
 
 
 def check_name(name: str) -> str:
-    """Return a name for an entry of hosts.toml. Raises `UsageError` for one that is none, or would be an option."""
+    """Return a name for an entry of hosts.toml. Raises `UsageError` for a malformed one, or one like an option."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             "a name in hosts.toml is 1 to 64 letters, digits, dots, dashes and underscores, and begins with one of the "

@@ -169,7 +169,7 @@ def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool
     if command and all(agent.command != command for agent in settings.agents.values()):
         (agent,) = find_agents_here(command, folder)
         additions += agent_additions(settings, agent, folder)
-        lacks.append(f"`{shlex.join(command)}` is no agent in it")
+        lacks.append(f"`{shlex.join(command)}` is not an agent in it")
     if not any(folder.is_relative_to(root) for root in roots):
         additions += workspace_additions(settings, folder, roots)
         lacks.append(f"{folder} is in no workspace of it")

@@ -159,7 +159,7 @@ def read_listing(destination: Destination, result: Any) -> Listing:
 
 
 def _load(value: Any) -> dict[str, float] | None:
-    """Return the load in a list of sessions; None if it is none."""
+    """Return the load in a list of sessions; None for any other value."""
     if not isinstance(value, dict):
         return None
     load: dict[str, float] = {}

@@ -17,8 +17,8 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.websocket import Timing
 
 INTERVAL: Final = 5.0
-"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, of which an identity has
-500 a second by default."""
+"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, which allows
+500 a second to an identity by default."""
 
 
 class Rights(NamedTuple):

@@ -68,7 +68,7 @@ class Entry:
         return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
 
     def table(self) -> dict[str, "Entry"]:
-        """Return the entries of this table by key. Raises `ConfigError` if it is none."""
+        """Return the entries of this table by key. Raises `ConfigError` for another type."""
         if not isinstance(self.value, dict):
             raise self.expected("a table")
         return {key: Entry(self.file, (*self.keys, key), value) for key, value in self.value.items()}
@@ -79,7 +79,7 @@ class Entry:
         return Entry(self.file, (*self.keys, key), value)
 
     def array(self, what: str) -> list["Entry"]:
-        """Return the entries of this array, which holds `what`. Raises `ConfigError` if it is none."""
+        """Return the entries of this array, which holds `what`. Raises `ConfigError` for another type."""
         if not isinstance(self.value, list):
             raise self.expected(what)
         return [Entry(self.file, (*self.keys, index), value) for index, value in enumerate(self.value)]

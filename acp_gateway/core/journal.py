@@ -3,7 +3,7 @@
 History is truncated at the front, at the end of a turn: half a turn says little, half a tool call less. Only a running
 turn that exceeds the journal by itself loses its own beginning.
 
-Some updates hold a state, such as the session's mode, of which only the last one counts. When such a message is cut
+Some updates hold a state, such as the session's mode: only the last of each kind counts. When such a message is cut
 off, the last of its kind is set aside and stays at the head of every replay: a late joiner may miss text, never the
 state.
 """

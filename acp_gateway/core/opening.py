@@ -2,7 +2,7 @@
 
 A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
 attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
-is loaded once; other requests for it wait meanwhile.
+is loaded once; other requests for it wait for that.
 """
 
 from collections.abc import Callable, Sequence

@@ -30,7 +30,7 @@ MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
 
 MAX_ID: Final = 10**15
-"""Maximum of the ids minted for a client; a larger number is none of them."""
+"""Maximum of the ids minted for a client; a larger number is not one of them."""
 
 _FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"
 

@@ -250,7 +250,7 @@ class AgentHandle(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """True if none of its clients is connected."""
+        """True if it has no connected client."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""

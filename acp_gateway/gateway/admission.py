@@ -174,7 +174,7 @@ class Authorizer:
         return replace(scope, apart=apart) if apart else scope
 
     def _split(self, name: str) -> tuple[str | None, str]:
-        """Return the node of a session's name and its id there; None and the name if it is none of a node."""
+        """Return the node of a session's name and its id there; None and the name if it does not belong to a node."""
         # Imported only where there are nodes.
         from acp_gateway.config.nodes import split_name
 

@@ -35,7 +35,7 @@ MAX_BACKOFF: Final = 30.0
 
 AT_ONCE: Final = 1024
 """Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
-that are no messages take ten milliseconds, and a read may hold sixty times as many."""
+that are not messages take ten milliseconds, and a read may hold sixty times as many."""
 
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0
@@ -273,7 +273,7 @@ class AgentSupervisor:
             return False
         await trio.sleep_until(start)
         if not self._owner.attachments:
-            # The clients that needed it have left meanwhile.
+            # The clients that needed it have left since.
             self._owner.multiplexer.agent_stopped()
             self._queued.clear()
         return bool(self._owner.attachments)
@@ -358,7 +358,7 @@ class AgentSupervisor:
         return too_large
 
     async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
-        """Relay lines of the agent, unless it is given up meanwhile: they would count as its successor's."""
+        """Relay lines of the agent until it is given up: later ones would count as its successor's."""
         for start in range(0, len(batch), AT_ONCE):
             if start:
                 await trio.lowlevel.checkpoint()

@@ -191,7 +191,7 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
+        """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property
@@ -250,7 +250,7 @@ class Gateway:
         if self.find_reading_hub is not None:
             waiting, is_over = ControlConnection(grant.access), True
             try:
-                # Meanwhile it counts as any other one, and ends with its credential.
+                # While it waits it counts as any other one, and ends with its credential.
                 with self.connections.watched(waiting), waiting.scope:
                     hub = await self.find_reading_hub(grant)
                     is_over = False

@@ -138,7 +138,7 @@ class HistoryReader:
         else:
             await trio.lowlevel.checkpoint()
         if not journal.epoch:
-            # It may have become live meanwhile.
+            # It may have become live since.
             journal = session.journal
         if not journal.epoch:
             return HistorySlice("", 1, (), (), True, False, 0, epoch is not None or since > 0)

@@ -201,7 +201,7 @@ class Hub:
     def _check_backlog(self, attachment: Attachment) -> None:
         """Detach a client for which too much is waiting, unless it is about to leave anyway."""
         name, limit = "outbox_limit", self._limits.outbox_limit
-        # A client that has just returned is not slow because of what waited for it meanwhile.
+        # A client that has just returned is not slow because of what waited for it.
         if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
             name, limit = "away_limit", self._limits.away_limit
         # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.

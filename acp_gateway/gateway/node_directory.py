@@ -130,7 +130,7 @@ class NodeDirectory:
         """
         self.nodes: dict[str, Node] = {}
         self.is_unread: Callable[[], bool] = lambda: False
-        """Returns True as long as further nodes may exist of which nothing was told since the start."""
+        """Returns True as long as further nodes may exist that were not named since the start."""
         self.configure(nodes, now)
 
     @property
@@ -153,7 +153,7 @@ class NodeDirectory:
     def remove(self, name: str) -> None:
         """Forget a node that was discovered, if there is such; one of the configuration stays.
 
-        This is for a node that is none any more, not for one that is away.
+        This is for a node that was removed, not for one that is away.
         """
         self._discovered.pop(name, None)
         self._settle(name, 0.0)

@@ -154,7 +154,7 @@ def merge_sessions(
 
 
 def _describe(node: Node, session: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a session of a node anew: another machine has written it."""
+    """Describe a session of a node by its checked members alone: another machine has written it."""
     described: dict[str, Any] = {
         "sessionId": f"{node.name}{SEPARATOR}{session['sessionId']}",
         "agent": f"{node.name}{SEPARATOR}{session['agent']}"[:TEXT],

@@ -11,7 +11,7 @@ RESERVED_PREFIX = "_acp-gateway/"
 """The gateway's own methods: never passed on, from either side."""
 
 HELLO = RESERVED_PREFIX + "hello"
-"""The first line of a connection that is no WebSocket: who is there, and for which agent."""
+"""The first line of a connection that is not a WebSocket: who is there, and for which agent."""
 
 ACK = RESERVED_PREFIX + "ack"
 """On a link that resumes: how many messages have arrived, and up to where in which session a client is then."""
@@ -87,7 +87,7 @@ TOOL_CALL_UPDATE = "tool_call_update"
 STATE_UPDATES = frozenset(
     {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
 )
-"""Kinds of `session/update` of which only the last one counts; a late joiner needs it whatever else is left out."""
+"""Kinds of `session/update` that replace each other; a late joiner needs the last of each whatever else is left out."""
 
 
 _CHECKED = (
@@ -108,7 +108,7 @@ _CHECKED = (
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 
 PLAIN_NAMES = frozenset((*_CHECKED, "_meta", "clientInfo", "content", "line", "limit", "command", "args", "env"))
-"""Names of which nothing is to be checked: those above, and others that are frequent."""
+"""Names that need no check: those above, and others that are frequent."""
 
 
 def fold(name: str) -> str:

@@ -1,6 +1,6 @@
 """Path maps: the same files have other names on the gateway's machine than on the editor's.
 
-The tables below say which members of which messages hold a path or a `file:` URI; nothing else is touched, least
+The tables below say which members of a message hold a path or a `file:` URI; nothing else is touched, least
 of all free text, `_meta`, `rawInput` and `rawOutput`. A `StringFinder` walks along the table, and the strings that
 lie below a mapped directory are spliced into it: everything else stays byte for byte, and a message that has
 nothing to map is returned as the same object. Most messages are not even walked, see `_Direction._concerns`.

@@ -87,7 +87,7 @@ class NodeWatcher:
                 self._nursery = None
 
     def update(self) -> None:
-        """Begin to watch nodes that were added to the directory, end it for those that were removed, and connect anew
+        """Begin to watch nodes that were added to the directory, end it for those that were removed, and connect again
         to those whose section has changed. Before `run`, nothing is watched."""
         if self._nursery is None:
             return

@@ -93,7 +93,7 @@ class PendingConnection:
         """Order connections for eviction, the first one to be evicted with the smallest key.
 
         Idle ones go first, the oldest before the others. Of the rest the newest goes, so that a handshake in progress
-        completes, however many connections arrive meanwhile.
+        completes, however many connections arrive before.
         """
         silent = now - self.last_received_at
         idle = (

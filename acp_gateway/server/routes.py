@@ -31,7 +31,7 @@ class Origins(enum.Enum):
 
 
 class Credential(enum.Enum):
-    """What a request has to show of its sender."""
+    """Proof of its sender that a request has to show."""
 
     NONE = enum.auto()
     OPTIONAL = enum.auto()

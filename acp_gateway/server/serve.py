@@ -70,7 +70,7 @@ async def serve(
 
     Args:
         config: its listeners and its agents.
-        environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
+        environment: the gateway's own; agents inherit a part of it. systemd's variables about inherited sockets and
             notifications are removed.
         file: the source of `config`, which is read again at a SIGHUP.
         recorder: records the messages of connections.

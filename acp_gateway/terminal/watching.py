@@ -51,7 +51,7 @@ from acp_gateway.terminal.transcript import (
 )
 
 SHOWN_TOOLS: Final = 1000
-"""Tool calls of which it is known what was written of them; an older one is written again if it changes."""
+"""Maximum of the tool calls whose written text is remembered; an older one is written again if it changes."""
 
 
 class Watcher:

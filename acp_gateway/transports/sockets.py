@@ -226,7 +226,7 @@ class SocketBytes(ByteStream):
             except BlockingIOError:
                 await trio.lowlevel.wait_readable(self._sock)
             except OSError:
-                return  # The connection is lost, or this side was closed meanwhile.
+                return  # The connection is lost, or this side was closed.
             else:
                 await trio.lowlevel.checkpoint()
 

@@ -98,7 +98,7 @@ def new_session_dialog(
     Args:
         agents: names to choose from; the form has a field for the name if there is none.
         agent: the name that is proposed; empty for the gateway's default.
-        folders: directories that are proposed, of which the first is in the field already.
+        folders: directories that are proposed; the first is in the field already.
         create: called with the agent and the directory.
         close: called by Esc.
     """

@@ -159,7 +159,7 @@ def test_add_takes_one_entry_as_the_registry(scene: Scene, tmp_path: Path) -> No
 
 def test_add_refuses_a_registry_without_encryption_on_the_network(scene: Scene) -> None:
     refused = scene.run("add", "fast", "--registry", "http://example.org/registry.json", code=3)
-    assert "no https URL" in refused
+    assert "not an https URL" in refused
 
 
 def test_add_keeps_the_mode_of_the_configuration(scene: Scene) -> None:
@@ -207,7 +207,7 @@ def test_update_leaves_a_command_alone_that_was_changed_by_hand(scene: Scene) ->
 
 
 def test_update_refuses_an_agent_that_was_not_added(scene: Scene) -> None:
-    assert "'demo' is no agent that" in scene.run("update", "demo", code=2)
+    assert "'demo' is not an agent that" in scene.run("update", "demo", code=2)
     assert "no agents of a registry" in scene.run("update")
 
 

@@ -43,7 +43,7 @@ def test_a_file_that_can_not_be_changed_is_left_alone_and_the_block_printed(home
     path.write_text("{ broken")
     result = run("connect", "wss://box:1", "--install", "zed", "--yes")
     assert result.exit_code == 3
-    assert f"{path}: it is no JSON" in result.stderr
+    assert f"{path}: it is not JSON" in result.stderr
     assert f"nothing was changed: paste the block above into {path}" in result.stderr
     assert '"agent_servers"' in result.stdout
     assert path.read_text() == "{ broken"

@@ -51,7 +51,7 @@ def test_without_segno_a_line_says_how_to_get_a_qr_code(
             "http://box.example:7080/",
             "Only a browser on this machine reaches the page, and box.example leads nowhere. ",
         ),
-        ("https://[::]/", ":: is no address to go to"),
+        ("https://[::]/", ":: is not an address to go to"),
         ("https://box:7443/", "If a phone does not know the name box"),
         ("https://192.168.1.2:7443/", None),
         ("https://[2001:db8::1]/", None),

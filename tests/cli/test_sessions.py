@@ -96,7 +96,7 @@ def test_sessions_have_bold_heads_on_a_terminal(
             shown += terminal.read(4096)
         heads, row = shown.decode().splitlines()
     assert heads == "\x1b[1mID  AGENT  TITLE  CWD   OWNER  LIVE  HISTORY  CONNECTED  AWAY  TURN  WAITS\x1b[0m"
-    # What the terminal has no character for is no reason to fail.
+    # What the terminal has no character for is not a reason to fail.
     assert row == "s1  demo   ?      /srv  ann    yes   -        1          0     open  -"
 
 

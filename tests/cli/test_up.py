@@ -164,7 +164,7 @@ def test_a_command_that_the_configuration_lacks_is_said_with_the_command_that_ad
     done = run("up", "--", "mine", "--x")
     assert done.exit_code == 0
     assert scene.files() == before
-    assert "note: `mine --x` is no agent in it: `acp-gateway up --add -- mine --x` adds that\n" in done.stderr
+    assert "note: `mine --x` is not an agent in it: `acp-gateway up --add -- mine --x` adds that\n" in done.stderr
     assert "note:" not in run("up", "--", "opencode", "acp").stderr
 
 
@@ -271,7 +271,7 @@ def test_a_taken_port_is_named_with_its_holder_and_the_remedy(
     assert done.stderr.endswith(f"choose another one by --port, such as --port {taken % 65535 + 1}\n")
 
 
-def test_another_port_is_no_remedy_for_a_wrong_address(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_not_a_remedy_for_a_wrong_address(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(scene.home))
     monkeypatch.setenv("PATH", str(scene.bin))

@@ -181,7 +181,7 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
     ],
     ids=lambda value: value[:60].decode() if isinstance(value, bytes) else "",
 )
-async def test_an_answer_that_is_no_result_is_an_error_in_words(
+async def test_an_answer_that_is_not_a_result_is_an_error_in_words(
     answer: bytes, kind: type[GatewayError], words: str, tmp_path: Path
 ) -> None:
     async with gateway(tmp_path, answering(answer)) as destination:
@@ -305,7 +305,7 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
         ),
     ],
 )
-async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
+async def test_a_malformed_list_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, time_limit=TIMEOUT)

@@ -206,7 +206,7 @@ async def test_a_refusal_ends_it_later_too(autojump_clock: MockClock) -> None:
         assert scene.end is refusal
 
 
-async def test_a_response_that_is_no_list_is_an_error(autojump_clock: MockClock) -> None:
+async def test_a_response_that_is_not_a_list_is_an_error(autojump_clock: MockClock) -> None:
     async with following(Scene(listing={"result": []})) as scene:
         await trio.sleep(1)
         assert isinstance(scene.end, ProtocolError)

@@ -106,7 +106,7 @@ async def test_a_lost_connection_is_told_and_nothing_is_lost_with_it(autojump_cl
         await client.until_events(1)
         gateway.last.cut()
         gateway.send(**update(1))
-        client.link.dialogue.prompt("meanwhile")
+        client.link.dialogue.prompt("later")
         client.link.flush()
         await client.until_events(2)
         await gateway.receive("session/prompt")

@@ -289,7 +289,7 @@ class History(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME)
     def extend(self, sizes: list[int], time: int | None) -> None:
-        """All at once is as one after the other, but for what did not fit meanwhile."""
+        """All at once is as one after the other, but for what did not fit in between."""
         messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
         self.journal.extend(messages, time)
         self.said += [(message, None) for message in messages]

@@ -424,7 +424,7 @@ def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: Runni
     assert not [address for address in refused if address.startswith("192.0.2.")]
 
 
-def test_who_is_no_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
+def test_who_is_not_a_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
     told = [
         status(upgrade_with(gateway, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.4.1"))
         for number in range(FAILED_ATTEMPTS + 1)

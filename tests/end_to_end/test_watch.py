@@ -197,11 +197,11 @@ def test_a_cut_connection_comes_back_and_nothing_is_missing(
             watching.until(lambda: watching.lines == HISTORY)
             switch.cut()
             watching.until_shown("-- the connection was lost; connecting again")
-            made.prompt(session, "meanwhile")
+            made.prompt(session, "later")
             switch.mend()
             watching.until_shown("-- the turn has ended")
             assert watching.lines[4].startswith("-- connected again after ")
-            assert watching.lines[5:] == ["", "> meanwhile", "", "meanwhile", "-- the turn has ended"]
+            assert watching.lines[5:] == ["", "> later", "", "later", "-- the turn has ended"]
 
 
 def test_a_host_over_ssh_is_watched_as_any_other(

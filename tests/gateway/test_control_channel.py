@@ -553,7 +553,7 @@ async def test_status_and_reload_are_for_the_own_user_alone(method: str, context
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_what_is_no_message_is_answered_and_the_connection_goes_on(
+async def test_what_is_not_a_message_is_answered_and_the_connection_goes_on(
     line: bytes, code: int, context: ControlContext
 ) -> None:
     async with connection(context) as editor:
@@ -598,7 +598,7 @@ async def test_who_goes_is_not_told_anything() -> None:
     assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
 
 
-async def test_who_goes_before_the_answer_is_no_event(context: ControlContext) -> None:
+async def test_who_goes_before_the_answer_is_not_an_event(context: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()

@@ -264,7 +264,7 @@ def test_a_uri_is_known_without_a_single_letter_in_its_usual_spelling(spelling: 
         b'{"method":"session/new","params":' + b'{"cwd":' * 50_000 + b'"/Users/ann/proj"' + b"}" * 50_001,
     ],
 )
-def test_what_is_no_well_formed_message_passes_unchanged(message: bytes) -> None:
+def test_what_is_not_a_well_formed_message_passes_unchanged(message: bytes) -> None:
     assert MAPS.to_remote(message) is message
 
 

@@ -192,7 +192,7 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
     assert "acp_gateway_connections" not in after
 
 
-async def test_the_text_is_made_anew_after_cache_time_and_no_sooner(
+async def test_the_text_is_made_again_after_cache_time_and_no_sooner(
     gateway: EchoingGateway, mock_clock: MockClock
 ) -> None:
     exporter = MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit))

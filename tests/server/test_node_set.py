@@ -105,7 +105,7 @@ async def test_a_discovered_node_is_watched_and_found_until_it_is_removed(
         assert gateway.readiness.absent_nodes() == []
 
 
-async def test_a_node_with_another_section_is_connected_anew_and_one_with_the_same_is_not(
+async def test_a_node_with_another_section_is_connected_again_and_one_with_the_same_is_not(
     gateway: EchoingGateway, feeds: list[Feed]
 ) -> None:
     async with opened(gateway) as nodes:
@@ -155,7 +155,7 @@ async def test_an_adoption_has_the_nodes_that_it_is_about_list_their_sessions(
         assert {name: of[name].refreshed for name in sorted(of)} == {"gpu1": 0, "gpu2": 2, "gpu3": 1}
 
 
-async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: EchoingGateway, feeds: list[Feed]) -> None:
+async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGateway, feeds: list[Feed]) -> None:
     async with opened(gateway) as nodes, trio.open_nursery() as nursery:
         nodes.add("gpu1", SECTION)
         await settle()

@@ -37,7 +37,7 @@ def test_the_last_bytes_of_a_message_are_told_without_joining_its_pieces() -> No
     assert pieces.size == 10_002
 
 
-def test_pieces_are_joined_in_order_and_begin_anew() -> None:
+def test_pieces_are_joined_in_order_and_start_over() -> None:
     pieces = ChunkBuffer()
     for piece in (b"a" * 2000, b"b", b"c", b"d" * 2000, b""):
         pieces.add(piece)
@@ -65,7 +65,7 @@ def test_a_message_that_trickles_in_does_not_become_an_object_for_each_byte() ->
 # LastBatch
 
 
-def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
+def test_the_same_messages_are_encoded_once_and_others_again() -> None:
     calls: list[list[bytes]] = []
 
     def encode(messages: Sequence[bytes]) -> bytes:

@@ -44,7 +44,7 @@ class FakeScreen:
 
 
 class Scene:
-    """The program, of which the loop is played here."""
+    """The program; its loop is played here."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.gateway = FakeGateway()

@@ -177,7 +177,7 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
                 file.forget(key)
             elif change.erases:
                 file.histories.forget(key)
-            if change.whole is not None and change.anew:
+            if change.whole is not None and change.unrelated:
                 file.histories.replace(key, change.whole)
             elif change.whole is not None:
                 file.histories.renew(key, change.whole)
