@@ -227,16 +227,16 @@ class HandshakeLimiter:
             with trio.move_on_after(FULL_TIMEOUT):
                 await self._freed.park()
 
-    async def step(self, connection: PendingConnection) -> None:
-        """Wait until the next step of a handshake may be made.
-
-        A connection that has shown a valid token before need not wait for its first steps.
+    async def step(self, connection: PendingConnection, *, has_waited: bool = False) -> None:
+        """Wait until the next step of a handshake may be made: at once for the first ones of a connection that has
+        shown a valid token before, if it `has_waited` for what it was sent.
         """
         connection.begin_step(trio.current_time())
         if connection.answered and connection.steps <= FREE_STEPS:
             connection.cost += STEP_COST
             connection.last_received_at = trio.current_time()
-            await trio.lowlevel.checkpoint()
+            if not has_waited:
+                await trio.lowlevel.checkpoint()
             return
         if connection.steps > FREE_STEPS:
             self._budget.charge(STEP_COST)
@@ -402,7 +402,7 @@ class ThrottledStream(ConfirmedBytes):
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
         if self._connection is not None:
-            await self._limiter.step(self._connection)
+            await self._limiter.step(self._connection, has_waited=self.has_waited(data))
         return data
 
     async def receive_line(self, limit: int) -> bytes:

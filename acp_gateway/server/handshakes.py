@@ -13,7 +13,6 @@ JSON-RPC error. Nothing is started for an unauthenticated connection.
 import socket
 import ssl
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 import trio
@@ -103,7 +102,7 @@ class Handshakes:
 
         Cancelling it closes the connection.
         """
-        client = replace(former.client, connection=connection)
+        client = Client(connection, former.client.sock, former.client.stream)
         client.stream.throttle(connection)
         return await self._closing(client, self._accept_http(client, former.http))
 

@@ -77,6 +77,10 @@ _EXPOSED: Final = f"{CONNECTION_ID}, {SESSION_ID}, Retry-After, {REFUSAL_HEADER}
 """Headers that a page may read, besides those of every response."""
 
 
+_Checked = tuple[Route, str | None, str | None]
+"""The route of a request, and the token and the cookie that it shows."""
+
+
 class HttpRoutes:
     """The routes of one listener."""
 
@@ -144,6 +148,9 @@ class HttpRoutes:
         There are none for what is the same for all pages; elsewhere they are for a listed origin or that of the
         gateway's own page, also at a path that is not there.
         """
+        return request.once(self._cors)
+
+    def _cors(self, request: Request) -> dict[str, str]:
         route = self._find(request.path) if self._has_pages else None
         if not self._has_pages or (route is not None and route.origins is Origins.ANY):
             return {}
@@ -173,7 +180,7 @@ class HttpRoutes:
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
-        return self._decide(client, request, lambda: self._route(client, request))
+        return self._decide(client, request, partial(self._route, client, request))
 
     async def answer_body(self, client: Client, http: HttpConnection, request: Request, needed: BodyNeeded) -> Response:
         """Receive the body of a request, and decide the request by it. Raises what the stream raises."""
@@ -199,9 +206,11 @@ class HttpRoutes:
                 headers = {REFUSAL_HEADER: ProtocolError.reason}
                 self._limiter.refusals.counts[ProtocolError.reason] += 1
                 answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
-        if isinstance(answer, Response) and request.path in (LOGIN, LOGOUT):
+        if not isinstance(answer, Response):
+            return answer
+        if request.path in (LOGIN, LOGOUT):
             answer = replace(answer, headers={**answer.headers, **PAGE_HEADERS})
-        if isinstance(answer, Response) and asks_for_websocket(request.headers):
+        if asks_for_websocket(request.headers):
             # Such a client sends no second request.
             return replace(answer, close=True)
         return answer
@@ -221,7 +230,29 @@ class HttpRoutes:
     def _route(self, client: Client, request: Request) -> Answer:
         connection = client.connection
         # A proxy may send the requests of several clients over one connection.
-        connection.begin_request(client_address(connection.peer, request.headers, self._settings.trusted_proxies))
+        if not connection.limited:
+            address = client_address(connection.peer, request.headers, self._settings.trusted_proxies)
+            connection.begin_request(address)
+        checked = request.once(self._check)
+        if isinstance(checked, Response):
+            return checked
+        route, token, cookie = checked
+        if route.credential is Credential.CODE:
+            return BodyNeeded(partial(route.answer, client, request))
+        access = None
+        if route.credential is Credential.NEEDED:
+            access = self._authorizer.authenticate(client, token, cookie)
+        elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
+            # With an unreadable file, no token can be told from another text.
+            access = self._authorizer.authenticate(client, token)
+        return route.answer(client, request, access)
+
+    def _check(self, request: Request) -> Response | _Checked:
+        """Check all that follows from a request alone; return its refusal, else its route, its token and its cookie.
+
+        Raises `Forbidden` and `BadRequest`.
+        """
+        headers = request.headers
         self._check_host(request)
         route = self._find(request.path)
         if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
@@ -232,28 +263,15 @@ class HttpRoutes:
         if request.method not in route.methods:
             text = f"{request.path} takes {', '.join(route.methods)} only"
             return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(route.methods)})
-        return self._pass(client, request, route)
-
-    def _pass(self, client: Client, request: Request, route: Route) -> Answer:
-        """Check what a route asks of its requests, and have its handler answer. Nothing else calls handlers."""
-        headers = request.headers
         cookie = self._check_page(headers, route.origins)
         if request.method == "OPTIONS":
             return _preflight(route)
         if not (route.passage and asks_for_websocket(headers)):
             check_no_passage(headers)
-        if route.credential is Credential.CODE:
-            if media_types(headers, "Content-Type") != ["application/json"]:
-                text = f"{request.path} takes application/json only"
-                return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
-            return BodyNeeded(partial(route.answer, client, request))
-        token, access = read_bearer(headers), None
-        if route.credential is Credential.NEEDED:
-            access = self._authorizer.authenticate(client, token, cookie)
-        elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
-            # With an unreadable file, no token can be told from another text.
-            access = self._authorizer.authenticate(client, token)
-        return route.answer(client, request, access)
+        if route.credential is Credential.CODE and media_types(headers, "Content-Type") != ["application/json"]:
+            text = f"{request.path} takes application/json only"
+            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        return route, read_bearer(headers), cookie
 
     def _check_page(self, headers: Headers, origins: Origins) -> str | None:
         """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""
@@ -287,7 +305,7 @@ class HttpRoutes:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
     def _answer_endpoint(self, client: Client, request: Request, access: Access) -> Answer:
-        if not asks_for_websocket(request.headers):
+        if not request.once(_asks_for_websocket):
             return self._streamable_http.answer(client.connection, access, request)
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
@@ -364,6 +382,10 @@ class HttpRoutes:
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
+
+
+def _asks_for_websocket(request: Request) -> bool:
+    return asks_for_websocket(request.headers)
 
 
 def _preflight(route: Route) -> Response:

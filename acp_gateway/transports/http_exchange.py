@@ -11,7 +11,7 @@ import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.transports.http_head import HEAD_SIZE, NOT_HTTP, HttpError, body_size
-from acp_gateway.transports.http_plain import phrase
+from acp_gateway.transports.http_plain import date, phrase
 
 
 class H11Exchange:
@@ -57,10 +57,10 @@ class H11Exchange:
             self.h11.next_event()
         return self.h11.their_state not in (h11.SEND_BODY, h11.ERROR)
 
-    def head(self, status: int, headers: Mapping[str, str], date: str, *, chunked: bool) -> bytes:
+    def head(self, status: int, headers: Mapping[str, str], *, chunked: bool) -> bytes:
         """Return the head of the response, whose form follows from its headers."""
         fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-        fields.append((b"Date", date.encode()))
+        fields.append((b"Date", date().encode()))
         if self.h11.our_state not in (h11.SEND_RESPONSE, h11.IDLE):
             raise trio.BrokenResourceError("the request was not understood, and was answered before")
         return self.h11.send(h11.Response(status_code=status, headers=fields, reason=phrase(status).encode())) or b""

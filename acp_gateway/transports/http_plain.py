@@ -6,12 +6,19 @@ left to h11. A fuzz holds both readers against each other: what is read here, h1
 """
 
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
 
 import trio
 from websockets.datastructures import Headers
+
+from acp_gateway.transports.http_head import HttpError
+from acp_gateway.transports.maintained import SLOWEST_PEER
+from acp_gateway.transports.streams import ByteStream
 
 HEAD_SIZE: Final = 4096
 """Maximum bytes of a plain head."""
@@ -106,7 +113,34 @@ class PlainExchange:
         """Bytes of the body that were not taken yet."""
         self._started = self._chunked = self._closes = self._ended = False
 
-    def head(self, status: int, headers: Mapping[str, str], date: str, *, chunked: bool) -> bytes:
+    async def receive_body(
+        self, stream: ByteStream, unread: bytearray, received: Callable[[int, int], Awaitable[None]], timeout: float
+    ) -> bytes:
+        """Wait for the body and take it from the `unread` bytes, to which the stream's are added.
+
+        `received`, `timeout` and what is raised are those of `HttpConnection.receive_body`.
+        """
+        began, counted = trio.current_time(), 0
+        while True:
+            there = min(len(unread), self.left)
+            if there > counted:
+                await received(there - counted, 0)
+                counted = there
+            if there == self.left:
+                break
+            with trio.move_on_at(began + timeout + there / SLOWEST_PEER) as waiting:
+                data = await stream.receive_some()
+                if not data:
+                    raise trio.BrokenResourceError("the client has left in the middle of a request")
+                unread += data
+            if waiting.cancelled_caught:
+                raise HttpError(HTTPStatus.REQUEST_TIMEOUT, f"the body is not complete after {timeout:g} s")
+        body = bytes(unread[: self.left])
+        del unread[: self.left]
+        self.left = 0
+        return body
+
+    def head(self, status: int, headers: Mapping[str, str], *, chunked: bool) -> bytes:
         """Return the head of the response: of one in chunks, or with `Content-Length`, or of one without a body."""
         if self._started:
             raise trio.BrokenResourceError("the request was answered before")
@@ -117,7 +151,7 @@ class PlainExchange:
             raise ValueError("a header of a response is one line")
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
         coding = "Transfer-Encoding: chunked\r\n" if chunked else ""
-        return f"HTTP/1.1 {status} {phrase(status)}\r\n{fields}{coding}Date: {date}\r\n\r\n".encode("latin-1")
+        return f"HTTP/1.1 {status} {phrase(status)}\r\n{fields}{coding}Date: {date()}\r\n\r\n".encode("latin-1")
 
     def data(self, data: bytes) -> bytes:
         """Return a part of the body as it is sent."""
@@ -136,6 +170,17 @@ class PlainExchange:
     def may_be_followed(self) -> bool:
         """True if the request was read and answered as a whole, and the connection goes on."""
         return self._ended and not self._closes and not self.left
+
+
+def date() -> str:
+    """Return the value of a `Date` header."""
+    return _date(int(time.time()))
+
+
+@lru_cache(maxsize=1)
+def _date(seconds: int) -> str:
+    # It is made once a second.
+    return formatdate(seconds, usegmt=True)
 
 
 def phrase(status: int) -> str:

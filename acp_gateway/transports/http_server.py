@@ -6,16 +6,13 @@ it. What is unsound is refused, and the connection is closed.
 Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
 """
 
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from math import inf
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import h11
 import trio
@@ -55,6 +52,9 @@ RETRY: Final = {"Retry-After": "1"}
 """Header of a response to what may be sent again."""
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The head of a request."""
@@ -65,6 +65,17 @@ class Request:
     headers: Headers = field(repr=False)
     """All but `Content-Length`, which `HttpConnection` has read."""
     version: str = "1.1"
+    _results: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def once(self, function: Callable[["Request"], Result]) -> Result:
+        """Return the result of a function of the request alone.
+
+        It is called once for all requests of a connection with the same head; each time if it raises.
+        """
+        if function not in self._results:
+            self._results[function] = function(self)
+        result: Result = self._results[function]
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +119,6 @@ async def _ignore(size: int, pieces: int) -> None:
 
 
 _UNMEASURED: Final = nullcontext()
-
-
-@lru_cache(maxsize=1)
-def _date(seconds: int) -> str:
-    """Return the value of a `Date` header. It is made once a second."""
-    return formatdate(seconds, usegmt=True)
 
 
 class HttpConnection:
@@ -236,7 +241,7 @@ class HttpConnection:
         if exchange.announced is not None and exchange.announced > limit:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
         if isinstance(exchange, PlainExchange):
-            return await self._receive_plain_body(exchange, received, timeout)
+            return await exchange.receive_body(self.stream, self._unread, received, timeout)
         reader = exchange.h11
         if reader.they_are_waiting_for_100_continue:
             await self._send(
@@ -280,29 +285,6 @@ class HttpConnection:
                     text = f"the body is not complete after {timeout:g} s"
                     raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
 
-    async def _receive_plain_body(
-        self, plain: PlainExchange, received: Callable[[int, int], Awaitable[None]], timeout: float
-    ) -> bytes:
-        began, counted = trio.current_time(), 0
-        while True:
-            there = min(len(self._unread), plain.left)
-            if there > counted:
-                await received(there - counted, 0)
-                counted = there
-            if there == plain.left:
-                break
-            with trio.move_on_at(began + timeout + there / SLOWEST_PEER) as waiting:
-                data = await self.stream.receive_some()
-                if not data:
-                    raise trio.BrokenResourceError("the client has left in the middle of a request")
-                self._unread += data
-            if waiting.cancelled_caught:
-                raise HttpError(HTTPStatus.REQUEST_TIMEOUT, f"the body is not complete after {timeout:g} s")
-        body = bytes(self._unread[: plain.left])
-        del self._unread[: plain.left]
-        plain.left = 0
-        return body
-
     async def _feed(self, reader: h11.Connection) -> int:
         data = self.detach()
         if not data:
@@ -329,7 +311,7 @@ class HttpConnection:
         headers = {**size, **response.headers, **self.headers}
         if response.close or not self._exchange.is_whole():
             headers["Connection"] = "close"
-        head = self._head(response.status, headers, chunked=False)
+        head = self._exchange.head(response.status, headers, chunked=False)
         await self._send(head + self._exchange.data(response.body))
         return self._next_request()
 
@@ -339,17 +321,31 @@ class HttpConnection:
         # It goes on for long: nothing is kept for a request behind it.
         self._known = None
         self.stream.count_unconfirmed()
-        await self._send(self._head(status, {**STREAM, **headers, **self.headers}, chunked=True))
+        await self._send(self._exchange.head(status, {**STREAM, **headers, **self.headers}, chunked=True))
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""
+        await self.send_rest(self.send_nowait(data))
+
+    def send_nowait(self, data: bytes) -> memoryview:
+        """Send a part of the body as far as that takes no waiting; return the rest, for `send_rest` before all else."""
         framed = self._exchange.data(data)
         # A chunk is its size in a line, the data, and the end of a line.
         start = self._written + max(0, len(framed) - len(data) - 2)
         self._parts.append(_Part(start, len(data), self._written + len(framed)))
         if len(self._parts) > MANY_PARTS:
             self._forget_confirmed()
-        await self._send(framed)
+        return self._offer(memoryview(framed))
+
+    async def send_rest(self, data: memoryview) -> None:
+        """Send what is left of a part, as `send`."""
+        while data:
+            with trio.move_on_after(self._stall_timeout) as waiting:
+                sent = await self.stream.send_some(data)
+            if waiting.cancelled_caught:
+                raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+            self._written += sent
+            data = self._offer(data[sent:])
 
     async def end(self) -> bool:
         """Send the end of the body; return whether another request may follow."""
@@ -417,9 +413,6 @@ class HttpConnection:
         finally:
             await self.stream.aclose()
 
-    def _head(self, status: int, headers: Mapping[str, str], *, chunked: bool) -> bytes:
-        return self._exchange.head(status, headers, _date(int(time.time())), chunked=chunked)
-
     def _next_request(self) -> bool:
         """Return whether another request may follow the response that was sent as a whole."""
         self._exchange.end()
@@ -431,14 +424,12 @@ class HttpConnection:
         self.headers = {}
         return True
 
-    async def _send(self, whole: bytes) -> None:
-        data = memoryview(whole)
-        while data:
-            sent = self.stream.send_nowait(data)
-            if not sent:
-                with trio.move_on_after(self._stall_timeout) as waiting:
-                    sent = await self.stream.send_some(data)
-                if waiting.cancelled_caught:
-                    raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+    async def _send(self, data: bytes) -> None:
+        await self.send_rest(self._offer(memoryview(data)))
+
+    def _offer(self, data: memoryview) -> memoryview:
+        """Write what is taken at once, and return the rest."""
+        while data and (sent := self.stream.send_nowait(data)):
             self._written += sent
             data = data[sent:]
+        return data

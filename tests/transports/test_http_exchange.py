@@ -22,7 +22,7 @@ def test_a_head_has_all_but_the_length_among_its_headers() -> None:
 
 
 @pytest.mark.parametrize(("line", "status"), [(b"GET / HTTP/2.0", 505), (b"GET /", 400), (b"GET  / HTTP/1.1", 400)])
-def test_what_is_no_request_of_this_protocol_is_refused(line: bytes, status: int) -> None:
+def test_another_protocol_is_refused(line: bytes, status: int) -> None:
     with pytest.raises(HttpError) as refused:
         H11Exchange().read(line + b"\r\nHost: h\r\n\r\n")
     assert refused.value.status == status
@@ -31,7 +31,7 @@ def test_what_is_no_request_of_this_protocol_is_refused(line: bytes, status: int
 def test_nothing_is_whole_before_a_head_was_read_and_it_can_be_refused_all_the_same() -> None:
     exchange = H11Exchange()
     assert not exchange.is_whole()
-    assert exchange.head(400, {"Connection": "close"}, "now", chunked=False).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert exchange.head(400, {"Connection": "close"}, chunked=False).startswith(b"HTTP/1.1 400 Bad Request\r\n")
     exchange.end()
     assert not exchange.may_be_followed
 
@@ -39,7 +39,7 @@ def test_nothing_is_whole_before_a_head_was_read_and_it_can_be_refused_all_the_s
 def test_a_request_without_a_body_is_whole_and_what_comes_behind_it_is_kept() -> None:
     exchange = reading(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"GET")
     assert exchange.is_whole()
-    exchange.head(200, {"Content-Length": "2"}, "now", chunked=False)
+    exchange.head(200, {"Content-Length": "2"}, chunked=False)
     assert exchange.data(b"ok") == b"ok"
     exchange.end()
     assert (exchange.may_be_followed, exchange.behind) == (True, b"GET")
@@ -53,6 +53,6 @@ def test_an_unread_body_and_one_that_waits_for_a_100_are_not_whole() -> None:
 
 def test_a_request_is_answered_once() -> None:
     exchange = reading(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
-    exchange.head(200, {"Content-Length": "0"}, "now", chunked=False)
+    exchange.head(200, {"Content-Length": "0"}, chunked=False)
     with pytest.raises(trio.BrokenResourceError):
-        exchange.head(200, {"Content-Length": "0"}, "now", chunked=False)
+        exchange.head(200, {"Content-Length": "0"}, chunked=False)

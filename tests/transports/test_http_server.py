@@ -16,6 +16,7 @@ from acp_gateway.transports.http_server import (
     MAX_FRAMING,
     MAX_PIECES,
     HttpConnection,
+    Request,
     Response,
 )
 from acp_gateway.transports.streams import Stalled
@@ -389,3 +390,31 @@ async def test_a_body_in_sound_chunks_of_any_size_is_read() -> None:
     pieces = [b"x" * (1 + number % 700) for number in range(2000)]
     found, _ = await serve(post("Transfer-Encoding: chunked", body=chunked(*pieces)), limit=2 * MIB)
     assert [body for _, _, body in found] == [b"".join(pieces)]
+
+
+async def test_what_follows_from_a_head_alone_is_found_out_once_for_all_requests_that_repeat_it() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    heads: list[str] = []
+    refused = 0
+
+    def note(request: Request) -> str:
+        heads.append(request.headers["X"])
+        return request.headers["X"].upper()
+
+    def refuse(request: Request) -> str:
+        nonlocal refused
+        refused += 1
+        raise ValueError(request.path)
+
+    for value, body in (("a", b"1"), ("a", b"12"), ("b", b""), ("a", b"")):
+        client.send_nowait(memoryview(post(f"X: {value}", f"Content-Length: {len(body)}", body=body)))
+        request = await http.receive_request()
+        assert request is not None
+        assert (request.once(note), request.once(note)) == (value.upper(), value.upper())
+        with pytest.raises(ValueError, match="/a"):
+            request.once(refuse)
+        assert await http.receive_body(10) == body
+        assert await http.respond(Response.of_text(200, "ok"))
+    assert heads == ["a", "b", "a"]
+    assert refused == 4
