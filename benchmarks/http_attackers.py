@@ -182,6 +182,9 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
         "HTTP bodies in chunks of a byte": sent(
             lambda: request(place, "POST", link(), *chunked), lambda: b"1\r\n \r\n"
         ),
+        "HTTP bodies in chunks with long extensions": sent(
+            lambda: request(place, "POST", link(), *chunked), lambda: b"1;%b\r\n \r\n" % (b"x" * 4000)
+        ),
         **{
             f"HTTP bodies of 64 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 64 * MEGABYTE), ready)
             for what, unit in (("long strings", b'"%b",' % (b"x" * PIECE)), ("very many parts", b"[],"))

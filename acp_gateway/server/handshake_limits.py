@@ -18,8 +18,9 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -224,16 +225,16 @@ class HandshakeLimiter:
             with trio.move_on_after(FULL_TIMEOUT):
                 await self._freed.park()
 
-    async def step(self, connection: PendingConnection) -> None:
-        """Wait until the next step of a handshake may be made.
-
-        A connection that has shown a valid token before need not wait for its first steps.
+    async def step(self, connection: PendingConnection, *, has_waited: bool = False) -> None:
+        """Wait until the next step of a handshake may be made: at once for the first ones of a connection that has
+        shown a valid token before, if it `has_waited` for what it was sent.
         """
         connection.begin_step(trio.current_time())
         if connection.answered and connection.steps <= FREE_STEPS:
             connection.cost += STEP_COST
             connection.last_received_at = trio.current_time()
-            await trio.lowlevel.checkpoint()
+            if not has_waited:
+                await trio.lowlevel.checkpoint()
             return
         if connection.steps > FREE_STEPS:
             self._budget.charge(STEP_COST)
@@ -245,16 +246,14 @@ class HandshakeLimiter:
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 
-    @contextmanager
-    def measured(self, connection: PendingConnection) -> Iterator[None]:
-        """Measure the time of a block that does not wait."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            connection.cost += time.perf_counter() - began
-            if connection.cost > FREE_COST or connection in self._refused:
-                self._charge(connection)
+    def measured(self, connection: PendingConnection) -> "Measured":
+        """Measure the time of blocks that do not wait."""
+        return Measured(partial(self._spend, connection))
+
+    def _spend(self, connection: PendingConnection, seconds: float) -> None:
+        connection.cost += seconds
+        if connection.cost > FREE_COST or connection in self._refused:
+            self._charge(connection)
 
     def _charge(self, connection: PendingConnection) -> None:
         """Charge the cost of a connection to the budget."""
@@ -298,6 +297,21 @@ class HandshakeLimiter:
             self._last_logged_at = now
             why = os.strerror(error.errno or 0).lower()
             log.error("accept failed: %s; open connections are not affected", why)
+
+
+class Measured:
+    """A context that measures blocks, one after the other."""
+
+    __slots__ = ("_began", "_spend")
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self._spend = spend
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._spend(time.perf_counter() - self._began)
 
 
 class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
@@ -389,7 +403,7 @@ class ThrottledStream(ConfirmedBytes):
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
         if self._connection is not None:
-            await self._limiter.step(self._connection)
+            await self._limiter.step(self._connection, has_waited=self.has_waited(data))
         return data
 
     async def receive_line(self, limit: int) -> bytes:

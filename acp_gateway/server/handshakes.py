@@ -13,7 +13,6 @@ JSON-RPC error. Nothing is started for an unauthenticated connection.
 import socket
 import ssl
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 import trio
@@ -31,9 +30,9 @@ from acp_gateway.server.file_tap import FileTap
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, read_hello
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.http_routes import HttpRoutes, Upgrade
+from acp_gateway.server.http_routes import HttpRoutes
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving
-from acp_gateway.server.sign_in import BodyNeeded
+from acp_gateway.server.routes import BodyNeeded, Upgrade
 from acp_gateway.server.streamable_http import Exchange
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Response
@@ -103,7 +102,7 @@ class Handshakes:
 
         Cancelling it closes the connection.
         """
-        client = replace(former.client, connection=connection)
+        client = Client(connection, former.client.sock, former.client.stream)
         client.stream.throttle(connection)
         return await self._closing(client, self._accept_http(client, former.http))
 

@@ -1,7 +1,6 @@
 """Accepts connections at one address, and serves each from its handshake to its end."""
 
 import logging
-import secrets
 import socket
 import ssl
 from collections.abc import Sequence
@@ -19,7 +18,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListe
 from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.pending import Accepted, PendingConnection, Serving
+from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import keep_alive, take_socket
@@ -164,8 +163,7 @@ class Listener:
         while isinstance(accepted, AcceptedRequest):
             if not await accepted.serve():
                 return
-            connection = self._make_pending(sock)
-            connection.answered = True
+            connection = accepted.client.connection.following()
             following = await self._authenticate(sock, connection, accepted)
             if following is None:
                 return
@@ -179,7 +177,7 @@ class Listener:
             await self._gateway.serve_resumed(stream, admitted.purpose, name)
 
     def _make_pending(self, sock: socket.socket) -> PendingConnection:
-        connection_id = secrets.token_urlsafe(16)
+        connection_id = make_id()
         make = partial(PendingConnection, connection_id=connection_id, listener=self.urls[0])
         if self._address.scheme == "unix":
             return make(name=f"{connection_id[:8]} (unix)", peer="unix", network="unix", limited=False)

@@ -1,6 +1,7 @@
 """A connection that has not authenticated yet, and what it becomes."""
 
 import math
+import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +25,11 @@ ANSWER_TIMEOUT: Final = 1.0
 WAITING_TIME: Final = 3.0
 """Seconds in all for which a handshake waits for its client before it counts as idle. One over a slow mobile link takes
 two; a client that sends a byte now and then is never late with the next one."""
+
+
+def make_id() -> str:
+    """Return a new id of a connection, of 22 characters."""
+    return secrets.token_urlsafe(16)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -64,11 +70,27 @@ class PendingConnection:
     """Seconds between its steps, in which the client had to send something."""
     cost: float = ARRIVAL_COST
     """Seconds spent on it that have not been charged."""
+    shown: tuple[str, Access] | None = field(default=None, repr=False)
+    """The token of the last request over it, and its principal."""
     _own_name: str = field(init=False)
 
     def __post_init__(self) -> None:
         self._own_name = self.name
         self.address = self.peer
+
+    def following(self) -> "PendingConnection":
+        """Return the same connection for the request behind one that was authenticated."""
+        connection_id = make_id()
+        return PendingConnection(
+            name=connection_id[:8] + self._own_name[8:],
+            peer=self.peer,
+            listener=self.listener,
+            connection_id=connection_id,
+            network=self.network,
+            limited=self.limited,
+            answered=True,
+            shown=self.shown,
+        )
 
     def begin_request(self, address: str) -> None:
         """Begin a request of the client at this address, and forget what the request before has shown."""
