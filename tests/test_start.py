@@ -44,7 +44,7 @@ def test_a_plain_connect_relays_without_reading_the_line_by_click(run: Start, mo
     ("error", "code", "line"),
     [
         (Unauthorized("no token\x1b[2J"), Unauthorized.exit_code, "acp-gateway: no token\\x1b[2J"),
-        (OSError(28, "No space left on device"), 1, "acp-gateway: cannot write: No space left on device"),
+        (OSError(28, "No space left on device", "/a/b"), 1, "acp-gateway: /a/b: No space left on device"),
         (KeyboardInterrupt(), 1, "Aborted!"),
         (BaseExceptionGroup("", [KeyboardInterrupt()]), 1, "Aborted!"),
         (BrokenPipeError(), 141, ""),

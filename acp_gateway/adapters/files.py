@@ -86,6 +86,9 @@ _KINDS: Final[Mapping[str, Action]] = {"edit": "write", "delete": "write", "move
 _NO_INPUT: Final = ("fetch", "think", "execute", "switch_mode")
 """Kinds whose input names no files by its members."""
 
+MESSAGE_SIZE: Final = 8 * 1024 * 1024
+"""Maximum bytes of a message that is searched: a larger one holds a picture or the output of a tool."""
+
 _RELEVANT: Final = (b'"tool_call', b'"user_message_chunk"', b'"usage_update"')
 """One of these is in each message that says anything here; most messages are pieces of the agent's text."""
 
@@ -174,7 +177,7 @@ class FileFinder:
     def read(self, message: bytes) -> Seen:
         """Return what a `session/update` says; nothing if it is nested too deeply to be read."""
         was_in_prompt, self._in_prompt = self._in_prompt, False
-        if not any(word in message for word in _RELEVANT):
+        if len(message) > MESSAGE_SIZE or not any(word in message for word in _RELEVANT):
             return _NOTHING
         try:
             return self._read(message, was_in_prompt=was_in_prompt)

@@ -89,5 +89,8 @@ async def write_text(text: str) -> None:
 
 def _write(fd: int, data: bytes) -> None:
     rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from None

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -62,6 +63,9 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
     except UsageError as error:
         raise click.BadParameter(f"{error}; or none") from None
 
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds to wait for the gateway that runs."""
 
 SESSION_DELAY = 0.5
 """Seconds until a newly opened session is on disk, because the gateway batches its writes."""
@@ -188,6 +192,7 @@ def create_token(
         lifetime=lifetime,
     )
     record_token(settings, "token_created", record)
+    warn_of_running(settings)
     if as_json:
         print_json(_with_secret(record, secret), secret=True)
         return
@@ -223,6 +228,29 @@ def record_token(
     audit = open_audit(settings)
     audit.record(event, id=token.id, label=token.label, identity=token.identity)
     audit.close()
+
+
+def warn_of_running(settings: "Config") -> None:
+    """Warn if the gateway that runs can't read the tokens as this program writes them."""
+    import trio
+
+    from acp_gateway import __version__
+    from acp_gateway.client.local import LocalGateway
+    from acp_gateway.errors import GatewayError
+
+    gateway = LocalGateway(settings.gateway.state_dir)
+    try:
+        gateway.check_running()
+        status = trio.run(partial(gateway.status, time_limit=ANSWER_TIMEOUT))
+    except GatewayError:
+        return
+    for problem in status.get("problems", ()):
+        if str(problem).startswith(f"{settings.gateway.state_dir / 'tokens.json'}: "):
+            version = printable(str(status.get("version")))
+            print_warning(
+                f"the running gateway is {version} and can't read what this program, {__version__}, has written; it "
+                f"refuses all tokens until it is restarted: {printable(str(problem))}"
+            )
 
 
 @token.command(
@@ -334,6 +362,7 @@ def rotate_token(
     settings = load_config(config)
     record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
     record_token(settings, "token_rotated", record)
+    warn_of_running(settings)
     if as_json:
         rotated = _with_secret(record, secret) | {"formerUntil": record.former_until}
         nodes = confirm_elsewhere(settings, record)
@@ -390,6 +419,7 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
             raise flaw from None
         raise
     record_token(settings, "token_revoked", record)
+    warn_of_running(settings)
     try:
         record_ends(settings, browsers.end_all_of(record.id), TOKEN_REVOKED)
     except ConfigError as error:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -137,12 +137,27 @@ async def exchange(stream: MessageStream, destination: Destination, method: str,
         return reply["result"]
 
 
-async def list_sessions(destination: Destination, *, time_limit: float) -> Listing:
+async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:
     """Return the sessions that the token may see; only those of the destination's agent, if it names one.
 
-    `time_limit` and errors are those of `ask`.
+    With `complete` all are asked for, in several requests; without, the gateway leaves out old ones that are not live.
+    `time_limit`, for each request, and errors are those of `request`.
     """
-    return read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+    listing = read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+    # Those of nodes are only in the first response.
+    own = {session["sessionId"] for session in listing.sessions if _is_past(session) and "/" not in session["agent"]}
+    more = listing.more
+    while complete and more > 0:
+        params = {"skip": len(own)}
+        page = read_listing(destination, await request(destination, SESSIONS, params, time_limit=time_limit))
+        # A session that has ended since is listed again; a gateway of an earlier version repeats the first list.
+        news = [session for session in page.sessions if _is_past(session) and session["sessionId"] not in own]
+        if not news:
+            break
+        own.update(session["sessionId"] for session in news)
+        more = page.more
+        listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
+    return listing
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:
@@ -265,6 +280,10 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
         )
         for session in sessions
     ]
+
+
+def _is_past(session: Mapping[str, Any]) -> bool:
+    return session.get("live") is False
 
 
 def _describe_live(session: Mapping[str, Any]) -> str:

@@ -89,6 +89,8 @@ class ControlFeed:
         self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
+        # Reads until the next list is due.
+        self._reading = trio.CancelScope()
         # Set with the list that is under way, and with the one after it.
         self._listed, self._listed_next = trio.Event(), trio.Event()
         self._succeeded = False
@@ -105,6 +107,7 @@ class ControlFeed:
         connection.
         """
         self._wanted.set()
+        self._reading.cancel()
         return self._listed_next
 
     async def run(self) -> None:
@@ -157,7 +160,7 @@ class ControlFeed:
                     self._handler.receive(Overview(listing, rights))
                     listed = self._succeeded = True
                     self._listed.set()
-                    await self._pause(self._interval)
+                    await self._read_until_next(stream)
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 pass  # Lost.
             except GatewayError as error:
@@ -198,6 +201,18 @@ class ControlFeed:
             self._grown = 0
             if len(json.dumps([*self._rows.values()], ensure_ascii=False)) > destination.max_message_size:
                 raise ProtocolError(f"{destination.address}: the gateway tells more and more sessions")
+
+    async def _read_until_next(self, stream: MaintainedStream) -> None:
+        """Wait as `_pause` for the next list, and read: a gateway that stops waits for its clients to close.
+
+        Raises as `receive_batch`.
+        """
+        with trio.move_on_after(self._interval) as self._reading:
+            if self._wanted.is_set():
+                self._reading.cancel()
+            while True:
+                await stream.receive_batch()  # Nothing is asked.
+        self._wanted = trio.Event()
 
     def _release(self) -> None:
         """Set the events of `refresh`: no list comes over the connection."""

@@ -21,8 +21,9 @@ class LimitsSection:
     most. A fleet of laptops that reconnect after an outage; each connection costs some 40 KB and a descriptor."""
 
     handshakes_per_address: Count = 32
-    """The same for one address, which may be an office behind NAT; beyond it, the oldest idle one of that address is
-    closed. Connections of trusted proxies and through unix sockets don't count."""
+    """The same for one address, which may be an office behind NAT; beyond it, others of that address wait for
+    their turn, as many again, and an idle one makes room. Connections of trusted proxies and through unix sockets don't
+    count."""
 
     failed_attempts: Count = 20
     """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are delayed.

@@ -28,6 +28,7 @@ from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.large_messages import Parsed
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -139,10 +140,12 @@ class Multiplexer:
         client.presence_time = self._agent.wall_time
         self._agent.clients[client] = None
 
-    def receive_from_client(self, client: Client, text: bytes) -> None:
-        """Handle a message of a client, valid or not."""
+    def receive_from_client(self, client: Client, text: bytes | Parsed | InvalidMessage) -> None:
+        """Handle a message of a client, valid or not; or one that was parsed before, or its error."""
         try:
-            message, repeated = strict_parsing.parse_strictly(text)
+            if isinstance(text, InvalidMessage):
+                raise text
+            message, repeated = text if isinstance(text, Parsed) else strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
             self.traffic.from_clients[INVALID] += 1
             self._agent.out.refusal(client, error.code, str(error))
@@ -172,14 +175,22 @@ class Multiplexer:
             for line in run:
                 self._receive_line(line)
 
+    def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
+        """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
+        self.traffic.from_agents[INVALID] += 1
+        self._agent.out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
+        self._agent.receive_unreadable(line, str(error))
+
     def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self.traffic.from_agents[INVALID] += 1
-            self._agent.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
-            self._agent.receive_unreadable(text, str(error))
+            self.receive_unreadable(text, error)
             return
+        self.receive_parsed(message)
+
+    def receive_parsed(self, message: Message) -> None:
+        """Handle a message of the agent."""
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:

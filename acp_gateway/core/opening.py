@@ -240,12 +240,20 @@ class SessionOpening:
             request, preconditions.mcp_servers(self._agent, client, request)
         ):
             return False
-        if (
-            request.directory_check is None
-            and client.scope.workspaces is not None
-            and past is not None
-            and past.cwd is not None
-        ):
+        return self._is_permitted(client, request, past)
+
+    def may_delete(self, client: Client, request: Request, past: Session) -> bool:
+        """Return True if a session that is not live may be deleted; else the request was refused, or waits.
+
+        It is in the process meanwhile, as one that is re-opened.
+        """
+        fits = self._passes(request, preconditions.room(self._agent, request))
+        return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))
+
+    def _is_permitted(self, client: Client, request: Request, past: Session | None) -> bool:
+        """Return True if the directories of a request are permitted, and that of the `past` session, if any."""
+        bound = client.scope.workspaces is not None
+        if request.directory_check is None and bound and past is not None and past.cwd is not None:
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         result = self._check(request)

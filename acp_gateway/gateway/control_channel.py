@@ -32,6 +32,9 @@ from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge
 PAST: Final = 200
 """Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
 
+PAGE: Final = 1000
+"""Maximum number of further ones in one response to a client that asks for the rest: some ten milliseconds' work."""
+
 TEXT: Final = 4096
 """Maximum characters of a title, a path or a date in the list: no path is longer, and some agents use a whole first
 prompt as the title."""
@@ -41,6 +44,9 @@ WEIGHT: Final = 100
 
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
+
+REQUEST_SIZE: Final = 64 * 1024
+"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
 
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
@@ -59,10 +65,18 @@ class ControlConnection:
         """The way to close it."""
         self.scope = trio.CancelScope()
         """Scope of the task that serves it."""
+        self.input_bytes = 0
+        """Bytes that were received over it and are kept."""
+
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+        return self.access.identity
 
     def close(self, disconnect: Disconnect) -> None:
         """End it."""
         self.disconnect = disconnect
+        self.input_bytes = 0
         self.scope.cancel()
 
     def drop(self) -> bool:
@@ -140,6 +154,7 @@ async def serve_control_channel(
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge
+    stream.limit(REQUEST_SIZE, "control_message_size")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         told = ToldList(context.subscribe if context.merge is None else None)
@@ -179,6 +194,9 @@ async def _answer(
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
+        skip = _count(message, "skip")
+        if skip is not None:
+            return jsonrpc.result(message.id, list_earlier(scope, context, skip)), WEIGHT
         return jsonrpc.result(message.id, await _list(message, scope, context, told)), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
@@ -196,7 +214,7 @@ async def _answer(
 
 async def _list(message: Message, scope: SessionScope, context: ControlContext, told: ToldList) -> dict[str, Any]:
     """Return the members of the response to a request for sessions: all, or what has changed since the last one."""
-    limit, follows = _limit(message), lookup.param(message, "changes") == b"true"
+    limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
     access = told.access(context.describe_access()) if follows else {}
     if follows and not told.has_changed(_state(context, limit)) and not access:
         listed = told.nothing()
@@ -256,10 +274,10 @@ def _answer_open(message: Message, context: ControlContext) -> bytes:
         return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
 
 
-def _limit(message: Message) -> int | None:
-    """Return the `limit` of a request for sessions; None without a valid one."""
-    limit = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, "limit") or b"null"))
-    return None if limit is None or limit < 0 else limit
+def _count(message: Message, name: str) -> int | None:
+    """Return a count in the params of a request; None without a valid one."""
+    count = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, name) or b"null"))
+    return None if count is None or count < 0 else count
 
 
 def list_sessions(scope: SessionScope, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
@@ -291,6 +309,16 @@ def list_sessions(scope: SessionScope, context: ControlContext, limit: int | Non
         is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
+
+
+def list_earlier(scope: SessionScope, context: ControlContext, skip: int) -> dict[str, Any]:
+    """Return the sessions that are not live, without the last `skip` of them, in pages: the last ones that fit."""
+    own = shown_scope(context.registry, scope)
+    past = past_sessions(context.registry, Viewer(own, agents=context.agents))
+    past = past[: max(0, len(past) - skip)]
+    listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
+    more = len(past) - len(listed)
+    return {"sessions": listed, **({"more": more} if more else {})}
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
@@ -341,7 +369,8 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     """Describe a session, which is live in `hub` if that is given."""
     presences = [client.presence for client in session.attached]
     described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
-    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
+    updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
+    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
     loss = history_loss(session, live=hub is not None)
@@ -355,6 +384,12 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "turn": bool(session.turns),
         "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
     }
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScope, *, titled: bool) -> dict[str, Any]:

@@ -66,6 +66,10 @@ RETENTION_INTERVAL = 6 * 3600.0
 REVOCATION_INTERVAL = 1.0
 """Seconds between two checks of the credentials of open connections; new ones are checked at once."""
 
+PROMPT_SIZE = 8 * 1024 * 1024
+"""Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
+or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
+
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
 
@@ -231,7 +235,7 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self.bound(stream, grant.role)
+        self.bound(stream, grant.role, guest=grant.scope.guest)
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
@@ -249,12 +253,17 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def bound(self, stream: MaintainedStream, role: Role) -> None:
+    def bound(self, stream: MaintainedStream, role: Role, *, guest: bool, browser: bool = False) -> None:
         """Limit the messages of a connection to what its client may need."""
-        size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
-        if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
-            stream.limit(size, "observer_message_size")
+        sizes = {"max_message_size": self.config.gateway.max_message_size}
+        if guest or browser:
+            sizes["guest_message_size" if guest else "browser_message_size"] = PROMPT_SIZE
+        if role is Role.OBSERVER:
+            sizes["observer_message_size"] = self.config.limits.observer_message_size
+        setting = min(sizes, key=lambda name: sizes[name])
+        if setting != "max_message_size":
+            stream.limit(sizes[setting], setting)
 
     def _begin(self, attached: AttachedClient) -> Tape | None:
         """Record the start of a connection, and return its recording, if there is one."""
@@ -319,7 +328,7 @@ class Gateway:
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self.bound(stream, resumption.link.client.role)
+        self.bound(stream, resumption.link.client.role, guest=resumption.link.client.scope.guest)
         await serve_resumed(stream, resumption)
 
     def _find_hub(self, grant: Grant) -> Hub | None:

@@ -41,6 +41,8 @@ from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub_limits import Limits
 from acp_gateway.gateway.hub_needs import HubServices
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
@@ -222,6 +224,21 @@ class Hub:
         size = sum(map(len, batch))
         self.multiplexer.traffic.bytes_from_agents += size
         # Journals grow even without clients.
+        self._services.memory_grew(size)
+
+    def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
+        """Handle a large line of the agent, which was parsed before."""
+        self.note_time()
+        if isinstance(parsed, Parsed):
+            self.multiplexer.receive_parsed(parsed.message)
+        else:
+            self.multiplexer.receive_unreadable(line, parsed)
+        self.deliver()
+        self.multiplexer.traffic.bytes_from_agents += len(line)
+        self._services.memory_grew(len(line))
+
+    def input_grew(self, size: int) -> None:
+        """Account for bytes of the agent's message that has begun."""
         self._services.memory_grew(size)
 
     async def wait_for_only_client(self) -> None:

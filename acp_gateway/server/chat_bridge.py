@@ -28,7 +28,6 @@ from acp_gateway.server.local_client import ClientEnded
 from acp_gateway.server.session_calls import SessionCalls, not_open
 from acp_gateway.server.session_connection import SessionConnection
 from acp_gateway.server.session_feed import SessionFeed, requests_for
-from acp_gateway.transports.streams import MessageTooLarge
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +101,8 @@ class ChatBridge(SessionConnection[ChatCall]):
         self._start_call(call, self._lane(call), len(text))
         return WEIGHTS.get(call.type, 1)
 
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        return self._output.failure(None, jsonrpc.INVALID_REQUEST, str(error))
+    def _failure(self, why: str) -> bytes:
+        return self._output.failure(None, jsonrpc.INVALID_REQUEST, why)
 
     def _lane(self, call: ChatCall) -> Hashable:
         """Return the session whose calls a call waits for; itself if it waits for none, as those of browsers."""

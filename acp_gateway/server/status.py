@@ -48,6 +48,8 @@ class StatusReporter:
 
     def _describe(self, memory: dict[int, int]) -> dict[str, Any]:
         gateway = self._gateway
+        # `token create` asks at once whether this gateway can read what it has written.
+        gateway.readiness.look_again()
         hubs = gateway.hubs
         away = sum(attachment.away_since is not None for hub in hubs for attachment in hub.attachments.values())
         directory = gateway.admissions.directory

@@ -102,6 +102,17 @@ async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_cloc
         assert len(scene.streams) == 1
 
 
+async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        await scene.streams[0].aclose()
+        await wait_all_tasks_blocked()
+        assert len(scene.lost) == 1
+        assert trio.current_time() == 1
+        await trio.sleep(BACKOFF_MAX)
+        assert len(scene.streams) == 2
+
+
 async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)

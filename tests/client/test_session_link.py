@@ -150,6 +150,16 @@ async def test_a_session_that_does_not_exist_is_unknown(autojump_clock: MockCloc
         assert isinstance(await client.until_end(), UnknownSession)
 
 
+async def test_a_session_that_neither_gateway_nor_agent_has_is_unknown(autojump_clock: MockClock) -> None:
+    gateway = FakeGateway()
+    refusal = {"error": {"code": -32601, "message": "Method not found: session/resume"}}
+    gateway.answers["session/new"] = lambda _: refusal
+    async with client_of(gateway) as client:
+        end = await client.until_end()
+        assert isinstance(end, UnknownSession)
+        assert str(end) == "there is no session s; `acp-gateway sessions` lists those that can be joined"
+
+
 async def test_an_agent_that_has_ended_leaves_the_link_resting(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,7 +176,7 @@ def test_a_certificate_lets_its_holder_in_without_any_token(
         assert editor.talk("by certificate") == "end_turn"
         assert editor.told == ["by certificate"]
         said = run_program("sessions", gateway.urls[transport], "--json", "--pin", gateway.pin, *laptop)
-        assert session in [one["sessionId"] for one in json.loads(said)]
+        assert session in [one["sessionId"] for one in json.loads(said)["sessions"]]
         # It is Ann's, and hidden from tokens of other identities.
         with Stock(gateway, control=True) as other:
             assert session not in json.dumps(other.ask(methods.SESSIONS, {})["result"])

@@ -384,6 +384,25 @@ async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_count
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
 
 
+async def test_the_rest_of_the_sessions_of_before_is_told_in_pages(
+    context: ControlContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_channel, "PAGE", 3)
+    context.scene().join("A").new_session("now")
+    for number in range(7):
+        context.remember(f"s{number}")
+    context.remember("yours", "you")
+
+    async def told(skip: int) -> tuple[list[str], Any]:
+        async with connection(context) as editor:
+            result = (await editor.request(METHOD, {"skip": skip}))["result"]
+        return [it["sessionId"] for it in result["sessions"]], result.get("more")
+
+    assert await told(2) == (["s2", "s3", "s4"], 2)
+    assert await told(5) == (["s0", "s1"], None)
+    assert await told(9) == ([], None)
+
+
 async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_others(context: ControlContext) -> None:
     client = context.scene().join("A")
     for session_id in ("now", "also now"):

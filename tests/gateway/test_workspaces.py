@@ -227,12 +227,12 @@ def test_the_answer_says_what_would_be_allowed(srv: Path, home: Path) -> None:
         f"/Users/ann/my proj is in no workspace of {HOST} that may be used "
         f"(allowed: {srv}/proj (proj), {srv}/other (other), {home}); "
         "if it is the path on the client's machine, start the client with the one it has there: "
-        f"acp-gateway connect … --map '/Users/ann/my proj={home}' (or maps in hosts.toml)"
+        f"acp-gateway connect … --map '/Users/ann/my proj={srv}/proj' (or maps in hosts.toml)"
     )
     assert problem.data == {
         "reason": "outside_workspaces",
         "cwd": "/Users/ann/my proj",
-        "map": f"/Users/ann/my proj={home}",
+        "map": f"/Users/ann/my proj={srv}/proj",
         "allowed": [str(srv / "proj"), str(srv / "other"), str(home)],
     }
 
@@ -318,6 +318,15 @@ def test_no_path_map_into_a_home_folder_outside_all_workspaces_is_suggested(srv:
     problem = problem_of(["/Users/ann/proj2"], places(srv, "proj"))
     assert problem.data["map"] == f"/Users/ann/proj2={srv}/proj/proj2"
     assert str(home) not in problem.message
+
+
+def test_the_whole_home_folder_is_suggested_only_where_it_is_all_that_is_allowed(srv: Path, home: Path) -> None:
+    above = (*places(srv, "proj"), Workspace("all", str(home.parent)))
+    assert problem_of(["/Users/ann/x"], above).data["map"] == f"/Users/ann/x={srv}/proj"
+    assert problem_of(["/Users/ann/x"], above[1:]).data["map"] == f"/Users/ann/x={home.parent}"
+    (home / "x").mkdir()
+    assert problem_of(["/Users/ann/x"], above).data["map"] == f"/Users/ann/x={home}/x"
+    assert problem_of(["/Users/ann/y"], (Workspace(None, str(home)),)).data["map"] == f"/Users/ann/y={home}"
 
 
 def test_no_map_leads_out_of_the_workspaces_by_a_link(srv: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import datetime as dt
 import ipaddress
 import os
+import resource
 import socket
 import ssl
 import stat
@@ -234,6 +235,22 @@ def test_a_certificate_that_cannot_be_replaced_is_told_and_kept(
         renew_certificate(tmp_path)
     assert caught.value.file == str(tmp_path / "cert.pem")
     assert (tmp_path / "cert.pem").read_bytes() == before
+
+
+@pytest.mark.parametrize(("room", "file"), [(0, "key.pem"), (300, "cert.pem")])
+def test_on_a_full_disk_nothing_is_left_that_would_be_in_the_way_of_the_next_attempt(
+    room: int, file: str, tmp_path: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written: File too large") as caught:
+            create_certificate(["box"], tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.file == str(tmp_path / file)
+    assert list(tmp_path.iterdir()) == []
+    create_certificate(["box"], tmp_path)
 
 
 def test_the_certificate_of_an_authority_is_renewed_there(tmp_path: Path) -> None:

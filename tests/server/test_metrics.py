@@ -268,7 +268,7 @@ async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_t
     monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
     config = make_config(tmp_path / "state", WS)
     asking = replace(config, listen=(*config.listen, OWN))
-    with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[metrics]'` in a checkout")):
+    with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[all]'` in a checkout")):
         await serve(asking, {})
     assert [finding.severity for finding in problems_with_files(asking)] == ["error"]
     assert problems_with_files(config) == []

