@@ -89,7 +89,7 @@ def test_an_interrupt_is_one_after_another_version_was_installed(run: Start, mon
         run("connect", "box")
 
 
-def test_a_bug_is_no_error_of_the_gateway(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_not_an_error_of_the_gateway(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 

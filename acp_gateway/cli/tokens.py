@@ -22,6 +22,7 @@ from acp_gateway.cli.common import (
     print_table,
     print_warning,
 )
+from acp_gateway.cli.confirmations import confirm_elsewhere, print_confirmations
 from acp_gateway.cli.token_views import (
     BROWSER_COLUMNS,
     browser_as_json,
@@ -31,7 +32,7 @@ from acp_gateway.cli.token_views import (
     token_as_json,
     token_lines,
 )
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -352,7 +353,8 @@ def rotate_token(
     """Replace a token by a new one with the same rights, and print the new one, this once.
 
     After --grace the old token is revoked and its connections are closed. `connect` then reconnects with the token in
-    its file, and resumes. If the old token may have leaked, use --grace none.
+    its file, and resumes. If the old token may have leaked, use --grace none. In a cluster, nodes that do not know of
+    it yet are named.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
@@ -362,7 +364,9 @@ def rotate_token(
     record_token(settings, "token_rotated", record)
     warn_of_running(settings)
     if as_json:
-        print_json(_with_secret(record, secret) | {"formerUntil": record.former_until}, secret=True)
+        rotated = _with_secret(record, secret) | {"formerUntil": record.former_until}
+        nodes = confirm_elsewhere(settings, record)
+        print_json(rotated if nodes is None else rotated | {"nodes": nodes}, secret=True)
         return
     click.echo(
         f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
@@ -371,6 +375,9 @@ def rotate_token(
         err=True,
     )
     print_secret(secret)
+    nodes = confirm_elsewhere(settings, record)
+    if nodes is not None:
+        print_confirmations(settings, nodes, err=True)
 
 
 def describe_end(token: "Token") -> str:
@@ -382,7 +389,11 @@ def describe_end(token: "Token") -> str:
 @click.argument("token_id", metavar="ID")
 @json_option
 def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
-    """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id."""
+    """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id.
+
+    In a cluster, a token that counts on every node is revoked when all of them have confirmed it. Those that have not
+    are named, and the exit code is 6.
+    """
     from acp_gateway.config.load import load_config
     from acp_gateway.errors import ConfigError
 
@@ -416,5 +427,10 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
         print_warning(f"the browsers of this token are not removed: {error}")
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")
+    nodes = confirm_elsewhere(settings, record)
+    is_everywhere = nodes is None or print_confirmations(settings, nodes)
     if as_json:
-        print_json({"revoked": "token", "id": record.id, "label": record.label})
+        revoked = {"revoked": "token", "id": record.id, "label": record.label}
+        print_json(revoked if nodes is None else revoked | {"nodes": nodes})
+    if not is_everywhere:
+        click.get_current_context().exit(Unreachable.exit_code)

@@ -124,7 +124,7 @@ class LimitsSection:
     sending would fill the memory."""
 
     session_request_size: Size = 256 * 1024
-    """Maximum bytes of a request that the gateway reads and that is no prompt: `initialize`, `authenticate` and those
+    """Maximum bytes of a request that the gateway reads, except prompts: `initialize`, `authenticate` and those
     of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
     reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
 

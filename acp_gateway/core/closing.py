@@ -65,7 +65,7 @@ class SessionClosing:
         self._end(session, request, forgets=True)
 
     def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
-        """Forward a close or delete to the agent; a session that was not live is added to this process meanwhile."""
+        """Forward a close or delete to the agent; a session that was not live is added to this process for it."""
         request.session = session
         then = partial(self._closed, session=session, first=self._opening.is_first(session), forgets=forgets)
         if session.live:

@@ -23,12 +23,12 @@ from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
-from acp_gateway.core.takeover import SessionTakeover
 from acp_gateway.core.traffic import INVALID, OTHER, Traffic
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.large_messages import Parsed
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -45,7 +45,6 @@ class Multiplexer:
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
-        self._takeover = SessionTakeover(self._agent, self._opening)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
@@ -141,10 +140,12 @@ class Multiplexer:
         client.presence_time = self._agent.wall_time
         self._agent.clients[client] = None
 
-    def receive_from_client(self, client: Client, text: bytes) -> None:
-        """Handle a message of a client, valid or not."""
+    def receive_from_client(self, client: Client, text: bytes | Parsed | InvalidMessage) -> None:
+        """Handle a message of a client, valid or not; or one that was parsed before, or its error."""
         try:
-            message, repeated = strict_parsing.parse_strictly(text)
+            if isinstance(text, InvalidMessage):
+                raise text
+            message, repeated = text if isinstance(text, Parsed) else strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
             self.traffic.from_clients[INVALID] += 1
             self._agent.out.refusal(client, error.code, str(error))
@@ -174,14 +175,22 @@ class Multiplexer:
             for line in run:
                 self._receive_line(line)
 
+    def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
+        """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
+        self.traffic.from_agents[INVALID] += 1
+        self._agent.out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
+        self._agent.receive_unreadable(line, str(error))
+
     def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self.traffic.from_agents[INVALID] += 1
-            self._agent.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
-            self._agent.receive_unreadable(text, str(error))
+            self.receive_unreadable(text, error)
             return
+        self.receive_parsed(message)
+
+    def receive_parsed(self, message: Message) -> None:
+        """Handle a message of the agent."""
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
@@ -260,14 +269,6 @@ class Multiplexer:
             if self._agent.lost is None:
                 self._agent.move_to(AgentPhase.LOST)
             self._agent.lost = lost
-
-    def session_moved(self, session: Session) -> list[Client]:
-        """Stop a session of this process that another gateway has adopted; return the clients that came only for it."""
-        return self._takeover.stop(session)
-
-    def session_left(self, session: Session, node: str) -> list[Client]:
-        """Stop a session of this process, whose agent is elsewhere and away, and that `node` has adopted; as above."""
-        return self._takeover.leave(session, node)
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""

@@ -2,7 +2,7 @@
 
 A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
 attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
-is loaded once; other requests for it wait meanwhile.
+is loaded once; other requests for it wait for that.
 """
 
 from collections.abc import Callable, Sequence
@@ -313,10 +313,9 @@ class SessionOpening:
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
         exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
-        moved = session is not None and session.moved is not None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
         taken = session_id in self._agent.live
-        if moved or taken or not exists or not client.controls or client.scope.guest:
+        if taken or not exists or not client.controls or client.scope.guest:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:

@@ -7,7 +7,7 @@ other clients are not read.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -17,7 +17,11 @@ import trio
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor
 from acp_gateway.gateway.attachment import Attachment, ClientConnection, Disconnect
+from acp_gateway.gateway.large_messages import has_large, parse_messages
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.large_texts import LARGE
 from acp_gateway.transports.link import Miscounted, Overrun
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import TaskSpawner, TimerQueue
@@ -29,10 +33,6 @@ AT_ONCE: Final = 32
 
 TURN: Final = 0.002
 """Seconds after which other tasks get a turn, however few messages were handled: messages differ in cost."""
-
-
-Gate = Callable[[], Awaitable[None] | None]
-"""Returns what has to be awaited before messages are handled, for a bounded time; None if nothing has."""
 
 
 class PumpOwner(Protocol):
@@ -61,7 +61,6 @@ class ClientPump:
         high_water: bytes that a client may send while the agent is congested.
         link_timeout: seconds of silence after which the connection of a resumable link counts as lost.
         stall_timeout: seconds in which a resumable link has to take its last messages.
-        gate: awaited before each batch.
         clock: returns the time in seconds, for measuring what messages cost.
     """
 
@@ -75,10 +74,8 @@ class ClientPump:
         high_water: int,
         link_timeout: float,
         stall_timeout: float,
-        gate: Gate | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._gate = gate
         self._owner = owner
         self._multiplexer = owner.multiplexer
         self._supervisor = supervisor
@@ -162,24 +159,25 @@ class ClientPump:
                 size = attachment.unhandled_bytes = sum(map(len, batch))
                 if attachment.tape is not None:
                     attachment.tape.write("from_client", batch)
-                if self._gate is not None and (wait := self._gate()) is not None:
-                    # Shielded, because received messages count whatever becomes of the connection.
-                    with trio.CancelScope(shield=True):
-                        await wait
-                    if attachment.ended:
-                        return True
                 if not resumable:
                     if self._supervisor.congested:
                         await self._hold_back(attachment, size)
                     else:
                         attachment.sent_while_congested = 0
+                texts: Sequence[bytes | Parsed | InvalidMessage] = batch
+                if size > LARGE and has_large(batch):
+                    # Shielded, because received messages count whatever becomes of the connection.
+                    with trio.CancelScope(shield=True):
+                        texts = await parse_messages(batch)
+                    if attachment.ended:
+                        return True
                 handled, surcharge, seconds = 0, 0, 0.0
-                while handled < len(batch):
+                while handled < len(texts):
                     if handled:
                         # Shielded, because received messages count whatever becomes of the connection.
                         await trio.lowlevel.cancel_shielded_checkpoint()
                     began = self._clock()
-                    handled = self._handle(attachment, batch, handled, began + TURN)
+                    handled = self._handle(attachment, texts, handled, began + TURN)
                     seconds += self._clock() - began
                     surcharge += self._multiplexer.take_surcharge()
                     if handled < 0:
@@ -191,7 +189,7 @@ class ClientPump:
                     self._acknowledge(attachment)
                 count = len(batch) + surcharge
                 # Freed now, because it may be large and the next batch may be long in coming.
-                del batch
+                del batch, texts
                 uncharged, frames = stream.meter.take()
                 pause = attachment.charge(count, uncharged, seconds, frames)
                 if pause:
@@ -220,7 +218,9 @@ class ClientPump:
             log.info("%s: %s", client.name, error)
             return attachment.link.left
 
-    def _handle(self, attachment: Attachment, messages: Sequence[bytes], first: int, until: float) -> int:
+    def _handle(
+        self, attachment: Attachment, messages: Sequence[bytes | Parsed | InvalidMessage], first: int, until: float
+    ) -> int:
         """Handle messages from index `first` on, until this time at most; return the index of the next one.
 
         Returns -1 if the client was cut off because of them.

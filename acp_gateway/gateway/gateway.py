@@ -23,12 +23,12 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import AdoptSession, ControlConnection, Operations
+from acp_gateway.gateway.control_channel import Operations, TokenExchange
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
-from acp_gateway.gateway.history import HistoryReader, ReadMirror
+from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, policy_of
@@ -66,8 +66,9 @@ RETENTION_INTERVAL = 6 * 3600.0
 REVOCATION_INTERVAL = 1.0
 """Seconds between two checks of the credentials of open connections; new ones are checked at once."""
 
-FindReadingHub = Callable[[Grant], Awaitable[Hub | None]]
-"""Returns a hub in which a connection only reads, because the node of its agent is away; None for any other one."""
+PROMPT_SIZE = 8 * 1024 * 1024
+"""Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
+or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -142,12 +143,8 @@ class Gateway:
         )
         self.operations: Operations | None = None
         """Requests of the gateway's own user; set by the program around it."""
-        self.adopt_session: AdoptSession | None = None
-        """Adopts sessions of other nodes of the cluster; set by the program around it."""
-        self.find_reading_hub: FindReadingHub | None = None
-        """Lets clients read sessions of nodes that are away; set by the program around it, in a cluster."""
-        self.read_mirror: ReadMirror | None = None
-        """Reads histories of such sessions; set with it."""
+        self.token_exchange: TokenExchange | None = None
+        """The tokens of the cluster; set where there is one."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
@@ -191,17 +188,13 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
+        """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property
     def hubs(self) -> list[Hub]:
         """The running hubs."""
         return list(self._hubs.values())
-
-    def find_hub(self, handle: AgentHandle) -> Hub | None:
-        """Return the hub of an agent process; None if that has ended."""
-        return self._hubs.get(handle)
 
     @property
     def views(self) -> SessionViews:
@@ -242,31 +235,15 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self.bound(stream, grant.role)
+        self.bound(stream, grant.role, guest=grant.scope.guest)
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
-        hub = None
-        if self.find_reading_hub is not None:
-            waiting, is_over = ControlConnection(grant.access), True
-            try:
-                # Meanwhile it counts as any other one, and ends with its credential.
-                with self.connections.watched(waiting), waiting.scope:
-                    hub = await self.find_reading_hub(grant)
-                    is_over = False
-            finally:
-                if is_over:
-                    with trio.CancelScope(shield=True):
-                        await stream.aclose(waiting.disconnect.code, waiting.disconnect.text)
-            if is_over:
-                return
-        # In it nothing can be changed, so observers may open sessions there.
-        role = grant.role if hub is None else Role.CONTROLLER
-        hub = hub or self._find_hub(grant)
+        hub = self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.scope, role, link=link_id, via=grant.connect_request.via)
+        client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
         attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(attached)
         disconnect = None
@@ -276,12 +253,17 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def bound(self, stream: MaintainedStream, role: Role) -> None:
+    def bound(self, stream: MaintainedStream, role: Role, *, guest: bool, browser: bool = False) -> None:
         """Limit the messages of a connection to what its client may need."""
-        size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
-        if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
-            stream.limit(size, "observer_message_size")
+        sizes = {"max_message_size": self.config.gateway.max_message_size}
+        if guest or browser:
+            sizes["guest_message_size" if guest else "browser_message_size"] = PROMPT_SIZE
+        if role is Role.OBSERVER:
+            sizes["observer_message_size"] = self.config.limits.observer_message_size
+        setting = min(sizes, key=lambda name: sizes[name])
+        if setting != "max_message_size":
+            stream.limit(sizes[setting], setting)
 
     def _begin(self, attached: AttachedClient) -> Tape | None:
         """Record the start of a connection, and return its recording, if there is one."""
@@ -346,7 +328,7 @@ class Gateway:
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self.bound(stream, resumption.link.client.role)
+        self.bound(stream, resumption.link.client.role, guest=resumption.link.client.scope.guest)
         await serve_resumed(stream, resumption)
 
     def _find_hub(self, grant: Grant) -> Hub | None:
@@ -364,24 +346,17 @@ class Gateway:
             return None
         run_agent = partial(self._agents.run, agent, section, scope)
         if section.scope == "connection":
-            return self._start_hub(agent, section, self.registry, run_agent)
+            return self._start_hub(agent, section, run_agent)
         # What a link to a node was opened for stays as it is: another one begins when that changes.
         key = agent, scope.identity if section.scope == "identity" else None, scope.apart
         shared = self._shared.get(key)
         if shared is None or shared.ended:
-            shared = self._shared[key] = self._start_hub(agent, section, self.registry, run_agent)
+            shared = self._shared[key] = self._start_hub(agent, section, run_agent)
         return shared
 
-    def start_private_hub(self, grant: Grant, registry: Registry, run_agent: RunAgent) -> Hub | None:
-        """Start a hub for one connection, with another agent and another registry; None without its section."""
-        section = self.config.find_agent(grant.agent)
-        if section is None:
-            return None
-        return self._start_hub(grant.agent, replace(section, scope="connection"), registry, run_agent)
-
-    def _start_hub(self, agent: str, section: AgentSection, registry: Registry, run_agent: RunAgent) -> Hub:
+    def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
-        multiplexer = Multiplexer(agent, policy_of(self.config, section), registry, self.metrics.traffic)
+        multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",

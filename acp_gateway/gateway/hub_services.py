@@ -19,12 +19,11 @@ from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
 from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.client_pump import Gate
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.memory_limit import MemoryLimiter
+from acp_gateway.gateway.memory_limit import Input, MemoryLimiter
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
@@ -97,15 +96,15 @@ class GatewayServices:
         )
         self.config = config
         """The configuration in force."""
-        self.gate: Gate | None = None
-        """Awaited before batches of messages are handled; None outside of a cluster."""
         self._hubs = hubs
         self._connections = connections
         self._archive = archive
         self._audit = audit
         self._hooks = hooks
         self._metrics = metrics
-        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()))
+        self.inputs: set[Input] = set()
+        """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
+        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
         self._start_task = start_task
 
     def notify(self, event: HookEvent) -> None:

@@ -29,6 +29,9 @@ entries, so that a program of that age, which may be running, goes on to read it
 EVERYONE: Final = "*"
 """In `may_speak_for`: all identities."""
 
+CLUSTER: Final = "cluster"
+"""The id of the entry that stands for the token of the cluster; no token in the file can have it."""
+
 IDENTITY_SIZE: Final = 256
 """Maximum characters of an identity that another gateway may act for: it is sent in a header."""
 

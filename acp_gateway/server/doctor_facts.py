@@ -106,7 +106,7 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
             if section.command is not None
         ),
         state=state,
-        others=tuple(other_gateways(gateway, proc)),
+        others=tuple(other_gateways(gateway, environment, proc)),
         has_systemd=shutil.which("systemctl", path=environment.get("PATH")) is not None
         and Path("/run/systemd/system").is_dir(),
         units=units,
@@ -216,8 +216,11 @@ def _state(state_dir: Path) -> StateFacts:
     return StateFacts(str(state_dir), problem, shutil.disk_usage(there).free, size)
 
 
-def other_gateways(gateway: int | None, proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Yield process id and command line of each other `acp-gateway serve`, of any user."""
+def other_gateways(gateway: int | None, environment: Mapping[str, str], proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """Yield process id and command line of each other `acp-gateway serve` of this user, in the same home folder.
+
+    Those of others have configurations and clients of their own.
+    """
     for entry in proc.glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
@@ -226,8 +229,19 @@ def other_gateways(gateway: int | None, proc: Path = PROC) -> Iterator[tuple[int
         pid = int(entry.parent.name)
         names = {os.path.basename(word) for word in words[:3]}
         serves = {"serve", "up"} & set(words[1:5])
-        if serves and names & {"acp-gateway", "acp_gateway"} and pid not in (gateway, os.getpid()):
+        if not serves or not names & {"acp-gateway", "acp_gateway"} or pid in (gateway, os.getpid()):
+            continue
+        # That of another user may not be read.
+        its = _environment_of(pid, proc)
+        if its is not None and its.get("HOME") == environment.get("HOME") and _is_own(entry.parent):
             yield pid, printable(" ".join(words), _COMMAND_SIZE)
+
+
+def _is_own(process: Path) -> bool:
+    try:
+        return process.stat().st_uid == os.geteuid()
+    except OSError:
+        return False  # It has ended.
 
 
 def find_units(environment: Mapping[str, str]) -> Iterator[UnitFacts]:

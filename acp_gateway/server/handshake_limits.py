@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 SHARE: Final = 0.15
 """Share of the event loop's time that failing handshakes may take: some 250 refusals a second, or 100 over TLS. A
-client's message waits for one step meanwhile, a third of a millisecond, and mostly for none."""
+client's message waits for one step, a third of a millisecond, or more often for none."""
 
 BURST: Final = 0.02
 """Burst, in seconds: a dozen refusals over TLS before the first pause."""

@@ -21,7 +21,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol.event_streams import EventStream, EventStreams
 from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
-from acp_gateway.transports.http_server import Response
+from acp_gateway.transports.http_server import HttpConnection, Response
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
@@ -76,6 +76,7 @@ class HttpLink:
         """Seconds for one message."""
         self.posting = 0
         """POST requests that are being received."""
+        self._bodies: set[trio.CancelScope] = set()
         self.body_bytes = 0
         """Bytes of their bodies."""
         self.asking: Counter[str | None] = Counter()
@@ -108,6 +109,7 @@ class HttpLink:
             log.exception("%s: internal error, connection closed", self.name)
         finally:
             self.ended = True
+            self.drop_bodies()
             self.changed.notify()
             self.taken.notify()
 
@@ -145,6 +147,21 @@ class HttpLink:
 
     # From the client
 
+    async def receive_body(self, http: HttpConnection, received: Callable[[int, int], Awaitable[None]]) -> bytes:
+        """Receive the body of a POST request, as `HttpConnection.receive_body`. Raises `Refused` if the link ends."""
+        with trio.CancelScope() as scope:
+            self._bodies.add(scope)
+            try:
+                return await http.receive_body(self.max_message_size, received, self.message_timeout)
+            finally:
+                self._bodies.discard(scope)
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "this connection has ended; begin with initialize")
+
+    def drop_bodies(self) -> None:
+        """Receive no more of the bodies that have begun."""
+        for scope in self._bodies:
+            scope.cancel()
+
     @contextmanager
     def receiving(self) -> Iterator[Callable[[int, int], Awaitable[None]]]:
         """Count a POST request, and by the function that is yielded the bytes and small pieces of its body."""
@@ -164,7 +181,7 @@ class HttpLink:
             self.body_bytes -= size
 
     async def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> None:
-        """Charge the client for bytes, what is no message and time of the loop, and wait while it is over its rate.
+        """Charge the client for its bytes, lines that are not messages and loop time; wait while it is over its rate.
 
         Raises `Flooded`.
         """
@@ -338,6 +355,9 @@ class HttpStream(MaintainedStream):
 
     def limit(self, max_message_size: int, size_setting: str) -> None:
         self._link.max_message_size = max_message_size
+
+    def abandon(self) -> None:
+        self._link.drop_bodies()
 
     @property
     def unfinished_bytes(self) -> int:

@@ -100,7 +100,7 @@ class PendingConnection:
         """Order connections for eviction, the first one to be evicted with the smallest key.
 
         Idle ones go first, the oldest before the others. Of the rest the newest goes, so that a handshake in progress
-        completes, however many connections arrive meanwhile.
+        completes, however many connections arrive before.
         """
         return (0, self.number) if now >= self.idle_at else (1, -self.number)
 

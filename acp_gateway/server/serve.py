@@ -27,6 +27,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
+from acp_gateway.server.allocator import give_back_memory
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http_link import HttpLinks
@@ -70,7 +71,7 @@ async def serve(
 
     Args:
         config: its listeners and its agents.
-        environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
+        environment: the gateway's own; agents inherit a part of it. systemd's variables about inherited sockets and
             notifications are removed.
         file: the source of `config`, which is read again at a SIGHUP.
         recorder: records the messages of connections.
@@ -80,7 +81,10 @@ async def serve(
     """
     check_credentials(config)
     check_metrics(config)
+    for line in config.removed:
+        log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    give_back_memory()
     settings = config.gateway
     state_dir = settings.state_dir
     try:
@@ -114,8 +118,6 @@ async def serve(
         dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
-        if cluster is not None:
-            cluster.prepare(gateway)
         limiter = HandshakeLimiter(config, audit_log)
         links = HttpLinks(gateway)
         listeners: list[Listener] = []
@@ -142,7 +144,7 @@ async def serve(
                 if config.nodes or cluster is not None:
                     opened = nodes()
                     if cluster is not None:
-                        cluster.expect(opened)
+                        cluster.expect(gateway, opened)
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)

@@ -21,7 +21,7 @@ import h11
 import trio
 from websockets.datastructures import Headers
 
-from acp_gateway.transports.framing import CLOSE_TIMEOUT
+from acp_gateway.transports.framing import CLOSE_TIMEOUT, ChunkBuffer
 from acp_gateway.transports.http_head import HEAD_SIZE, NOT_HTTP, HttpError, body_size, check_head, split_target
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import ByteStream, Stalled
@@ -216,8 +216,9 @@ class HttpConnection:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
         if self._h11.they_are_waiting_for_100_continue:
             await self._send(self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
-        parts: list[bytes] = []
-        size = fed = counted = small = 0
+        # One growing buffer, see `ChunkBuffer`.
+        body = ChunkBuffer()
+        size = parts = fed = counted = small = 0
         began = trio.current_time()
         while True:
             try:
@@ -225,25 +226,26 @@ class HttpConnection:
             except h11.RemoteProtocolError as error:
                 raise HttpError(error.error_status_hint, "the body of the request is not sound") from None
             if isinstance(event, h11.Data):
-                parts.append(bytes(event.data))
+                body.add(event.data)
+                parts += 1
                 size += len(event.data)
                 if size > limit:
                     text = f"the body must not be larger than {limit} bytes"
                     raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
-                if len(parts) % CHUNKS_AT_ONCE == 0:
+                if parts % CHUNKS_AT_ONCE == 0:
                     await trio.lowlevel.checkpoint()
             elif event is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
                 raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
             else:
                 # Chunk sizes and extensions count as well, what belongs to the next request does not.
                 behind, _ = self._h11.trailing_data
-                further = max(len(parts) - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
+                further = max(parts - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
                 small += further
                 if fed > counted:
                     await received(fed - len(behind) - counted, further)
                     counted = fed - len(behind)
                 if isinstance(event, h11.EndOfMessage):
-                    return parts[0] if len(parts) == 1 else b"".join(parts)
+                    return body.take()
                 with trio.move_on_at(began + timeout + size / SLOWEST_PEER) as waiting:
                     fed += await self._feed()
                 if waiting.cancelled_caught:

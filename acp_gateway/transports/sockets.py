@@ -233,7 +233,7 @@ class SocketBytes(ByteStream):
                 if silence.cancelled_caught and not self._is_in_flight:
                     return
             except OSError:
-                return  # The connection is lost, or this side was closed meanwhile.
+                return  # The connection is lost, or this side was closed.
             else:
                 await trio.lowlevel.checkpoint()
 

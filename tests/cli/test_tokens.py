@@ -290,7 +290,7 @@ def test_token_list_works_without_times_of_last_use_where_the_database_is_unread
     "command", [["token", "create", "--label", "x"], ["share", "s1", "--token"]], ids=["create", "share"]
 )
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
-def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
+def test_a_malformed_time_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
     refused = run(*command, "--config", config, "--expires", text)
     assert refused.exit_code == 2
     assert refused.stdout == ""
@@ -398,7 +398,7 @@ def test_an_expired_token_is_rotated_with_a_new_end_only(config: Path, tmp_path:
 
 
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon", "as before"])
-def test_a_time_that_is_none_rotates_no_token(config: Path, store: TokenStore, text: str) -> None:
+def test_a_malformed_time_rotates_no_token(config: Path, store: TokenStore, text: str) -> None:
     token, secret = store.create("laptop", "ann", None)
     refused = run("token", "rotate", token.id, "--config", config, "--expires", text)
     assert (refused.exit_code, refused.stdout) == (2, "")

@@ -134,7 +134,7 @@ def test_a_certificate_whose_names_cannot_be_read_is_told(tmp_path: Path) -> Non
         read_certificate(cert)
 
 
-def test_a_folder_is_no_certificate(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_certificate(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         read_certificate(tmp_path)
 
@@ -319,7 +319,7 @@ def test_without_hosts_a_certificate_is_for_this_machine(tmp_path: Path, monkeyp
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
 
 
-def test_a_machines_name_that_is_no_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machines_name_that_is_not_a_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Ännchens Box")
     monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
     assert default_hosts() == ["localhost", "127.0.0.1", "::1"]

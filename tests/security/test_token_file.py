@@ -121,7 +121,7 @@ def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_d
     assert sorted(path.name for path in state_dir.iterdir()) == ["tokens.json", "tokens.lock"]
 
 
-def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: Path) -> None:
+def test_what_a_killed_writer_left_is_not_an_obstacle(store: TokenStore, state_dir: Path) -> None:
     state_dir.mkdir()
     (state_dir / "tokens.json.new").write_text("half a li")
     token, _ = store.create("laptop", "ann", None)
@@ -266,7 +266,7 @@ def as_version_0(content: Any) -> None:
     content["version"] = 0
 
 
-def with_a_role_that_is_none(content: Any) -> None:
+def with_an_unknown_role(content: Any) -> None:
     content["tokens"][0]["role"] = "owner"
 
 
@@ -303,7 +303,7 @@ def with_half_a_digest(content: Any) -> None:
     [
         (newer, r"was written by a newer acp-gateway \(version 5 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
-        (with_a_role_that_is_none, "Invalid enum value 'owner'"),
+        (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
         (with_an_end_in_another_time_zone, r"at `\$.tokens\[0\].expires`"),
         (with_a_rotation_in_words, r"at `\$.tokens\[0\].rotated`"),
@@ -328,7 +328,7 @@ def test_a_torn_file_is_refused_and_never_overwritten(store: TokenStore, file: P
     _, secret = store.create("laptop", "ann", None)
     file.write_bytes(content)
     refuses(store, secret)
-    with pytest.raises(ConfigError, match=r"is no list of tokens: .*; restore it, or remove it"):
+    with pytest.raises(ConfigError, match=r"is not a list of tokens: .*; restore it, or remove it"):
         store.create("phone", "ann", None)
     assert file.read_bytes() == content
 
@@ -360,12 +360,12 @@ def test_an_unusable_token_file_is_logged_once_per_change(
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_a_token_file_that_is_no_regular_file_is_refused_at_once(
+def test_a_token_file_that_is_not_a_regular_file_is_refused_at_once(
     store: TokenStore, file: Path, make: Callable[[Path, int], None]
 ) -> None:
     file.parent.mkdir()
     make(file, 0o600)
-    with pytest.raises(ConfigError, match="is no file; remove it"):
+    with pytest.raises(ConfigError, match="is not a file; remove it"):
         store.tokens()
     refuses(store, token_format.mint())
 
@@ -388,7 +388,7 @@ def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         store.create("laptop", "ann", None)
 
 
-def test_a_state_directory_that_is_no_directory_refuses_all_tokens(tmp_path: Path) -> None:
+def test_a_state_directory_that_is_not_a_directory_refuses_all_tokens(tmp_path: Path) -> None:
     (tmp_path / "occupied").write_text("")
     store = TokenStore(tmp_path / "occupied" / "state")
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
+import trio
+
 from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session, machine_of
@@ -47,8 +49,6 @@ class StoredArchive:
             session.created_at = round(stored.created * 1000)
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
-            session.home, session.moved = stored.home, stored.moved
-            session.adopted_epoch = stored.adopted_epoch
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -67,7 +67,9 @@ class StoredArchive:
             return None
         journal = Journal(journal_limit, stored.epoch)
         runs = (TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs)
-        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
+        truncated, former = stored.truncated, stored.former
+        for _ in journal.restoring(stored.states, runs, stored.position, truncated=truncated, former=former):
+            await trio.lowlevel.checkpoint()
         return journal
 
     def expired(self) -> list[Session]:
@@ -103,9 +105,6 @@ class StoredArchive:
                 open=session.counts_as_open,
                 active=session.active_at,
                 archived=session.archived,
-                home=session.home,
-                moved=session.moved,
-                adopted_epoch=session.adopted_epoch,
             )
         )
 

@@ -39,6 +39,14 @@ def is_transient(error: Exception) -> bool:
     )
 
 
+def is_emptied(path: Path) -> bool:
+    """Return True for a file without content: a new one gets its tables at once, so that this one was emptied."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
 def is_about_sharing(error: Exception) -> bool:
     """Return True if SQLite could not make the file beside the database that processes need to share it."""
     return getattr(error, "sqlite_errorcode", 0) in (

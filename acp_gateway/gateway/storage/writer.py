@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import is_about_sharing, is_corruption, is_transient, put_aside
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    is_about_sharing,
+    is_corruption,
+    is_emptied,
+    is_transient,
+    put_aside,
+)
 from acp_gateway.gateway.storage.database import Connect, Database
+from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from acp_gateway.gateway.storage.worker_thread import WorkerThread
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 
@@ -31,7 +39,8 @@ _FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
 class Writer:
     """The open file and its worker thread.
 
-    A corrupt file is put aside and a new one is begun. Failures are logged once and listed in `problem`.
+    A corrupt file is put aside and a new one is begun, at the start of the gateway with what can be read of it.
+    Failures are logged once and listed in `problem`.
 
     Args:
         path: the file.
@@ -72,13 +81,20 @@ class Writer:
         Blocks; raises any error of `read` and of opening.
         """
         try:
+            if is_emptied(self._path):
+                raise Corruption("it is empty")
             return self._load(read)
         except Exception as error:
             if not is_corruption(error):
                 raise
             self._corrupt = True
-            self._note_put_aside(put_aside(self._path, self._now()))
-            return self._load(read)
+            aside = put_aside(self._path, self._now())
+
+            def read_salvaged(file: Database) -> _Result:
+                self._note_put_aside(aside, salvage(aside, file))
+                return read(file)
+
+            return self._load(read_salvaged)
 
     def _load(self, read: Callable[[Database], _Result]) -> _Result:
         file = self._connect()
@@ -129,9 +145,14 @@ class Writer:
         """Open the file. Blocks; raises any of `_FAILURES`."""
         return Database(self._path, self._journal_limit, self._connect_to)
 
-    def _note_put_aside(self, aside: Path) -> None:
+    def _note_put_aside(self, aside: Path, salvaged: Salvaged | None = None) -> None:
         self._corrupt = False
-        text = f"{self._path} was damaged and a new one is begun; what is left of the old one is {aside}"
+        found = "damaged"
+        if is_emptied(aside):
+            found = "empty, so that the sessions that it had are not known any more,"
+        text = f"{self._path} was {found} and a new one is begun; what is left of the old one is {aside}"
+        if salvaged is not None and salvaged.sessions:
+            text += f", of which {salvaged.sessions} sessions and the histories of {salvaged.histories} could be read"
         self.report("damage", text)
 
     def note_failure(self, error: Exception) -> None:
@@ -186,7 +207,7 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
                 file.forget(key)
             elif change.erases:
                 file.histories.forget(key)
-            if change.whole is not None and change.anew:
+            if change.whole is not None and change.unrelated:
                 file.histories.replace(key, change.whole)
             elif change.whole is not None:
                 file.histories.renew(key, change.whole)
