@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
@@ -29,7 +29,7 @@ from acp_gateway.config.load import Config, LimitsSection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.server.network_turns import NetworkTurns
-from acp_gateway.server.pending import FREE_STEPS, PendingConnection
+from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
@@ -166,6 +166,15 @@ class HandshakeLimiter:
 
         An eviction cancels the block and sets `evicted`.
         """
+        self.enter(connection)
+        try:
+            with connection.scope:
+                yield
+        finally:
+            self.leave(connection)
+
+    def enter(self, connection: PendingConnection) -> None:
+        """Count a connection until `leave`, or until `authenticated`. An eviction cancels its scope."""
         self._arrivals += 1
         connection.number = self._arrivals
         network = self._by_network.setdefault(connection.network, NetworkTurns())
@@ -175,13 +184,12 @@ class HandshakeLimiter:
             self._evict(surplus)
         elif self._pending + len(self._refused) > self._limits.max_handshakes:
             self.evict_one()
-        try:
-            with connection.scope:
-                yield
-        finally:
+
+    def leave(self, connection: PendingConnection) -> None:
+        """Count a connection no longer; charge it unless it was authenticated, when that was done."""
+        if not connection.authenticated:
             self._remove(connection)
-            if not connection.authenticated:
-                self._charge(connection)
+            self._charge(connection)
 
     def release(self, cost: float, since: float) -> None:
         """Release an authenticated connection: charge its handshake's cost if it ended right after `since`.
@@ -246,7 +254,7 @@ class HandshakeLimiter:
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 
-    def measured(self, connection: PendingConnection) -> "Measured":
+    def measured(self, connection: PendingConnection) -> Measured:
         """Measure the time of blocks that do not wait."""
         return Measured(partial(self._spend, connection))
 
@@ -297,21 +305,6 @@ class HandshakeLimiter:
             self._last_logged_at = now
             why = os.strerror(error.errno or 0).lower()
             log.error("accept failed: %s; open connections are not affected", why)
-
-
-class Measured:
-    """A context that measures blocks, one after the other."""
-
-    __slots__ = ("_began", "_spend")
-
-    def __init__(self, spend: Callable[[float], None]) -> None:
-        self._spend = spend
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._spend(time.perf_counter() - self._began)
 
 
 class ThrottledListener(trio.abc.Listener[trio.SocketStream]):

@@ -97,13 +97,13 @@ class Handshakes:
             )
         return await self._closing(client, self._accept_lines(client))
 
-    async def next_request(self, former: AcceptedRequest, connection: PendingConnection) -> Outcome:
+    async def next_request(self, former: AcceptedRequest) -> Outcome:
         """Wait for the request behind one that was served. The connection is unauthenticated again until it comes.
 
         Cancelling it closes the connection.
         """
-        client = Client(connection, former.client.sock, former.client.stream)
-        client.stream.throttle(connection)
+        client = former.client
+        client.stream.throttle(client.connection)
         return await self._closing(client, self._accept_http(client, former.http))
 
     async def _closing(self, client: Client, accepting: Awaitable[Outcome]) -> Outcome:

@@ -2,6 +2,7 @@
 
 import math
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -78,19 +79,13 @@ class PendingConnection:
         self._own_name = self.name
         self.address = self.peer
 
-    def following(self) -> "PendingConnection":
-        """Return the same connection for the request behind one that was authenticated."""
-        connection_id = make_id()
-        return PendingConnection(
-            name=connection_id[:8] + self._own_name[8:],
-            peer=self.peer,
-            listener=self.listener,
-            connection_id=connection_id,
-            network=self.network,
-            limited=self.limited,
-            answered=True,
-            shown=self.shown,
-        )
+    def renew(self) -> None:
+        """Begin to wait for the request behind one that was authenticated, under an id of its own."""
+        self.connection_id = make_id()
+        self._own_name = self.connection_id[:8] + self._own_name[8:]
+        self.answered = True
+        self.authenticated = self.fetched = False
+        self.steps, self.last_received_at, self.waited, self.cost = 0, 0.0, 0.0, ARRIVAL_COST
 
     def begin_request(self, address: str) -> None:
         """Begin a request of the client at this address, and forget what the request before has shown."""
@@ -125,6 +120,21 @@ class PendingConnection:
         completes, however many connections arrive before.
         """
         return (0, self.number) if now >= self.idle_at else (1, -self.number)
+
+
+class Measured:
+    """A context that measures blocks, one after the other."""
+
+    __slots__ = ("_began", "_spend")
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self._spend = spend
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._spend(time.perf_counter() - self._began)
 
 
 @dataclass(frozen=True, slots=True)
