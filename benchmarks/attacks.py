@@ -16,7 +16,7 @@ says nothing else, which is the worst it can do to it, and goes on when it is th
 
 On a machine of two processors the client, the agent, the gateway and the attacker are in each other's way, whatever the
 gateway does. So attackers are light, bytes made beforehand on bare sockets, the table says how much of one processor
-each took, and its first row is no attack: a loop in a process that keeps one processor busy and touches nothing.
+each took, and its first row is not an attack: a loop in a process that keeps one processor busy and touches nothing.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from benchmarks.processes import LOOK, RelayFailed, output_of, processor_seconds
 from benchmarks.relays import PROGRAM, Scheme, has_tls, toml
 
 ROUNDS: Final = 5
-"""The median is none of the one or two that something else disturbed."""
+"""Rounds to take the median of, so that one or two that something else disturbed do not count."""
 
 UNDISTURBED, ATTACKED = 0.8, 2.0
 """Seconds for which is measured before and after an attack, and during it."""
@@ -149,7 +149,7 @@ def answer(started: subprocess.Popen[str]) -> str:
 
 
 def forget_peak(pid: int) -> None:
-    """Begin anew with the most memory that a process has had, where the system lets this user do so; else it is that
+    """Reset the most memory that a process has had, where the system lets this user do so; else it is that
     since the gateway's start."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Final, NoReturn, Protocol
 
+from acp_gateway.security.token_format import mint
+
 PIECE = 1 << 16
 MEGABYTE = 1 << 20
 
@@ -161,8 +163,31 @@ def begun_sign_in(place: Place) -> bytes:
     return "\r\n".join(["POST /login HTTP/1.1", *fields, "Content-Length: 1000", "", ""]).encode()
 
 
+def guess(place: Place, path: str, code: str, ready: Callable[[], None], *fields: str) -> Attack:
+    """Post a wrong one-use code again and again, each time over a connection of its own."""
+    body = b'{"code":"%b"}' % code.encode()
+    host, port = place.address("ws")
+    known = f"POST {path} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json", *fields
+    whole = "\r\n".join([*known, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+    def attack(count: Count) -> NoReturn:
+        ready()
+        while True:
+            try:
+                with place.connect("ws") as sock:
+                    sock.sendall(whole)
+                    sock.recv(65536)
+            except OSError:
+                pass
+            count.done += 1
+
+    return attack
+
+
 def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     """Return all of them, by what the table calls them."""
+    host, port = place.address("ws")
+    origin = f"Origin: http://{host}:{port}"
     health = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     chunked = "Content-Type: application/json", "Transfer-Encoding: chunked"
     small = "Content-Type: application/json", "Content-Length: 2"
@@ -175,7 +200,7 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     sent = partial(flood, place, ready=ready)
     return {
         "a flood of HTTP requests without a token": sent(lambda: b"", lambda: health),
-        "a flood of HTTP requests that are no message": sent(
+        "a flood of HTTP requests that are not messages": sent(
             lambda: b"", lambda: request(place, "POST", link(), *small) + b"{}"
         ),
         "HTTP bodies in chunks of a byte": sent(
@@ -189,6 +214,8 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
             place, _filled(b"_acp-gateway/x", b"[],", MEGABYTE), ready
         ),
         "event streams that are opened and closed": open_streams(place, ready),
+        "wrong codes of invitations": guess(place, "/join", mint("invitation"), ready),
+        "wrong codes of browsers that sign in": guess(place, "/login", mint("code"), ready, origin),
     }
 
 

@@ -18,7 +18,6 @@ from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, Sessio
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
-from acp_gateway.gateway.client_pump import Gate
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import Limits
@@ -180,9 +179,7 @@ def peek(stream: MessageStream) -> list[bytes]:
 class FakeServices:
     """Services that record what a hub asks of them; journals are absent, and all directories are allowed."""
 
-    def __init__(self, gate: Gate | None = None) -> None:
-        self.gate = gate
-        """Awaited before batches of messages are handled."""
+    def __init__(self) -> None:
         self.stopped: list[AgentHandle] = []
         """Handles of other agents that were to be stopped."""
         self.events: list[HookEvent] = []
@@ -238,7 +235,6 @@ class Scene:
         run_agent: RunAgent | None = None,
         agents: FakeAgents | None = None,
         registry: Registry | None = None,
-        gate: Gate | None = None,
         **limits: float,
     ) -> None:
         self.agents = agents or FakeAgents()
@@ -247,7 +243,7 @@ class Scene:
         self.output = FragileStream(self.agent.agent.messages)
         self.agent.agent.messages = self.output
         self.registry = registry or Registry("me")
-        self.services = FakeServices(gate)
+        self.services = FakeServices()
         self.time = self.tick = 0.0
         """Time of the hub's clock, and its advance at each reading."""
         self.day = 0.0

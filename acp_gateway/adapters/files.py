@@ -222,7 +222,7 @@ class FileFinder:
         return Refusable(tuple(dict.fromkeys(Touch(*it) for it in actions)), _refusals(message))
 
     def relative(self, path: str) -> str | None:
-        """Return a path as it is told; None for one that is left out, or is none."""
+        """Return a path as it is told; None for one that is left out, or for text that is not a path."""
         if not path or len(path) > PATH_SIZE or _UNPRINTABLE.search(path):
             return None
         # Two slashes at the beginning would stay.
@@ -343,7 +343,7 @@ def listed(output: str) -> list[str]:
     found = []
     for line in _lines(output):
         match = _RESULT.match(line)
-        # `Error:` is no path, neither is the time `12:30`.
+        # Neither `Error:` is a path nor the time `12:30`.
         if match and ("/" in match[1] or "." in match[1]) and re.search("[A-Za-z]", match[1]):
             found.append(match[1])
             if len(found) == FOUND:

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 
 
 class _SessionsCommand(click.Command):
-    """The command `sessions TARGET`, which is `sessions adopt` with that word in the place of a target."""
+    """The command `sessions TARGET`. `sessions adopt` was a command of earlier versions."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         if args[:1] == ["adopt"]:
-            from acp_gateway.cli.adopt import adopt
-
-            return adopt.make_context(f"{info_name} adopt", args[1:], parent, **extra)
+            raise UsageError(
+                "sessions do not move between nodes any more: this one is there again when its node is; where the "
+                "machines share a file system, the agent of another node lists and loads it (docs/many-machines.md)"
+            )
         return super().make_context(info_name, args, parent, **extra)
 
 
@@ -48,7 +49,7 @@ class _SessionsCommand(click.Command):
     epilog=examples(
         "acp-gateway sessions                           on the gateway's machine",
         "acp-gateway sessions box",
-        "acp-gateway sessions box --json | jq -r '.[0].sessionId'",
+        "acp-gateway sessions box --json | jq -r '.sessions[0].sessionId'",
     ),
     short_help="List the sessions that can be joined or opened again.",
 )
@@ -63,7 +64,10 @@ class _SessionsCommand(click.Command):
 @connect_timeout_option(help="How long to wait for the answer.")
 @insecure_plaintext_option
 @plain_option
-@click.option("--json", "as_json", is_flag=True, help="Print the gateway's whole response as JSON.")
+@click.option(
+    "--all", "complete", is_flag=True, help="List all sessions. Default: those that are live, and the last 200 others."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the sessions, and how many more there are.")
 def sessions(
     target: str | None,
     config: Path | None,
@@ -75,6 +79,7 @@ def sessions(
     key: Path | None,
     connect_timeout: float,
     *,
+    complete: bool,
     insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
@@ -83,8 +88,6 @@ def sessions(
     Without TARGET, on the gateway's machine, list those of its own user; elsewhere, those of the only host of
     hosts.toml. `connect TARGET --attach ID` joins one. If it
     is not live, it is reopened if its agent supports that. TARGET has the same meaning as for `connect`.
-
-    In a cluster, `sessions adopt` opens a session of a node that is away on another one.
     """
     from dataclasses import replace
     from datetime import UTC, datetime
@@ -113,16 +116,18 @@ def sessions(
     else:
         destination = replace(place, agent=agent)
     with waiting_for(str(destination.address)):
-        listing = trio.run(partial(control.list_sessions, destination, time_limit=connect_timeout))
+        ask = partial(control.list_sessions, destination, time_limit=connect_timeout, complete=complete)
+        listing = trio.run(ask)
     found = listing.sessions
     for problem in listing.problems:
         print_warning(f"{problem}")
     if listing.more > 0:
         click.echo(
-            f"Not shown: {listing.more} more, used longer ago; `connect --attach ID` joins these as well.", err=True
+            f"Not shown: {listing.more} more, used longer ago: --all lists them; `connect --attach ID` joins these too",
+            err=True,
         )
     if as_json:
-        print_json(found)
+        print_json({"sessions": found, "more": listing.more})
     elif found:
         print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
     else:

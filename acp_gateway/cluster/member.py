@@ -1,25 +1,26 @@
 """Makes this gateway a node of its cluster: renews its record, learns of the other nodes, and passes on changes."""
 
 import logging
+import math
 import random
-import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
 
 import trio
 
-from acp_gateway.cluster.directory import ClusterNodes, Contact
-from acp_gateway.cluster.lease import Lease, Times, read_clocks
-from acp_gateway.cluster.records import NodeRecord, SessionRecord
+from acp_gateway.cluster.directory import ClusterNodes, Contact, Update
+from acp_gateway.cluster.known_nodes import KnownCluster, KnownNodesFile
+from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.nodes import NodeSection
 
 log = logging.getLogger(__name__)
 
-READ_AGAIN: Final = 60.0
-"""Seconds after which the sessions of a node that is away are read again."""
+READ_ALL: Final = 86400.0
+"""Seconds after which all records are read again, also those that have not changed: nodes without one for
+`RETENTION` are forgotten."""
 
 
 class KnownNodes(Protocol):
@@ -31,11 +32,8 @@ class KnownNodes(Protocol):
     def remove(self, name: str) -> None:
         """Forget a node."""
 
-    def is_up(self, name: str) -> bool:
-        """Return whether a node answers."""
-
-    def assume(self, record: NodeRecord, sessions: Sequence[Mapping[str, Any]]) -> None:
-        """Use what the directory has about a node that does not answer."""
+    def assume(self, record: NodeRecord) -> None:
+        """Use what the directory has about a node, until the node itself has answered."""
 
 
 class Member:
@@ -47,8 +45,9 @@ class Member:
         boot: a word unique to this process.
         describe: returns the present record of this node.
         nodes: the gateway's.
+        known: the other nodes, as far as they are known from before the start.
+        file: remembers these.
         clock: returns the time, in seconds since 1970.
-        clocks: returns the times for the lease.
     """
 
     def __init__(
@@ -58,8 +57,9 @@ class Member:
         boot: str,
         describe: Callable[[], NodeRecord],
         nodes: KnownNodes,
+        known: ClusterNodes,
+        file: KnownNodesFile,
         clock: Callable[[], float] = time.time,
-        clocks: Callable[[], Times] = read_clocks,
     ) -> None:
         self.store = store
         self._section = section
@@ -67,25 +67,22 @@ class Member:
         self._describe = describe
         self._nodes = nodes
         self._clock = clock
-        self.contact = Contact(clock())
+        self.contact = Contact(clock(), section.ttl, file.read().lost)
         """True if the directory can be reached."""
-        self.lease = Lease(section.ttl)
-        """The last look at the directory."""
-        self._clocks = clocks
-        self.known = ClusterNodes(section.name, section.token_file, section.retention)
+        self.known = known
         """The other nodes."""
-        self.renewed: list[Callable[[bool], Awaitable[None]]] = []
-        """Called with each renewal, and with True if the directory is another one, or was emptied: everything has to be
-        written again. They may raise `ClusterLost`."""
+        self._file = file
+        self.renewed: list[Callable[[], Awaitable[None]]] = []
+        """Called with each renewal. They may raise `ClusterLost`."""
         self.listeners: list[Callable[[Change], None]] = []
         """Called with each change of another node."""
         self.has_read = False
         """True once the other nodes were read."""
-        self._era: str | None = None
         self._refused = False
+        # Of the last read, and the time of the last read of all records.
+        self._version = 0
+        self._read_all = -math.inf
         self._wake = trio.Event()
-        # When the sessions of each node that is away were read.
-        self._read: dict[str, float] = {}
 
     async def run(self) -> None:
         """Be a node until cancelled; then withdraw, for `timeout` seconds at most."""
@@ -115,24 +112,24 @@ class Member:
     async def _renew(self) -> None:
         while True:
             self._wake = trio.Event()
-            began = self._clocks()
             try:
                 await self.renew()
             except ClusterLost as error:
-                self.lease.failed(began, self._clocks())
                 if self.contact.lost(str(error), self._clock()):
                     log.warning("the directory of the cluster is lost; the gateway goes on without it: %s", error)
-                # Within the lease: this gateway is not taken for one that was paused.
+                if self.contact.fall_due(self._clock()):
+                    log.warning("%s", self.contact.problem)
+                await self._remember()
                 await trio.sleep(self._section.renew * (0.5 + random.random() / 2))  # noqa: S311
                 continue
-            self.lease.looked(began)
             if self.contact.reached(self._clock()):
                 log.info("the directory of the cluster is there")
+            await self._remember()
             with trio.move_on_after(self._section.renew):
                 await self._wake.wait()
 
     async def renew(self) -> None:
-        """Renew the record of this node, and read those of the others. Raises `ClusterLost`."""
+        """Renew the record of this node, and read those of the others that have changed. Raises `ClusterLost`."""
         granted = await self.store.announce(self._describe(), self._section.ttl)
         if granted is self._refused:
             self._refused = not granted
@@ -143,13 +140,8 @@ class Member:
                     "another process is the node %s of the cluster: give each gateway a name of its own in [cluster]",
                     self._section.name,
                 )
-        # Another proposal each time: after the directory was emptied, the word is another one.
-        era = await self.store.era(secrets.token_hex(8))
-        emptied = era != self._era
         for work in self.renewed:
-            await work(emptied)
-        # Not before everything was written.
-        self._era = era
+            await work()
         await self._read_nodes()
 
     async def _read_nodes(self) -> None:
@@ -157,22 +149,16 @@ class Member:
         self.has_read = True
 
     async def _update_nodes(self) -> None:
-        present, former = await self.store.nodes(), await self.store.former_nodes()
-        update = self.known.update(present, former, self._clock())
-        for line in update.unusable:
-            log.warning("the node %s of the cluster is left out: %s", *line)
-        for name, section in update.sections.items():
-            self._nodes.add(name, section)
-        for name in update.removed:
-            self._nodes.remove(name)
-            self._read.pop(name, None)
         now = self._clock()
-        for name, record in self.known.records.items():
-            if self._nodes.is_up(name):
-                self._read.pop(name, None)
-            elif now - self._read.get(name, 0.0) >= READ_AGAIN:
-                self._nodes.assume(record, describe_sessions(await self.store.sessions(name)))
-                self._read[name] = now
+        since = self._version if now - self._read_all < READ_ALL else 0
+        read = await self.store.nodes(since)
+        tell_nodes(self._nodes, self.known, self.known.update(read.records, now), read.records)
+        self._version = read.version
+        if not since:
+            self._read_all = now
+
+    async def _remember(self) -> None:
+        await self._file.write(KnownCluster(self.known.remember(), None if self.contact.up else self.contact.since))
 
     async def _listen(self) -> None:
         while True:
@@ -187,21 +173,18 @@ class Member:
             await trio.sleep(self._section.renew)
 
     def _note(self, change: Change) -> None:
-        if change.kind in ("node", "adopt"):
-            # The sessions of a node that is away may have moved.
-            self._read.clear()
-            self.wake()
         for listener in self.listeners:
             listener(change)
 
 
-def describe_sessions(records: Iterable[SessionRecord]) -> list[dict[str, Any]]:
-    """Return the sessions of a node as it would list them itself, those that are not live first."""
-    described = []
-    for record in sorted(records, key=lambda record: record.live):
-        session: dict[str, Any] = {"sessionId": record.id, "agent": record.agent, "owner": record.owner}
-        session |= {"live": record.live, "turn": record.turn, "waiting": [], "connected": 0, "away": 0}
-        home = None if record.home == record.node else record.home
-        texts = {"home": home, "title": record.title, "cwd": record.cwd, "updatedAt": record.updated}
-        described.append(session | {name: text for name, text in texts.items() if text is not None})
-    return described
+def tell_nodes(nodes: KnownNodes, known: ClusterNodes, update: Update, records: Iterable[NodeRecord]) -> None:
+    """Tell the nodes of a gateway what is known of those of the cluster, after an update by these records."""
+    for line in update.unusable:
+        log.warning("the node %s of the cluster is left out: %s", *line)
+    for name, section in update.sections.items():
+        nodes.add(name, section)
+    for name in update.removed:
+        nodes.remove(name)
+    for record in records:
+        if record.name in known.records:
+            nodes.assume(record)

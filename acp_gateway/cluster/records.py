@@ -1,6 +1,6 @@
-"""The records of nodes and sessions in the directory of a cluster.
+"""The records of nodes in the directory of a cluster.
 
-Other machines have written it, so each text is bounded and each record that does not fit is left out.
+Other machines have written them, so each text is bounded and each record that does not fit is left out.
 """
 
 from typing import Annotated, Final
@@ -10,15 +10,12 @@ import msgspec
 from acp_gateway.config.schema import NAME
 
 TEXT: Final = 4096
-"""Maximum characters of a title or a directory, as in lists of sessions."""
-
-ID_SIZE: Final = 1024
-"""Maximum characters of the id of a session with the name of its home node."""
+"""Maximum characters of an address or a directory, as in lists of sessions."""
 
 MAX_NAMES: Final = 200
 """Maximum number of agents and of workspaces of one node, more than a configuration has."""
 
-_Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
+Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=TEXT)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -26,7 +23,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node's description of itself, every few seconds."""
 
-    name: _Name
+    name: Name
     url: Annotated[str, msgspec.Meta(max_length=TEXT)]
     """The address for the other nodes."""
     pin: Annotated[str, msgspec.Meta(max_length=128)] | None = None
@@ -34,7 +31,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot: Annotated[str, msgspec.Meta(max_length=64)]
     """A word unique to this process of the gateway."""
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    agents: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
+    agents: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
     workspaces: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
     sessions: _Count = 0
     """Number of its live sessions."""
@@ -43,42 +40,13 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     lag: float = 0.0
     """Seconds by which its event loop was late in the last interval."""
 
-
-class SessionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The record of a session.
-
-    Its key is `HOME/ID`: the node that first had it, and its id there. The key stays when another node adopts it.
-    """
-
-    key: Annotated[str, msgspec.Meta(max_length=ID_SIZE)]
-    node: _Name
-    """The node that has it now."""
-    agent: _Name
-    """The agent there."""
-    owner: _Text
-    """The identity that it belongs to."""
-    epoch: _Count
-    """Number of this opening; a later one is higher. Only the node that got this number may write."""
-    title: _Text | None = None
-    cwd: _Text | None = None
-    updated: Annotated[str, msgspec.Meta(max_length=64)] | None = None
-    live: bool = False
-    turn: bool = False
-    """True while a prompt is worked on."""
-
     @property
-    def home(self) -> str:
-        """The node in its key."""
-        return self.key.partition("/")[0]
-
-    @property
-    def id(self) -> str:
-        """The id that the agent knows."""
-        return self.key.partition("/")[2]
+    def lasting(self) -> "NodeRecord":
+        """The record without the load, which is another one each time."""
+        return msgspec.structs.replace(self, sessions=0, turns=0, lag=0.0)
 
 
 _node_decoder = msgspec.json.Decoder(NodeRecord)
-_session_decoder = msgspec.json.Decoder(SessionRecord)
 
 encode = msgspec.json.Encoder().encode
 """Return a record as JSON."""
@@ -90,12 +58,3 @@ def decode_node(value: bytes) -> NodeRecord | None:
         return _node_decoder.decode(value)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def decode_session(value: bytes) -> SessionRecord | None:
-    """Return the record of a session; None if it can't be one."""
-    try:
-        record = _session_decoder.decode(value)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-    return record if NAME.fullmatch(record.home) and record.id else None

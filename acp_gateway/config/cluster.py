@@ -1,12 +1,13 @@
 """The options of `[cluster]`. Imported only with the section."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.agent_values import read_pin
-from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, Size, read_section
+from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, read_section
 from acp_gateway.errors import ConfigError, UsageError
 
 _REDIS_PORT = 6379
@@ -80,6 +81,10 @@ def _pin(entry: Entry) -> str:
 class ClusterSection:
     """`[cluster]`: gateways that find each other by a directory in Redis or Valkey."""
 
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("mirror", "mirror_limit", "retention"), "sessions stay on their node, and nothing of them is in Redis"
+    )
+
     url: Annotated[RedisAddress, _redis_url]
     """Redis or Valkey, without its password: `redis://host:port`, `rediss://` with TLS, or `unix:///path`."""
 
@@ -105,7 +110,8 @@ class ClusterSection:
     """The authorities to trust for `rediss://`, in PEM, instead of this machine's."""
 
     insecure_plaintext: Flag = False
-    """Lets `url` name another machine without TLS, where the network can read titles, directories and the password."""
+    """Lets `url` name another machine without TLS, where the network can read addresses, directories and the password.
+    """
 
     ttl: Seconds = 15.0
     """Seconds after which this node counts as away if it has not renewed its record: three attempts."""
@@ -116,17 +122,10 @@ class ClusterSection:
     timeout: Seconds = 3.0
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
 
-    mirror: Flag = True
-    """Mirrors the histories of live sessions to Redis, where the other nodes read them while this one is away. Without
-    effect where `journal_storage` is `memory`: nothing may keep these histories."""
-
-    mirror_limit: Size = 2 * 1024 * 1024
-    """Maximum bytes of one mirrored history: its end, some hundred pages of text. A thousand of them take 2 GB of the
-    memory of Redis."""
-
-    retention: Seconds = 30 * 86400.0
-    """Seconds after which sessions are removed that no node has written, and nodes are forgotten that are
-    away. As long as a holiday."""
+    isolation_limit: Seconds = 3600.0
+    """Seconds for which shared tokens are accepted while this node can't know which were revoked: it sees neither the
+    directory, nor a node that sees it, nor all other nodes. Time to repair Redis, and the longest for which a revoked
+    token works here."""
 
 
 def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | None:
@@ -143,7 +142,7 @@ def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | 
     if not (address.tls or local or section.insecure_plaintext):
         found.append(
             table["url"].error(
-                "the network could read titles, directories and the password: use rediss://, a loopback address, or "
+                "the network could read addresses, directories and the password: use rediss://, a loopback address, or "
                 "insecure_plaintext = true"
             )
         )

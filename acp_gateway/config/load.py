@@ -89,6 +89,8 @@ class Config:
     certificates: Mapping[str, CertificateSection] = field(default_factory=dict)
     nodes: "Mapping[str, NodeSection]" = field(default_factory=dict)
     cluster: "ClusterSection | None" = None
+    removed: tuple[str, ...] = ()
+    """A line for each option in the file that is ignored, because this version does not have it any more."""
 
     @property
     def default_agent(self) -> str:
@@ -226,6 +228,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         certificates=certificates,
         nodes=nodes,
         cluster=cluster,
+        removed=tuple(map(str, file.removed)),
     ), []
 
 

@@ -70,7 +70,7 @@ class GatewaySection:
 
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a silent socket takes
-    up memory before it has sent a token. Each file of the page that a browser fetches begins the time anew."""
+    up memory before it has sent a token. Each file of the page that a browser fetches starts the time again."""
 
     ping_interval: Seconds = 20.0
     """Seconds between pings. Routers and proxies forget an idle connection after 30 to 60 seconds."""
@@ -96,7 +96,7 @@ class GatewaySection:
     resumable link. The same limit applies to requests of one side that wait until the other can take them."""
 
     away_grace: SecondsOrNever = 86400.0
-    """Seconds that a lost link is kept for its client to return, with the messages queued meanwhile. A night and a day:
+    """Seconds that a lost link is kept for its client to return, with the messages queued for it. A night and a day:
     a laptop that is closed in the evening continues on the next evening at the latest, without a loss."""
 
     away_grace_idle: Seconds = 900.0

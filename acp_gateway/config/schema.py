@@ -2,9 +2,9 @@
 
 A section is a dataclass whose fields are the options. The type of a field is one of the types below, `Annotated`
 with the function that reads it; its default is the option's default, and a field without one is a required option.
-So a further option is one more field. A class may map its former options to their new names in `RENAMED`. Unknown
-options, missing ones and values that do not fit are errors with their place in the file, and all of them are collected,
-so that a user can correct a file in one go.
+So a further option is one more field. A class may map its former options to their new names in `RENAMED`, and
+those that are ignored to the reason in `REMOVED`. Unknown options, missing ones and values that do not fit are errors
+with their place in the file, and all of them are collected, so that a user can correct a file in one go.
 """
 
 import dataclasses
@@ -36,7 +36,7 @@ CREDENTIAL: Final = "credential:"
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A name of an agent, a host or a node."""
 
-_NONE_RENAMED: Final[Mapping[str, str]] = {}
+_NONE: Final[Mapping[str, str]] = {}
 
 _MAX_WORD_LENGTH: Final = 24
 """Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
@@ -71,7 +71,7 @@ class Entry:
         return self.error(f'expected {what}, found "{self.value}"{suggestion(self.value, words)}')
 
     def table(self) -> dict[str, "Entry"]:
-        """Return the entries of this table by key. Raises `ConfigError` if it is none."""
+        """Return the entries of this table by key. Raises `ConfigError` for another type."""
         if not isinstance(self.value, dict):
             raise self.expected("a table")
         return {key: Entry(self.file, (*self.keys, key), value) for key, value in self.value.items()}
@@ -82,19 +82,27 @@ class Entry:
         return Entry(self.file, (*self.keys, key), value)
 
     def array(self, what: str) -> list["Entry"]:
-        """Return the entries of this array, which holds `what`. Raises `ConfigError` if it is none."""
+        """Return the entries of this array, which holds `what`. Raises `ConfigError` for another type."""
         if not isinstance(self.value, list):
             raise self.expected(what)
         return [Entry(self.file, (*self.keys, index), value) for index, value in enumerate(self.value)]
 
 
-def unknown_keys(entry: Entry, known: list[str], renamed: Mapping[str, str] = _NONE_RENAMED) -> Iterator[ConfigError]:
-    """Yield an error for each key of a table that is not among the `known`; one that was renamed names the new key."""
+def unknown_keys(
+    entry: Entry, known: list[str], renamed: Mapping[str, str] = _NONE, removed: Mapping[str, str] = _NONE
+) -> Iterator[ConfigError]:
+    """Yield an error for each key of a table that is not among the `known`; one that was renamed names the new key.
+
+    One that was `removed` is noted in the file.
+    """
     for key, value in entry.table().items():
         if key in known:
             continue
         if key in renamed:
             yield value.error(f"this option was renamed: use {renamed[key]}")
+            continue
+        if key in removed:
+            entry.file.removed.append(value.error(f"this option is ignored: {removed[key]}"))
             continue
         hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
         yield value.error(f"unknown option{hint}")
@@ -131,7 +139,8 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
     except ConfigError as error:
         problems.append(error)
         return None
-    problems.extend(unknown_keys(entry, list(fields), getattr(section, "RENAMED", _NONE_RENAMED)))
+    renamed, removed = getattr(section, "RENAMED", _NONE), getattr(section, "REMOVED", _NONE)
+    problems.extend(unknown_keys(entry, list(fields), renamed, removed))
     values = {}
     for name, field in fields.items():
         try:

@@ -29,6 +29,9 @@ class TomlFile:
     data: dict[str, Any] = field(repr=False)  # There may be secrets in it.
     source: str = field(repr=False)
 
+    removed: list[ConfigError] = field(default_factory=list, repr=False, compare=False)
+    """Options in it that this version does not have any more, and that are ignored; noted while it is read."""
+
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and parse the file. Raises `ConfigError` if it cannot be read, is not UTF-8 or is not TOML."""

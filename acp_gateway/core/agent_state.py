@@ -348,12 +348,8 @@ class AgentState:
     def unknown_session(self, request: Request, session_id: str | None) -> ErrorObject:
         """Return the refusal for an unknown session, in the same words whether it exists or not.
 
-        Only its owner learns why the agent could not open it, or where it lives.
+        Only its owner learns why the agent could not open it.
         """
-        session = None if session_id is None else self.registry.find(request.client.scope, self.name, session_id)
-        if session is not None and session.moved is not None:
-            why, data = self.registry.moved_text(session), {"reason": "moved", "node": session.moved}
-            return ErrorObject(jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id} | data)
         why = f"no session {session_id!r:.80} is open on this connection"
         reason = self.unopened.reason(request.client, session_id)
         if reason is not None:

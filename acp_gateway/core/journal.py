@@ -3,14 +3,14 @@
 History is truncated at the front, at the end of a turn: half a turn says little, half a tool call less. Only a running
 turn that exceeds the journal by itself loses its own beginning.
 
-Some updates hold a state, such as the session's mode, of which only the last one counts. When such a message is cut
+Some updates hold a state, such as the session's mode: only the last of each kind counts. When such a message is cut
 off, the last of its kind is set aside and stays at the head of every replay: a late joiner may miss text, never the
 state.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from acp_gateway.core.times import Times, TimesView
@@ -177,11 +177,6 @@ class Journal:
         backwards = list(islice(reversed(self._messages), len(self._messages) - last, len(self._messages) - first))
         backwards.reverse()
         return backwards
-
-    def begin_of_last(self, size: int) -> int:
-        """Return the position after which the last messages have at most `size` bytes. Takes a step for each."""
-        sizes = accumulate(map(len, reversed(self._messages)))
-        return self._position - sum(1 for _ in takewhile(lambda so_far: so_far <= size, sizes))
 
     def times(self, begin: int, end: int) -> list[int | None]:
         """Return the times of the messages that `messages` returns, in milliseconds since 1970; None if unknown."""

@@ -23,7 +23,6 @@ from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
-from acp_gateway.core.takeover import SessionTakeover
 from acp_gateway.core.traffic import INVALID, OTHER, Traffic
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
@@ -46,7 +45,6 @@ class Multiplexer:
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
-        self._takeover = SessionTakeover(self._agent, self._opening)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
@@ -271,14 +269,6 @@ class Multiplexer:
             if self._agent.lost is None:
                 self._agent.move_to(AgentPhase.LOST)
             self._agent.lost = lost
-
-    def session_moved(self, session: Session) -> list[Client]:
-        """Stop a session of this process that another gateway has adopted; return the clients that came only for it."""
-        return self._takeover.stop(session)
-
-    def session_left(self, session: Session, node: str) -> list[Client]:
-        """Stop a session of this process, whose agent is elsewhere and away, and that `node` has adopted; as above."""
-        return self._takeover.leave(session, node)
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""

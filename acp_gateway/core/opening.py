@@ -2,7 +2,7 @@
 
 A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
 attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
-is loaded once; other requests for it wait meanwhile.
+is loaded once; other requests for it wait for that.
 """
 
 from collections.abc import Callable, Sequence
@@ -240,12 +240,20 @@ class SessionOpening:
             request, preconditions.mcp_servers(self._agent, client, request)
         ):
             return False
-        if (
-            request.directory_check is None
-            and client.scope.workspaces is not None
-            and past is not None
-            and past.cwd is not None
-        ):
+        return self._is_permitted(client, request, past)
+
+    def may_delete(self, client: Client, request: Request, past: Session) -> bool:
+        """Return True if a session that is not live may be deleted; else the request was refused, or waits.
+
+        It is in the process meanwhile, as one that is re-opened.
+        """
+        fits = self._passes(request, preconditions.room(self._agent, request))
+        return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))
+
+    def _is_permitted(self, client: Client, request: Request, past: Session | None) -> bool:
+        """Return True if the directories of a request are permitted, and that of the `past` session, if any."""
+        bound = client.scope.workspaces is not None
+        if request.directory_check is None and bound and past is not None and past.cwd is not None:
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         result = self._check(request)
@@ -305,10 +313,9 @@ class SessionOpening:
                 self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
             return None
         exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
-        moved = session is not None and session.moved is not None
         # The agent would take the id for the session that is live, even if another owner had one of that id before.
         taken = session_id in self._agent.live
-        if moved or taken or not exists or not client.controls or client.scope.guest:
+        if taken or not exists or not client.controls or client.scope.guest:
             self._agent.refuse_unknown(request, session_id)
             return None
         if session is None:

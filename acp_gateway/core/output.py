@@ -71,7 +71,7 @@ class StopUnused:
 
 
 Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
-"""Work for the driver besides sending messages. Storage is no effect: see `archive`."""
+"""Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 
 @dataclass(slots=True)

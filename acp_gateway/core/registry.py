@@ -23,12 +23,10 @@ class Registry:
         own_identity: the identity of the gateway's user, who owns sessions that were never registered.
         archive: stores sessions for the gateway's next process.
         run: a word unique to this gateway process: epochs of journals begin with it.
-        node: name of this gateway in its cluster; empty without one.
     """
 
-    def __init__(self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "", node: str = "") -> None:
+    def __init__(self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "") -> None:
         self.own_identity = own_identity
-        self.node = node
         self._archive = archive
         self._run = run
         self._epochs = 0
@@ -59,29 +57,6 @@ class Registry:
         if session.archived != archived:
             session.archived = archived
             self._archive.keep(session)
-
-    def key_of(self, session: Session) -> str:
-        """Return the name of a session in the cluster, which stays when another node adopts it."""
-        return f"{session.home or machine_of(session.agent) or self.node}/{session.id}"
-
-    def set_moved(self, session: Session, node: str | None) -> None:
-        """Remember that another node has adopted a session, or that it is here again."""
-        if session.moved != node:
-            session.moved = node
-            self._archive.keep(session)
-
-    def set_adopted(self, session: Session, epoch: int) -> None:
-        """Remember that this node has adopted a session, or was given it back, in this epoch of the cluster."""
-        session.adopted_epoch, session.moved = epoch, None
-        session.archive.keep(session)
-
-    def moved_text(self, session: Session, node: str | None = None) -> str:
-        """Say where a session lives that another node has adopted, and how to join it there.
-
-        `node` is that node; None for the one that is remembered.
-        """
-        where = f"acp-gateway connect HOST --attach {self.key_of(session):.200}"
-        return f"the session lives on {node or session.moved}: {where}"
 
     def restore(self, session: Session) -> None:
         """Register a session of an earlier gateway process; it is not live."""

@@ -30,7 +30,7 @@ MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
 
 MAX_ID: Final = 10**15
-"""Maximum of the ids minted for a client; a larger number is none of them."""
+"""Maximum of the ids minted for a client; a larger number is not one of them."""
 
 _FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"
 
@@ -141,7 +141,7 @@ def refuse_returning(agent: AgentState, session: Session) -> None:
 def end_vain_waits(agent: AgentState) -> None:
     """Refuse the requests that wait for sessions which can't be re-opened here any more.
 
-    Another process has opened it, another node has adopted it, or it was forgotten.
+    Another process has opened it, or it was forgotten.
     """
     for request in agent.waiting.of_kind(Until.SESSION_REOPENED):
         session_id = request.message.session
@@ -154,7 +154,7 @@ def end_vain_waits(agent: AgentState) -> None:
 def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:
     """Return True if a session in the client's scope is not live anywhere, as far as it is known."""
     session = agent.registry.find(request.client.scope, agent.name, session_id)
-    return session is not None and not session.live and session.moved is None and session_id not in agent.live
+    return session is not None and not session.live and session_id not in agent.live
 
 
 def _refuse(agent: AgentState, request: Request, why: str) -> None:

@@ -215,7 +215,7 @@ class Routing:
         for agent_request in self._agent.agent_requests.unrouted():
             if self.openings and agent_request.message.session is not None:
                 continue  # It may be of the session that is about to be named.
-            # Settle a request once none of its candidates has a turn any more.
+            # Settle a request once no candidate has a turn any more.
             if agent_request.in_turn and not agent_request.candidates & running:
                 self._agent.agent_requests.settle_undecided(agent_request)
         self._agent.announce_waiting()

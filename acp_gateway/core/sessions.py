@@ -250,7 +250,7 @@ class AgentHandle(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """True if none of its clients is connected."""
+        """True if it has no connected client."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
@@ -297,11 +297,6 @@ class Session:
         """End of the last turn in this gateway process."""
         self.decisions: dict[str, Decision] = {}
         """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
-        self.home: str | None = None
-        self.moved: str | None = None
-        """The nodes of the cluster that had the session first, and that has adopted it; None for this one."""
-        self.adopted_epoch: int | None = None
-        """The epoch of the cluster in which this node has adopted it; None if it never did."""
         self.process_exited = False
         """True if the agent process has ended by itself while it had the session."""
         self.listed: ListEntry | None = None

@@ -54,7 +54,7 @@ class Times:
             times.append(noted)
 
     def extend(self, number: int, later: "Times", shift: int) -> None:
-        """Append the times of later messages, of which there is at least one.
+        """Append the times of at least one later message.
 
         Args:
             number: number of the first of them.

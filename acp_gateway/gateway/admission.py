@@ -50,6 +50,8 @@ class Authorizer:
         self.node_sessions: NodeSessions | None = None
         """The sessions of nodes; None without any."""
         self.own_id = own_id
+        self.own_node = ""
+        """Name of this gateway in its cluster; empty without one."""
         self._registry = registry
         self._storage = storage
 
@@ -107,22 +109,19 @@ class Authorizer:
                     raise unknown_session(scope.only)
         if connect_request.passed and agent and agent not in self.config.agents:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
+        if agent and agent not in self.config.agents:
+            self._need_nodes()
         return Grant(access, connect_request, agent, self._at(agent, scope), role)
 
+    def _need_nodes(self) -> None:
+        """Have the nodes watched: a client uses one of them."""
+        if self.node_sessions is not None:
+            self.node_sessions.need()
+
     def _place_of(self, name: str) -> str:
-        """Return the name of a session of the cluster as it is here, where another node has adopted it."""
-        assert self.directory is not None, "the caller has nodes"
-        home, _, real_id = name.partition("/")
-        if not real_id:
-            return name
-        here = [it for it in self._registry.by_id(real_id) if home == (it.home or self._registry.node)]
-        if any(session.moved is None for session in here):
-            return real_id
-        adopter = self.directory.adopter_of(home, real_id)
-        if adopter is not None:
-            return f"{adopter}/{real_id}"
-        # One that was adopted back is where its name says.
-        return real_id if here and all(session.moved != home for session in here) else name
+        """Return the name of a session as it is here: without the name of this node."""
+        node, _, real_id = name.partition("/")
+        return real_id if real_id and node == self.own_node and self._registry.by_id(real_id) else name
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
@@ -157,8 +156,10 @@ class Authorizer:
                 agent = agents.pop()
             elif self._is_told_more(node, access):
                 agent = self.directory.agent_of(node, real_id, access.identity)
-                if agent is None and self.directory.nodes[node].agents is None:
-                    raise Busy(self.directory.nodes[node].away)
+                there = self.directory.nodes[node]
+                if agent is None and (there.agents is None or not there.asked):
+                    self._need_nodes()
+                    raise Busy(there.away)
         if agent is None or not agent.startswith(f"{node}{SEPARATOR}"):
             raise unknown_session(session_id)
         return replace(connect_request, session=real_id, agent=agent)
@@ -174,7 +175,7 @@ class Authorizer:
         return replace(scope, apart=apart) if apart else scope
 
     def _split(self, name: str) -> tuple[str | None, str]:
-        """Return the node of a session's name and its id there; None and the name if it is none of a node."""
+        """Return the node of a session's name and its id there; None and the name if it does not belong to a node."""
         # Imported only where there are nodes.
         from acp_gateway.config.nodes import split_name
 
@@ -259,8 +260,6 @@ class Authorizer:
         )
         session = self.find_session(access, scope, agent)
         if session is not None:
-            if session.moved is not None:
-                raise UnknownSession(self._registry.moved_text(session))
             return session.agent
         try:
             agent = self._choose_agent(access, agent)

@@ -39,7 +39,7 @@ MAX_BACKOFF: Final = 30.0
 
 AT_ONCE: Final = 1024
 """Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
-that are no messages take ten milliseconds, and a read may hold sixty times as many."""
+that are not messages take ten milliseconds, and a read may hold sixty times as many."""
 
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0
@@ -149,7 +149,6 @@ class AgentSupervisor:
         stall_timeout: seconds in which the agent has to read something while clients are slowed down.
         max_restarts: see `RestartBackoff`.
         initialize_timeout: see `Startup`.
-        gate: awaited before each batch of the agent, whose end of a turn lets the next prompt pass.
     """
 
     def __init__(
@@ -162,9 +161,7 @@ class AgentSupervisor:
         stall_timeout: float,
         max_restarts: int,
         initialize_timeout: float,
-        gate: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        self._gate = gate
         self.agent: Agent | None = None
         """The running agent; None while there is none."""
         self.changed = trio.lowlevel.ParkingLot()
@@ -288,7 +285,7 @@ class AgentSupervisor:
             return False
         await trio.sleep_until(start)
         if not self._owner.attachments:
-            # The clients that needed it have left meanwhile.
+            # The clients that needed it have left since.
             self._owner.multiplexer.agent_stopped()
             self._queued.clear()
         return bool(self._owner.attachments)
@@ -365,8 +362,6 @@ class AgentSupervisor:
                 except (trio.EndOfChannel, *LOST):
                     break
                 self._awaits_output = False
-                if self._gate is not None and (wait := self._gate()) is not None:
-                    await wait
                 await self._relay_batch(agent, batch)
                 if self.agent is not agent:
                     break
@@ -374,7 +369,7 @@ class AgentSupervisor:
         return too_large
 
     async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
-        """Relay lines of the agent, unless it is given up meanwhile: they would count as its successor's."""
+        """Relay lines of the agent until it is given up: later ones would count as its successor's."""
         if has_large(batch):
             for line in batch:
                 if len(line) <= LARGE:

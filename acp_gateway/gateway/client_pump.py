@@ -7,7 +7,7 @@ other clients are not read.
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from typing import Final, Protocol
@@ -33,10 +33,6 @@ AT_ONCE: Final = 32
 
 TURN: Final = 0.002
 """Seconds after which other tasks get a turn, however few messages were handled: messages differ in cost."""
-
-
-Gate = Callable[[], Awaitable[None] | None]
-"""Returns what has to be awaited before messages are handled, for a bounded time; None if nothing has."""
 
 
 class PumpOwner(Protocol):
@@ -65,7 +61,6 @@ class ClientPump:
         high_water: bytes that a client may send while the agent is congested.
         link_timeout: seconds of silence after which the connection of a resumable link counts as lost.
         stall_timeout: seconds in which a resumable link has to take its last messages.
-        gate: awaited before each batch.
         clock: returns the time in seconds, for measuring what messages cost.
     """
 
@@ -79,10 +74,8 @@ class ClientPump:
         high_water: int,
         link_timeout: float,
         stall_timeout: float,
-        gate: Gate | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._gate = gate
         self._owner = owner
         self._multiplexer = owner.multiplexer
         self._supervisor = supervisor
@@ -166,12 +159,6 @@ class ClientPump:
                 size = attachment.unhandled_bytes = sum(map(len, batch))
                 if attachment.tape is not None:
                     attachment.tape.write("from_client", batch)
-                if self._gate is not None and (wait := self._gate()) is not None:
-                    # Shielded, because received messages count whatever becomes of the connection.
-                    with trio.CancelScope(shield=True):
-                        await wait
-                    if attachment.ended:
-                        return True
                 if not resumable:
                     if self._supervisor.congested:
                         await self._hold_back(attachment, size)

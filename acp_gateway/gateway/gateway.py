@@ -23,12 +23,12 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import AdoptSession, ControlConnection, Operations
+from acp_gateway.gateway.control_channel import Operations, TokenExchange
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
-from acp_gateway.gateway.history import HistoryReader, ReadMirror
+from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import GatewayServices, contained, policy_of
@@ -69,9 +69,6 @@ REVOCATION_INTERVAL = 1.0
 PROMPT_SIZE = 8 * 1024 * 1024
 """Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
 or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
-
-FindReadingHub = Callable[[Grant], Awaitable[Hub | None]]
-"""Returns a hub in which a connection only reads, because the node of its agent is away; None for any other one."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -146,12 +143,8 @@ class Gateway:
         )
         self.operations: Operations | None = None
         """Requests of the gateway's own user; set by the program around it."""
-        self.adopt_session: AdoptSession | None = None
-        """Adopts sessions of other nodes of the cluster; set by the program around it."""
-        self.find_reading_hub: FindReadingHub | None = None
-        """Lets clients read sessions of nodes that are away; set by the program around it, in a cluster."""
-        self.read_mirror: ReadMirror | None = None
-        """Reads histories of such sessions; set with it."""
+        self.token_exchange: TokenExchange | None = None
+        """The tokens of the cluster; set where there is one."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
@@ -195,17 +188,13 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
+        """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property
     def hubs(self) -> list[Hub]:
         """The running hubs."""
         return list(self._hubs.values())
-
-    def find_hub(self, handle: AgentHandle) -> Hub | None:
-        """Return the hub of an agent process; None if that has ended."""
-        return self._hubs.get(handle)
 
     @property
     def views(self) -> SessionViews:
@@ -250,27 +239,11 @@ class Gateway:
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
-        hub = None
-        if self.find_reading_hub is not None:
-            waiting, is_over = ControlConnection(grant.access), True
-            try:
-                # Meanwhile it counts as any other one, and ends with its credential.
-                with self.connections.watched(waiting), waiting.scope:
-                    hub = await self.find_reading_hub(grant)
-                    is_over = False
-            finally:
-                if is_over:
-                    with trio.CancelScope(shield=True):
-                        await stream.aclose(waiting.disconnect.code, waiting.disconnect.text)
-            if is_over:
-                return
-        # In it nothing can be changed, so observers may open sessions there.
-        role = grant.role if hub is None else Role.CONTROLLER
-        hub = hub or self._find_hub(grant)
+        hub = self._find_hub(grant)
         if hub is None:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
-        client = Client(name, grant.scope, role, link=link_id, via=grant.connect_request.via)
+        client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
         attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
         tape = self._begin(attached)
         disconnect = None
@@ -373,24 +346,17 @@ class Gateway:
             return None
         run_agent = partial(self._agents.run, agent, section, scope)
         if section.scope == "connection":
-            return self._start_hub(agent, section, self.registry, run_agent)
+            return self._start_hub(agent, section, run_agent)
         # What a link to a node was opened for stays as it is: another one begins when that changes.
         key = agent, scope.identity if section.scope == "identity" else None, scope.apart
         shared = self._shared.get(key)
         if shared is None or shared.ended:
-            shared = self._shared[key] = self._start_hub(agent, section, self.registry, run_agent)
+            shared = self._shared[key] = self._start_hub(agent, section, run_agent)
         return shared
 
-    def start_private_hub(self, grant: Grant, registry: Registry, run_agent: RunAgent) -> Hub | None:
-        """Start a hub for one connection, with another agent and another registry; None without its section."""
-        section = self.config.find_agent(grant.agent)
-        if section is None:
-            return None
-        return self._start_hub(grant.agent, replace(section, scope="connection"), registry, run_agent)
-
-    def _start_hub(self, agent: str, section: AgentSection, registry: Registry, run_agent: RunAgent) -> Hub:
+    def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])
-        multiplexer = Multiplexer(agent, policy_of(self.config, section), registry, self.metrics.traffic)
+        multiplexer = Multiplexer(agent, policy_of(self.config, section), self.registry, self.metrics.traffic)
         hub = Hub(
             agent,
             shared=section.scope != "connection",

@@ -4,7 +4,7 @@ Each update has a number (`seq`): its position in the journal, from 1. Numbers h
 epochs that continue it, and survive restarts of the gateway.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -13,7 +13,6 @@ import trio
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.errors import Busy
-from acp_gateway.gateway.access import Access
 
 READERS: Final = 2
 """Histories that are read from the disk at a time; each takes at most a quarter more than `journal_limit` in memory."""
@@ -79,21 +78,6 @@ def slice_of(
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Mirror:
-    """The history of a session whose node is away, as the node has mirrored it."""
-
-    journal: Journal
-    """It ends with `text`."""
-    text: str
-    """Since when the node is away, and as of when this is."""
-
-
-ReadMirror = Callable[[Access, str, str], Awaitable[Mirror | None]]
-"""Reads a mirrored history for a principal, by the agent as it is named here and the id; returns None if there is none
-for it."""
-
-
 class ReadableArchive(Protocol):
     """The part of an archive that reads journals."""
 
@@ -138,7 +122,7 @@ class HistoryReader:
         else:
             await trio.lowlevel.checkpoint()
         if not journal.epoch:
-            # It may have become live meanwhile.
+            # It may have become live since.
             journal = session.journal
         if not journal.epoch:
             return HistorySlice("", 1, (), (), True, False, 0, epoch is not None or since > 0)

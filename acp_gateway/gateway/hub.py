@@ -103,7 +103,6 @@ class Hub:
             stall_timeout=limits.stall_timeout,
             max_restarts=limits.max_restarts,
             initialize_timeout=limits.initialize_timeout,
-            gate=services.gate,
         )
         # Runs what is due on the clients' connections.
         self._timers = TimerQueue()
@@ -115,7 +114,6 @@ class Hub:
             high_water=limits.write_high_water,
             link_timeout=limits.link_timeout,
             stall_timeout=limits.stall_timeout,
-            gate=services.gate,
             clock=clock,
         )
         # The time of the last message.
@@ -203,7 +201,7 @@ class Hub:
     def _check_backlog(self, attachment: Attachment) -> None:
         """Detach a client for which too much is waiting, unless it is about to leave anyway."""
         name, limit = "outbox_limit", self._limits.outbox_limit
-        # A client that has just returned is not slow because of what waited for it meanwhile.
+        # A client that has just returned is not slow because of what waited for it.
         if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
             name, limit = "away_limit", self._limits.away_limit
         # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.
@@ -371,13 +369,6 @@ class Hub:
         log.info("agent %s is stopped: %s", self.name, why)
         self.multiplexer.agent_stopped()
         self.supervisor.release()
-
-    def stop_useless(self, why: str) -> None:
-        """Stop an agent without sessions; with it, the hub of a single connection."""
-        if not self._shared:
-            self.end()
-        elif self.supervisor.agent is not None:
-            self._release(why)
 
     # All of it
 

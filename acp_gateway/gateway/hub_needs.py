@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Protocol
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheck
 from acp_gateway.core.sessions import AgentHandle, Client, Session
-from acp_gateway.gateway.client_pump import Gate
 from acp_gateway.transports.metering import Charge
 
 if TYPE_CHECKING:
@@ -14,10 +13,6 @@ if TYPE_CHECKING:
 
 class HubServices(Protocol):
     """The services that a hub needs from the gateway around it."""
-
-    @property
-    def gate(self) -> Gate | None:
-        """Awaited before batches of messages are handled; None outside of a cluster."""
 
     def notify(self, event: HookEvent) -> None:
         """Run the hook for an event."""

@@ -19,7 +19,6 @@ from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
 from acp_gateway.core.sessions import AgentHandle, Client, Session
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.client_pump import Gate
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
@@ -97,8 +96,6 @@ class GatewayServices:
         )
         self.config = config
         """The configuration in force."""
-        self.gate: Gate | None = None
-        """Awaited before batches of messages are handled; None outside of a cluster."""
         self._hubs = hubs
         self._connections = connections
         self._archive = archive

@@ -5,7 +5,7 @@ absence: a node that is away keeps its agents, and stays a node until it is remo
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -51,6 +51,8 @@ class Node:
     """True while the node answers."""
     since: float
     """Time since which `up` is as it is, in seconds since 1970."""
+    watched: bool = True
+    """True while this gateway keeps a connection to it; else `up` is False, and the rest is as it was last."""
     why: str = _NOT_REACHED
     """The cause of its absence; empty while it is up."""
     reason: str = ""
@@ -66,8 +68,6 @@ class Node:
     """Directories of its machine below which sessions may work."""
     sessions: Sequence[Mapping[str, Any]] = ()
     """Its sessions, as it has described them last; see `docs/wire.md`."""
-    listed_by_itself: bool = False
-    """True if the node itself has told these sessions."""
     more: Mapping[str, int] = field(default_factory=dict)
     """Number of its sessions that are not among these, by the identity there that has them."""
     load: Mapping[str, float] | None = None
@@ -75,6 +75,11 @@ class Node:
     while it is away, and if it does not tell."""
     seen: float | None = None
     """Time of its last answer, in seconds since 1970."""
+
+    @property
+    def asked(self) -> bool:
+        """True once an attempt to reach it has succeeded or failed."""
+        return self.up or self.why != _NOT_REACHED
 
     def speaks_for(self, identity: str) -> bool:
         """Return whether this gateway may act for an identity there."""
@@ -89,7 +94,7 @@ class Node:
         """
         there = owner if self.speaks_for(owner) else self.identity
         # An older gateway does not tell the identity, and lists the sessions of that alone.
-        return there == session["owner"] or (not there and self.listed_by_itself)
+        return there == session["owner"] or not there
 
     def more_of(self, owner: str) -> int:
         """Return the number of sessions of an identity here that the node has and that are not known here."""
@@ -130,7 +135,7 @@ class NodeDirectory:
         """
         self.nodes: dict[str, Node] = {}
         self.is_unread: Callable[[], bool] = lambda: False
-        """Returns True as long as further nodes may exist of which nothing was told since the start."""
+        """Returns True as long as further nodes may exist that were not named since the start."""
         self.configure(nodes, now)
 
     @property
@@ -153,7 +158,7 @@ class NodeDirectory:
     def remove(self, name: str) -> None:
         """Forget a node that was discovered, if there is such; one of the configuration stays.
 
-        This is for a node that is none any more, not for one that is away.
+        This is for a node that was removed, not for one that is away.
         """
         self._discovered.pop(name, None)
         self._settle(name, 0.0)
@@ -176,6 +181,13 @@ class NodeDirectory:
                 node.up, node.since, node.load = False, now, None
             # The result of the first attempt is news.
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
+
+    def set_watched(self, name: str, now: float, *, watched: bool) -> None:
+        """Note whether this gateway keeps a connection to a node. When it begins, nothing is known of its state."""
+        node = self.nodes[name]
+        if node.watched != watched:
+            node.watched, node.up, node.since, node.load = watched, False, now, None
+            node.why, node.reason = _NOT_REACHED, ""
 
     def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
@@ -221,32 +233,20 @@ class NodeDirectory:
         """
         node = self.nodes[name]
         self._keep_sessions(node, sessions, {node.identity: more} if more_of is None else more_of)
-        node.listed_by_itself = True
 
     def assume(
         self,
         name: str,
         agents: Iterable[str],
-        sessions: Sequence[Mapping[str, Any]],
         *,
         version: str = "",
         folders: Sequence[str] = (),
-        more: int = 0,
-        load: Mapping[str, float] | None = None,
         may_speak_for: Iterable[str] = (),
     ) -> None:
-        """Note what another source than the node itself has about it. While the node answers, its own word counts.
-
-        `sessions` have all members that `docs/wire.md` requires, as those of a list of the node, and may be those of
-        any identity. `may_speak_for` counts until the node itself has told its rights.
-        """
+        """Note what another source than the node itself has about it. Once it has answered, its own word counts."""
         node = self.nodes[name]
-        if node.up:
-            return
-        self._describe(node, agents, version, folders)
-        self._keep_sessions(node, sessions, {node.identity: more})
-        node.load, node.listed_by_itself = load, False
-        if not node.identity:
+        if node.seen is None:
+            self._describe(node, agents, version, folders)
             node.may_speak_for = frozenset(may_speak_for)
 
     def _describe(self, node: Node, agents: Iterable[str], version: str, folders: Sequence[str]) -> None:
@@ -269,8 +269,8 @@ class NodeDirectory:
 
     @property
     def absences(self) -> list[str]:
-        """Say of each node that is away since when, in one line."""
-        return [node.away_since for node in self.nodes.values() if not node.up]
+        """Say of each watched node that is away since when, in one line."""
+        return [node.away_since for node in self.nodes.values() if node.watched and not node.up]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the state of all nodes for the gateway's own user; see `docs/wire.md`."""
@@ -279,6 +279,7 @@ class NodeDirectory:
                 "name": node.name,
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
+                "watched": node.watched,
                 "up": node.up,
                 "since": node.since_text,
                 "why": node.why or None,
@@ -297,21 +298,6 @@ class NodeDirectory:
         """Return the directories in which an agent of a node may work; none for another agent."""
         parts = split_name(agent, self.sections)
         return () if parts is None else self.nodes[parts[0]].folders
-
-    def adopted(self) -> Iterator[tuple[Node, Mapping[str, Any]]]:
-        """Yield the sessions that a node has adopted from another one, each with its present node."""
-        return ((node, it) for node in self.nodes.values() for it in node.sessions if it.get("home") is not None)
-
-    def adopter_of(self, home: str, session_id: str) -> str | None:
-        """Return the node that has adopted a session of the node `home`; None if none has told so."""
-        return next(
-            (
-                node.name
-                for node in self.nodes.values()
-                if any(it["sessionId"] == session_id and it.get("home") == home for it in node.sessions)
-            ),
-            None,
-        )
 
     def agent_of(self, node: str, session_id: str, owner: str) -> str | None:
         """Return the agent of a session of a node, as it is named here; None if the node has not listed just one.

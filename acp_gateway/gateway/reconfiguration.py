@@ -14,7 +14,7 @@ from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_limits import limits_of
 from acp_gateway.gateway.hub_services import policy_of
 
-_RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits")
+_RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
 
 _FIXED_LIMITS: Final = frozenset(

@@ -135,7 +135,6 @@ def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:
         session
         for session in registry.past(viewer.scope)
         if viewer.sees(session)
-        and session.moved is None
         # An agent that counts its sessions only has the last one of an id.
         and registry.find(viewer.scope, session.agent, session.id) is session
     ]

@@ -131,7 +131,7 @@ def parse(text: bytes) -> Message:
 
     Raises:
         InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
-        that is no request, notification or response, or that a lenient parser might take for another one.
+        that is not a request, notification or response, or that a lenient parser might take for another one.
     """
     check_utf8(text)
     try:

@@ -93,7 +93,7 @@ def count(text: bytes, character: bytes) -> int:
 
 
 def skip_space(text: bytes, at: int) -> int:
-    """Return the index of the first byte from `at` on that is no white space, at most the text's length."""
+    """Return the index of the first byte from `at` on that is not white space, at most the text's length."""
     space = _match_space(text, at)
     assert space is not None
     return space.end()
@@ -250,7 +250,7 @@ def find(text: bytes, *names: str) -> tuple[int, int] | None:
     Names are compared unescaped. Of a member that is repeated the last counts.
 
     Returns:
-        The span, or None if there is no such member, or something on the way is no object or has more than `MEMBERS`.
+        The span; None without such a member, or if something on the way is not an object or has more than `MEMBERS`.
 
     Raises:
         MalformedJson: the text is broken, or a name is not UTF-8.

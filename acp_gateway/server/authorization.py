@@ -74,13 +74,15 @@ class ConnectionAuthorizer:
         connection = client.connection
         connection.token = token or cookie
         if token is None and cookie is not None:
-            connection.access = self._authenticator.authenticate_browser(cookie)
-            return connection.access
-        certificate = client.stream.peer_certificate if token is None else None
-        connection.access = self._authenticator.authenticate(token, client.sock, certificate)
-        if cookie is not None:
-            self._authenticator.check_same_identity(connection.access, cookie)
-        return connection.access
+            access = self._authenticator.authenticate_browser(cookie)
+        else:
+            certificate = client.stream.peer_certificate if token is None else None
+            access = self._authenticator.authenticate(token, client.sock, certificate)
+        connection.access = access
+        self._gateway.connections.check_trust(access)
+        if token is not None and cookie is not None:
+            self._authenticator.check_same_identity(access, cookie)
+        return access
 
     def authorize(
         self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None

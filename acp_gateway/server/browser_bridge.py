@@ -190,9 +190,6 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             # Another owner's session may have the id of a guest's.
             if describer.viewer.covers(session):
                 return [browser_output.removed(session.name)]
-        returned = None if self.nodes is None else self.nodes.next_returned()
-        if returned is not None:
-            return [browser_output.reset(returned, "")]
         return self._next_of_nodes() if self.watches and not self._holding and self.nodes is not None else []
 
     def _next_of_nodes(self) -> list[bytes]:

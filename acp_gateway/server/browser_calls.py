@@ -27,7 +27,6 @@ from acp_gateway.server.session_sharing import may_share, qr_code, share_session
 
 if TYPE_CHECKING:
     from acp_gateway.server.browser_bridge import BrowserBridge
-    from acp_gateway.server.browser_mirrors import BrowserMirrors
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +43,6 @@ class BrowserCalls:
         self._sessions = bridge.sessions
         self._calls = SessionCalls(bridge.gateway, bridge.access, bridge.sessions, bridge.bound)
         self._history = BrowserHistory(bridge)
-        self._mirrors: BrowserMirrors | None = None
-        if bridge.nodes is not None and bridge.gateway.read_mirror is not None:
-            from acp_gateway.server import browser_mirrors
-
-            self._mirrors = browser_mirrors.BrowserMirrors(bridge, bridge.nodes, bridge.gateway.read_mirror)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             browser.GATEWAY_INFO: self._info,
             browser.AGENTS: self._agents,
@@ -81,8 +75,6 @@ class BrowserCalls:
     async def _opened(self, name: str | None) -> Session:
         """Return a session; one of a node is opened through this gateway first. Raises as `serve`."""
         nodes, name = self._bridge.nodes, name or ""
-        if self._mirrors is not None:
-            self._mirrors.check(name)
         if nodes is not None and self.standing_for(name) is None and (row := nodes.further(name)) is not None:
             its_id = row["sessionId"].partition("/")[2]
             return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
@@ -154,7 +146,7 @@ class BrowserCalls:
         most, more = self._gateway.config.limits.max_browser_sessions, 0
         async with bridge.composing:
             await bridge.wait_quiet()
-            # What changes meanwhile is told after the list, which may be older.
+            # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
                 found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
                 names = Counter(session.name for session in found)
@@ -200,10 +192,6 @@ class BrowserCalls:
         return jsonrpc.encode({"sessionId": session.name})
 
     async def _get(self, call: Call) -> None:
-        if self._mirrors is not None:
-            if await self._mirrors.send(call, self.standing_for(call.session or "")):
-                return
-            self._mirrors.forget(call.session or "")
         await self._history.send(call, await self._opened(call.session))
 
     async def _unsubscribe(self, call: Call) -> bytes:
@@ -272,7 +260,7 @@ class BrowserCalls:
     async def _share(self, call: Call) -> bytes:
         session, bridge = await self._opened(call.session), self._bridge
         if not may_share(bridge.access, bridge.role, bridge.bound):
-            why = "only a controller that is no guest, and not bound to one session, can share a session"
+            why = "only a controller that is not a guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
         link = share_session(
             self._gateway, bridge.access, session, bridge.page, bridge.name, observe=call.members.get("observe", False)

@@ -42,9 +42,6 @@ class BrowserNodes:
         self._told: dict[str, Row] | None = None
         self._told_version = -1
         self._news: dict[str, None] = {}
-        self.mirrored: dict[str, str] = {}
-        """Sessions whose mirrored history the browser has got, by name, with what it is."""
-        self._mirrored_version = -1
 
     @property
     def rows(self) -> dict[str, Row]:
@@ -127,18 +124,6 @@ class BrowserNodes:
         """Note that the browser has the present list."""
         self._told, self._told_version = dict(self.rows), self._version
         self._news.clear()
-
-    def next_returned(self) -> str | None:
-        """Return the name of the next session that the browser has read while its node was away, which is over."""
-        if not self.mirrored or self._mirrored_version == self._node_sessions.version:
-            return None
-        for name in self.mirrored:
-            row = self.rows.get(name)
-            if row is None or "unreachableSince" not in row:
-                del self.mirrored[name]
-                return name
-        self._mirrored_version = self._version
-        return None
 
     def next_changed(self) -> str | None:
         """Return the name of the next session that has changed at its node since it was told, or is gone."""

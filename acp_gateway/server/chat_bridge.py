@@ -215,7 +215,7 @@ class ChatBridge(SessionConnection[ChatCall]):
                 await self.wait_told(feed)
 
     def _begin_feed(self, session: Session, kind: str, found: HistorySlice | None = None) -> SessionFeed:
-        """Tell that a session was opened, and begin to tell its history, of which `found` was read from the disk."""
+        """Tell that a session was opened, and begin to tell its history; `found` was read from the disk."""
         used, journal = self.sessions.use(session), session.journal
         self.changes.follow(session)
         view = self.gateway.views.view(session, self.viewer)

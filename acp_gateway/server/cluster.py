@@ -5,24 +5,23 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack
+from collections.abc import Callable, Container, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from acp_gateway import INSTALL_EXTRA, __version__
-from acp_gateway.cluster.fencing import Fence
-from acp_gateway.cluster.member import Member
-from acp_gateway.cluster.mirror_writer import MirrorWriter
+from acp_gateway import __version__
+from acp_gateway.cluster.directory import ClusterNodes
+from acp_gateway.cluster.known_nodes import KnownNodesFile
+from acp_gateway.cluster.member import Member, tell_nodes
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
-from acp_gateway.cluster.session_writer import SessionWriter
-from acp_gateway.cluster.store import Change, ClusterStore
+from acp_gateway.cluster.store import ClusterStore
 from acp_gateway.cluster.token_sync import TokenSync
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.config.cluster import ClusterSection
@@ -30,33 +29,23 @@ from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions import SessionScope
 from acp_gateway.errors import ConfigError, GatewayError
-from acp_gateway.gateway.control_channel import load_of
+from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.takeover import stop_moved
 from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.adopted_sessions import AdoptedSessions
-from acp_gateway.server.adoption import Adoption
-from acp_gateway.server.mirrors import Mirrors
 from acp_gateway.server.node_set import NodeSet
+from acp_gateway.server.token_exchange import Messenger, SharedTrust
 
 log = logging.getLogger(__name__)
 
-OpenStore = Callable[[ClusterSection, int, str], AbstractAsyncContextManager[ClusterStore]]
-"""Opens the directory: by the section, the maximum bytes of a mirrored history, and the token of the cluster."""
+OpenStore = Callable[[ClusterSection, str], AbstractAsyncContextManager[ClusterStore]]
+"""Opens the directory, by the section and the token of the cluster."""
 
 
-def open_store(section: ClusterSection, mirror_limit: int, token: str) -> AbstractAsyncContextManager[ClusterStore]:
+def open_store(section: ClusterSection, token: str) -> AbstractAsyncContextManager[ClusterStore]:
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
-    if find_spec("coredis") is None:
-        raise ConfigError(
-            f"needs the package coredis: `{INSTALL_EXTRA.format('cluster')}` in a checkout",
-            key="cluster",
-        )
-    from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
-
     address = section.url
     options = RedisOptions(
         host=address.host,
@@ -67,8 +56,6 @@ def open_store(section: ClusterSection, mirror_limit: int, token: str) -> Abstra
         password=None if section.password_file is None else read_token_file(section.password_file, any_form=True),
         tls=client_context(ca=section.ca, pin=None) if address.tls else None,
         timeout=section.timeout,
-        retention=section.retention,
-        mirror_limit=mirror_limit,
     )
     return open_redis_store(options, section.name, Seal(token))
 
@@ -89,16 +76,11 @@ class GatewayNodes:
     def remove(self, name: str) -> None:
         self._nodes.remove(name)
 
-    def is_up(self, name: str) -> bool:
-        node = self._nodes.directory.nodes.get(name)
-        return node is not None and node.up
-
-    def assume(self, record: NodeRecord, sessions: Sequence[Mapping[str, Any]]) -> None:
+    def assume(self, record: NodeRecord) -> None:
         if record.name in self._nodes.directory.nodes:
             self._nodes.directory.assume(
                 record.name,
                 record.agents,
-                sessions,
                 version=record.version,
                 folders=record.workspaces,
                 may_speak_for=(EVERYONE,),
@@ -119,18 +101,18 @@ class ClusterNode:
         self._section = config.cluster
         self._opening = store
         self._boot = secrets.token_hex(8)
+        self._file = KnownNodesFile(config.gateway.state_dir)
+        self._known = ClusterNodes(self._section.name, self._section.token_file)
         self.member: Member | None = None
         """None until the gateway runs."""
-        self.fence: Fence | None = None
-        """None until the gateway runs."""
 
-    def prepare(self, gateway: Gateway) -> None:
-        """Have a gateway look at the directory before it handles messages, where it was paused."""
-        gateway.registry.node = self._section.name
-        gateway.services.gate = lambda: None if self.fence is None else self.fence.gate()
-
-    def expect(self, nodes: NodeSet) -> None:
-        """Have clients that ask for a node try again, until the directory has told which ones there are."""
+    def expect(self, gateway: Gateway, nodes: NodeSet) -> None:
+        """Lead to the nodes that were known before the start. Have clients that ask for another one try again, until
+        the directory has told which ones there are."""
+        remembered = self._file.read().nodes
+        update = self._known.recall(remembered, time.time())
+        tell_nodes(GatewayNodes(nodes), self._known, update, [node.record for node in remembered])
+        gateway.admissions.own_node = self._section.name
         nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
 
     async def run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
@@ -138,7 +120,7 @@ class ClusterNode:
         try:
             await self._run(gateway, nodes, urls)
         except* Exception:
-            log.exception("internal error: this gateway is no node of its cluster any more")
+            log.exception("internal error: this gateway is not a node of its cluster any more")
 
     async def _run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
         name = self._section.name
@@ -185,45 +167,26 @@ class ClusterNode:
         nursery: trio.Nursery,
     ) -> None:
         """Start the tasks of a node."""
-        name = self._section.name
-        member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
-        writer = SessionWriter(store, name, gateway.changes, lambda: gateway.registry, lambda: member.contact.up)
-        tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
-        fence = self.fence = Fence(
-            store,
-            name,
-            member.lease,
-            writer,
-            lambda: gateway.registry,
-            lambda session, node: stop_moved(session, node, gateway.registry, gateway.find_hub),
-            lambda: member.contact.up,
+        member = self.member = Member(
+            store, self._section, self._boot, describe, GatewayNodes(nodes), self._known, self._file
         )
-        writer.refused, fence.given_back = fence.refused, gateway.registry.set_adopted
-        member.renewed += [fence.renewed, tokens.renewed, writer.renewed]
-        if self._section.mirror and self._config.gateway.journal_storage == "disk":
-            limit = mirror_limit(self._config)
-            mirror = MirrorWriter(
-                store, name, gateway.changes, lambda: gateway.registry, writer, limit, lambda: member.contact.up
-            )
-            member.renewed.append(mirror.renewed)
-            nursery.start_soon(mirror.run)
-        member.listeners += [fence.note, tokens.note, partial(_follow_adoption, nodes)]
-        _tell_of(member, gateway)
-        mirrors = Mirrors(gateway, store, nodes.directory)
-        gateway.find_reading_hub, gateway.read_mirror = mirrors.find_hub, mirrors.read_history
-        adopted = AdoptedSessions(gateway, nodes.directory)
-        gateway.adopt_session = Adoption(gateway, store, name, nodes, writer, adopted.note_own).adopt
-        nursery.start_soon(_listen_to_nodes, gateway, adopted.note_report, mirrors.note_report)
-        nursery.start_soon(fence.run)
+        tokens = TokenSync(self._section.name, store, self._config.gateway.state_dir, gateway.connections.enforce)
+        lost = self._file.read().lost
+        if lost is not None:
+            tokens.hearsay.lost_since(trio.current_time() - (time.time() - lost))
+        limit = self._section.isolation_limit
+        messenger = Messenger(tokens, store, member, nodes.directory.nodes, gateway.admissions.own_id, limit)
+        tokens.tell = messenger.tell
+        gateway.token_exchange = TokenExchange(messenger.answer, messenger.confirm)
+        nursery.start_soon(messenger.run)
+        trust = SharedTrust(tokens.hearsay, self._known, limit)
+        gateway.connections.unsure = trust.problem
+        nursery.start_soon(trust.run)
+        member.renewed.append(tokens.renewed)
+        member.listeners.append(tokens.note)
+        _tell_of(member, trust, gateway)
         nursery.start_soon(tokens.run)
-        nursery.start_soon(writer.run)
         nursery.start_soon(member.run)
-
-
-def _follow_adoption(nodes: NodeSet, change: Change) -> None:
-    """Learn at once from the nodes where a session of the cluster lives that one of them has adopted."""
-    if change.kind == "adopt":
-        nodes.note_adoption(change.name, change.node)
 
 
 def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_store) -> ClusterNode:
@@ -231,17 +194,11 @@ def open_cluster(config: Config, tokens: TokenStore, open_it: OpenStore = open_s
     section = config.cluster
     assert section is not None
     token = read_token_file(section.token_file)
-    node = ClusterNode(config, open_it(section, mirror_limit(config), token))
+    node = ClusterNode(config, open_it(section, token))
     own_address(section, [listen.url for listen in config.listen])
     own_pin(section, config.listen)
     tokens.accept_cluster(token)
     return node
-
-
-def mirror_limit(config: Config) -> int:
-    """Return the maximum bytes of a mirrored history: that in memory has no more."""
-    assert config.cluster is not None
-    return min(config.cluster.mirror_limit, config.gateway.journal_limit)
 
 
 def own_address(section: ClusterSection, urls: Sequence[str]) -> Address:
@@ -281,18 +238,9 @@ def _pin_of(cert: Path) -> str:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
 
 
-async def _listen_to_nodes(gateway: Gateway, *listeners: Callable[[], None]) -> None:
-    """Call functions after each report of a node, until cancelled."""
-    assert gateway.admissions.node_sessions is not None, "the gateway has nodes"
-    with ExitStack() as stack:
-        for listener in listeners:
-            stack.enter_context(gateway.admissions.node_sessions.listening(listener))
-        await trio.sleep_forever()
-
-
-def _tell_of(member: Member, gateway: Gateway) -> None:
+def _tell_of(member: Member, trust: SharedTrust, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: member.problem
+    gateway.readiness.cluster_problem = lambda: trust.problem() or member.problem
     gateway.readiness.cluster_up = lambda: member.contact.up
     merge = gateway.admissions.merge_nodes
     assert merge is not None, "the gateway has nodes"

@@ -54,7 +54,7 @@ _NO_CACHE: Final = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control"
 _NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 
 NOT_FOUND: Final = Response(HTTPStatus.NOT_FOUND, b"Not Found", _NO_CACHE | _NOSNIFF)
-"""Response for a path below `/acp/` that is none of the dialect's."""
+"""Response for a path below `/acp/` that the dialect does not have."""
 
 _OK: Final = Response(HTTPStatus.OK, b"ok", _NO_CACHE | _NOSNIFF)
 
@@ -80,7 +80,7 @@ class EditorBridge:
         """Decide a request whose token is right. Raises `AccessError`."""
         restricted = access.role != "controller" or access.session is not None or access.only is not None
         if restricted and request.path in editor.ACTS:
-            raise Forbidden("only a controller that is no guest, and not bound to one session, may do this")
+            raise Forbidden("only a controller that is not a guest, and not bound to one session, may do this")
         if request.method == "POST":
             if media_types(request.headers, "Content-Type") != ["application/json"]:
                 text = f"{request.path} takes application/json only"
@@ -307,7 +307,7 @@ class _EditorRequest:
             except InvalidMessage as error:
                 raise BadBody(str(error)) from None
             if not is_offered:
-                raise BadBody("the outcome is none of those that the agent has offered")
+                raise BadBody("the outcome is not one that the agent has offered")
             client.send(text)
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()

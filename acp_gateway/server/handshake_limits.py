@@ -2,9 +2,10 @@
 
 Unauthenticated connections must neither slow down clients nor keep valid ones out. They share a fixed budget:
 
-- number: `max_handshakes` in all, `handshakes_per_address` from one address. Beyond it one is evicted, from the address
-  that holds the most: the oldest idle one, if there is any. Refused connections that wait for a delayed response count
-  apart, or an address that guesses tokens would lock out its neighbours behind the same NAT.
+- number: `max_handshakes` in all. Beyond it one is evicted, from the address that holds the most: the oldest idle one,
+  if there is any. Of one address `handshakes_per_address` are under way, and others wait for their turn: see
+  `network_turns`. Refused connections that wait for a delayed response count apart, or an address that guesses tokens
+  would lock out its neighbours behind the same NAT.
 - CPU time: one step per turn of the event loop, that is one of a TLS handshake, a read or a request. The time spent on
   connections that fail is paid back by a longer pause, in which no unauthenticated connection makes a step. A fleet
   that reconnects after an outage causes no pause.
@@ -17,7 +18,7 @@ import os
 import socket
 import ssl
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ import trio
 from acp_gateway.config.load import Config, LimitsSection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
+from acp_gateway.server.network_turns import NetworkTurns
 from acp_gateway.server.pending import FREE_STEPS, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 
 SHARE: Final = 0.15
 """Share of the event loop's time that failing handshakes may take: some 250 refusals a second, or 100 over TLS. A
-client's message waits for one step meanwhile, a third of a millisecond, and mostly for none."""
+client's message waits for one step, a third of a millisecond, or more often for none."""
 
 BURST: Final = 0.02
 """Burst, in seconds: a dozen refusals over TLS before the first pause."""
@@ -128,7 +130,7 @@ class HandshakeLimiter:
         self.refusals = Refusals(config.gateway, config.limits, audit)
         self._budget = CpuBudget(SHARE)
         # Unauthenticated connections by network, and their number.
-        self._by_network: dict[str, dict[PendingConnection, None]] = {}
+        self._by_network: dict[str, NetworkTurns] = {}
         # True while a task reports refusals.
         self._is_run = False
         self._pending = 0
@@ -165,11 +167,11 @@ class HandshakeLimiter:
         """
         self._arrivals += 1
         connection.number = self._arrivals
-        network = self._by_network.setdefault(connection.network, {})
-        network[connection] = None
+        network = self._by_network.setdefault(connection.network, NetworkTurns())
         self._pending += 1
-        if connection.limited and len(network) > self._limits.handshakes_per_address:
-            self._evict_one_of(network)
+        surplus = network.add(connection, self._limits.handshakes_per_address)
+        if surplus is not None:
+            self._evict(surplus)
         elif self._pending + len(self._refused) > self._limits.max_handshakes:
             self.evict_one()
         try:
@@ -193,13 +195,10 @@ class HandshakeLimiter:
         if self._refused:
             self._evict(next(iter(self._refused)))
         elif self._by_network:
-            most = max(map(len, self._by_network.values()))
-            largest = (network for network in self._by_network.values() if len(network) == most)
-            self._evict_one_of(connection for network in largest for connection in network)
-
-    def _evict_one_of(self, connections: Iterable[PendingConnection]) -> None:
-        now = trio.current_time()
-        self._evict(min(connections, key=lambda connection: connection.eviction_key(now)))
+            networks = [network.connections for network in self._by_network.values()]
+            most, now = max(map(len, networks)), trio.current_time()
+            candidates = (connection for network in networks if len(network) == most for connection in network)
+            self._evict(min(candidates, key=lambda connection: connection.eviction_key(now)))
 
     def _evict(self, connection: PendingConnection) -> None:
         connection.evicted = True
@@ -209,12 +208,11 @@ class HandshakeLimiter:
 
     def _remove(self, connection: PendingConnection) -> None:
         self._refused.pop(connection, None)
-        network = self._by_network.get(connection.network, {})
-        if connection in network:
-            del network[connection]
+        network = self._by_network.get(connection.network)
+        if network is not None and network.remove(connection):
             self._pending -= 1
             self._freed.unpark_all()
-            if not network:
+            if not network.connections:
                 del self._by_network[connection.network]
 
     # Time
@@ -241,6 +239,9 @@ class HandshakeLimiter:
             self._budget.charge(STEP_COST)
         else:
             connection.cost += STEP_COST
+        network = self._by_network.get(connection.network)
+        if network is not None and connection.limited:
+            await network.take(connection, lambda: self._limits.handshakes_per_address, self._evict)
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 

@@ -115,7 +115,7 @@ class Handshakes:
             self._limiter.refusals.log_end(client.connection, f"left during the handshake: {error}")
             accepted = None
         except BaseException:
-            # Shielded, because a bug must not be lost if the gateway is told to stop meanwhile.
+            # Shielded, because a bug must not be lost if the gateway is told to stop.
             with trio.CancelScope(shield=True):
                 await client.stream.aclose()
             raise

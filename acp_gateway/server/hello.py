@@ -110,7 +110,7 @@ class _Request(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Envelope(msgspec.Struct):
-    """As much of a first line that is no hello as its refusal needs."""
+    """As much of a first line that is not a hello as its refusal needs."""
 
     id: msgspec.Raw = msgspec.Raw(b"null")
     method: msgspec.Raw = msgspec.Raw(b"")
@@ -152,7 +152,7 @@ _STRUCTS: Final[dict[str, type[msgspec.Struct]]] = {"params": Hello, "params.res
 
 
 def _explain(text: str, flaw: str) -> BadHello:
-    """Make the refusal of a JSON text that is no hello. Nothing of the text is repeated: it may hold a token."""
+    """Make the refusal of a JSON text that is not a hello. Nothing of the text is repeated: it may hold a token."""
     try:
         envelope = _decode_envelope(text)
     except msgspec.ValidationError:

@@ -181,7 +181,7 @@ class HttpLink:
             self.body_bytes -= size
 
     async def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> None:
-        """Charge the client for bytes, what is no message and time of the loop, and wait while it is over its rate.
+        """Charge the client for its bytes, lines that are not messages and loop time; wait while it is over its rate.
 
         Raises `Flooded`.
         """

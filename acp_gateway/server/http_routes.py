@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from acp_gateway.adapters import editor
 from acp_gateway.config.load import ListenSection
-from acp_gateway.errors import AccessError, Forbidden, ProtocolError, Unauthorized
+from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
@@ -346,7 +346,11 @@ class HttpRoutes:
         # With an unreadable file, no token can be told from another text.
         if token is None or not self._gateway.readiness.tokens_readable:
             return False
-        return self._authorizer.authenticate(client, token).session is None
+        try:
+            return self._authorizer.authenticate(client, token).session is None
+        except Busy:
+            # The gateway is as ready as for others.
+            return False
 
     def _check_page(self, request: Request) -> str | None:
         """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""

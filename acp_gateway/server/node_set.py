@@ -45,15 +45,6 @@ class NodeSet:
         self.directory.remove(name)
         self.watcher.update()
 
-    def note_adoption(self, key: str, node: str) -> None:
-        """Have the node that has adopted a session list its sessions now, and the one that had adopted it before.
-
-        `key` is `HOME/ID`. It leads to the place that the nodes themselves tell.
-        """
-        home, _, session_id = key.partition(SEPARATOR)
-        for name in {node, self.directory.adopter_of(home, session_id) or node}:
-            self.watcher.ask(name)
-
 
 def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.time) -> NodeSet:
     """Give a running gateway the nodes of its configuration, and watch them until it stops."""
@@ -62,7 +53,8 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     gateway.admissions.directory = directory
     sessions = NodeSessions(directory, gateway.registry, watcher.refresh)
-    watcher.reported = sessions.note_report
+    watcher.reported, sessions.need = sessions.note_report, watcher.need
+    watcher.is_used = lambda: sessions.is_listened_to or any(SEPARATOR in hub.name for hub in gateway.hubs)
     gateway.admissions.node_sessions = sessions
     gateway.admissions.merge_nodes = sessions.merge
     gateway.readiness.absent_nodes = lambda: directory.absences

@@ -89,20 +89,20 @@ class PendingConnection:
         self.fetched = True
         self.scope.deadline = trio.current_time() + seconds
 
+    @property
+    def idle_at(self) -> float:
+        """The time from which it counts as idle, unless it sends something before."""
+        if self.steps == 0 or self.steps > FREE_STEPS:
+            return -math.inf
+        return self.last_received_at + min(ANSWER_TIMEOUT, WAITING_TIME - self.waited)
+
     def eviction_key(self, now: float) -> tuple[int, int]:
         """Order connections for eviction, the first one to be evicted with the smallest key.
 
         Idle ones go first, the oldest before the others. Of the rest the newest goes, so that a handshake in progress
-        completes, however many connections arrive meanwhile.
+        completes, however many connections arrive before.
         """
-        silent = now - self.last_received_at
-        idle = (
-            self.steps == 0
-            or self.steps > FREE_STEPS
-            or silent > ANSWER_TIMEOUT
-            or self.waited + max(silent, 0.0) > WAITING_TIME
-        )
-        return (0, self.number) if idle else (1, -self.number)
+        return (0, self.number) if now >= self.idle_at else (1, -self.number)
 
 
 @dataclass(frozen=True, slots=True)

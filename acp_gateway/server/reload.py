@@ -105,6 +105,8 @@ class Reloader:
         directory = self._gateway.admissions.directory
         now = self._gateway.config if directory is None else replace(self._gateway.config, nodes=directory.configured)
         found = compare(now, config)
+        for line in config.removed:
+            log.warning("%s", line)
         changed = list(found.changed)
         if changed:
             config = found.config

@@ -71,7 +71,7 @@ async def serve(
 
     Args:
         config: its listeners and its agents.
-        environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
+        environment: the gateway's own; agents inherit a part of it. systemd's variables about inherited sockets and
             notifications are removed.
         file: the source of `config`, which is read again at a SIGHUP.
         recorder: records the messages of connections.
@@ -81,6 +81,8 @@ async def serve(
     """
     check_credentials(config)
     check_metrics(config)
+    for line in config.removed:
+        log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)
     give_back_memory()
     settings = config.gateway
@@ -116,8 +118,6 @@ async def serve(
         dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
-        if cluster is not None:
-            cluster.prepare(gateway)
         limiter = HandshakeLimiter(config, audit_log)
         links = HttpLinks(gateway)
         listeners: list[Listener] = []
@@ -144,7 +144,7 @@ async def serve(
                 if config.nodes or cluster is not None:
                     opened = nodes()
                     if cluster is not None:
-                        cluster.expect(opened)
+                        cluster.expect(gateway, opened)
                 async with trio.open_nursery() as accepting:
                     for listener in listeners:
                         accepting.start_soon(listener.run, connections)

@@ -50,7 +50,7 @@ class FeedOutput(Protocol):
         times: Sequence[int | None],
         name: str | None = None,
     ) -> list[bytes]:
-        """Tell `session/update` messages, the first of which has the number `first`; none is passed over.
+        """Tell `session/update` messages; the first one has the number `first`, and none is passed over.
 
         `name` is that of the session for the browser, where it is not the id.
         """

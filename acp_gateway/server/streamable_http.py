@@ -131,7 +131,7 @@ class _Begin:
         self._prepared: tuple[Message, Grant] | None = None
 
     async def prepare(self, http: HttpConnection) -> Response | None:
-        """Receive the message, and be admitted; return a refusal of what is no `initialize`. Raises `AccessError`."""
+        """Receive the message, and be admitted; refuse anything but `initialize`. Raises `AccessError`."""
         try:
             message = _parse(await http.receive_body(INITIALIZE_SIZE))
             if message.method != methods.INITIALIZE or message.kind is not Kind.REQUEST:

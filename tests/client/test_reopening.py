@@ -67,7 +67,7 @@ def test_a_position_that_is_unknown_is_left_out() -> None:
     assert own_meta(request) == {"connection": "c1", "prompts": [], "questions": []}
 
 
-# What comes meanwhile
+# Messages that come before the response
 
 
 def test_updates_are_swallowed_and_counted() -> None:

@@ -1,6 +1,5 @@
 """Gateways whose directory is in Redis: they find each other, and go on when it is killed, paused or emptied."""
 
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -11,21 +10,20 @@ import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.scripts import CHANNEL
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress
 from acp_gateway.errors import Unauthorized
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import node_watcher
 from acp_gateway.transports.websocket import Timing
 from tests.cluster.redis_server import RedisServer
 from tests.doubles import Editor
 from tests.server.machines import control, until_agents
 from tests.server.serving import serving
-from tests.server.test_adoption import adopt, copy_files, until_led_to
-from tests.server.test_cluster import member_config, take_turn
+from tests.server.test_cluster import member_config
 
 pytestmark = pytest.mark.cluster
 
@@ -106,39 +104,6 @@ async def test_nodes_go_on_without_redis_and_write_everything_again(
         await until_problems(url, lambda found: not found)
 
 
-async def test_node_that_has_stopped_is_found_again_with_its_sessions_after_a_restart_of_another(
-    tmp_path: Path, redis: RedisServer
-) -> None:
-    async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as urls:
-        session = await prompt(urls[0], "gpu2/memory")
-        # Its writing is behind the change.
-        while not redis.ask("EXISTS", f"{{acp}}:session:gpu2/{session}"):
-            await trio.lowlevel.checkpoint()
-    async with cluster_of(tmp_path, redis, "gpu1") as (url,):
-        await until_agents(url, "gpu2/memory")
-        while f"gpu2/{session}" not in [
-            it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions
-        ]:
-            await trio.lowlevel.checkpoint()
-
-
-async def test_other_nodes_lead_to_the_one_that_has_adopted_a_session_at_once(
-    tmp_path: Path, redis: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with cluster_of(tmp_path, redis, "gpu1", "gpu2") as (gpu1, gpu2):
-        # The third node is told only what it asks for.
-        monkeypatch.setattr(node_watcher, "INTERVAL", 3600)
-        async with cluster_of(tmp_path, redis, "gpu3") as (gpu3,):
-            await until_agents(gpu3, "gpu1/memory", "gpu2/memory")
-            key = f"gpu1/{await prompt(gpu1, 'memory')}"
-            while not redis.ask("EXISTS", f"{{acp}}:session:{key}"):
-                await trio.lowlevel.checkpoint()
-            await list_sessions(control(gpu3), time_limit=30)
-            copy_files(tmp_path, key.partition("/")[2])
-            await adopt(gpu2, key, force=True)
-            await until_led_to(gpu3, key)
-
-
 async def test_token_that_is_revoked_on_one_node_ends_its_connections_on_the_other_without_a_renewal(
     tmp_path: Path, redis: RedisServer
 ) -> None:
@@ -166,26 +131,5 @@ async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis
     member_config(tmp_path, "gpu1")
     async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
         async with cluster_of(tmp_path, redis, "gpu1", "gpu2"):
-            assert [record.name for record in await store.nodes()] == ["gpu1", "gpu2"]
-        assert await store.nodes() == []
-        assert [record.name for record in await store.former_nodes()] == ["gpu1", "gpu2"]
-
-
-async def test_mirrored_history_outlives_its_node_and_an_emptied_redis(tmp_path: Path, redis: RedisServer) -> None:
-    options = RedisOptions(host="127.0.0.1", port=redis.port)
-    member_config(tmp_path, "gpu1")
-    async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
-
-        async def until_mirrored(key: str, updates: list[dict[str, Any]]) -> None:
-            while updates:
-                journal = await store.journal(key)
-                texts = [] if journal is None else [json.loads(text) for _, text in journal.messages]
-                if [text for text in texts if text in updates] == updates:
-                    return
-
-        async with cluster_of(tmp_path, redis, "gpu1") as (url,):
-            key, updates = await take_turn(url)
-            await until_mirrored(key, updates)
-            redis.ask("FLUSHALL")
-            await until_mirrored(key, updates)
-        await until_mirrored(key, updates)
+            assert [record.name for record in (await store.nodes()).records] == ["gpu1", "gpu2"]
+        assert (await store.nodes()).records == []

@@ -860,7 +860,7 @@ class SharingModel:
         candidates = [ask for ask in self.asks if ask.open and ask.raw == raw]
         assert candidates, "the agent has not asked that, or was answered already"
         error, result = body.get("error"), body.get("result", {})
-        assert "dropped" not in result, "an answer is built anew from what was checked"
+        assert "dropped" not in result, "an answer is built from checked parts"
         mark = result.get("_meta", {}).get("mark") if error is None else error.get("data")
         if isinstance(mark, str):
             member = self.world.marks[mark][0]

@@ -173,15 +173,6 @@ def other_process_is_used_again(wait: Wait) -> None:
     wait.scene.sessions_freed()
 
 
-def session_of_other_process_moved(wait: Wait) -> None:
-    assert wait.other_scene is not None
-    session = wait.other_scene.session()
-    wait.scene.registry.set_moved(session, "gpu2")
-    wait.other_scene.multiplexer.session_moved(session)
-    wait.other_scene.retire()
-    wait.scene.sessions_freed()
-
-
 def loaded(wait: Wait) -> None:
     wait.scene.agent.answers("session/load")
 
@@ -193,14 +184,6 @@ def load_refused(wait: Wait) -> None:
 def loading_client_left(wait: Wait) -> None:
     wait.other.gone()
     loaded(wait)
-
-
-def moved(wait: Wait) -> None:
-    (session,) = wait.scene.registry.by_id("s")
-    wait.scene.registry.set_moved(session, "gpu2")
-    if session.live:
-        wait.scene.multiplexer.session_moved(session)
-    wait.scene.end_vain_waits()
 
 
 def reopened(wait: Wait) -> None:
@@ -250,11 +233,6 @@ def journal_unreadable(wait: Wait) -> None:
     wait.scene.load_journal(None)
 
 
-def moved_before_it_is_read(wait: Wait) -> None:
-    moved(wait)
-    journal_unreadable(wait)
-
-
 def forgotten_before_it_is_read(wait: Wait) -> None:
     forgotten(wait)
     journal_unreadable(wait)
@@ -290,11 +268,6 @@ def detached_and_cancelled(wait: Wait) -> None:
     turns_cancelled(wait)
 
 
-def detached_and_moved(wait: Wait) -> None:
-    wait.peer.request("session/close", sessionId="s")
-    moved(wait)
-
-
 def session_deleted(wait: Wait) -> None:
     wait.scene.agent.heard()
     deleted(wait)
@@ -317,9 +290,8 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         *ANY,
         other_process_ended,
         other_process_is_used_again,
-        session_of_other_process_moved,
     ),
-    Until.SESSION_OPEN: (*ANY, loaded, load_refused, loading_client_left, moved),
+    Until.SESSION_OPEN: (*ANY, loaded, load_refused, loading_client_left),
     Until.SESSION_REOPENED: (
         *ANY,
         reopened,
@@ -327,7 +299,6 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         reopening_refused,
         deleted,
         forgotten,
-        moved,
         agent_forgets,
         next_initialize_refused,
     ),
@@ -335,7 +306,6 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         *ANY,
         journal_read,
         journal_unreadable,
-        moved_before_it_is_read,
         forgotten_before_it_is_read,
     ),
     Until.DIRECTORIES_CHECKED: (*ANY, directories_pass, directories_do_not_pass),
@@ -347,8 +317,6 @@ ENDINGS: Final[dict[Until, tuple[Callable[[Wait], None], ...]]] = {
         turns_cancelled,
         detached_and_cancelled,
         session_deleted,
-        moved,
-        detached_and_moved,
     ),
 }
 
@@ -413,13 +381,6 @@ def asker_was_dismissed(scene: Scene, asked: Any, asker: Peer) -> None:
     refused(scene, asked, asker)
 
 
-def source_moved(scene: Scene, asked: Any, asker: Peer) -> None:
-    source = scene.session("source")
-    scene.registry.set_moved(source, "gpu2")
-    scene.multiplexer.session_moved(source)
-    named(scene, asked, asker)
-
-
 @pytest.mark.parametrize("method", ["session/new", "session/fork"])
 @pytest.mark.parametrize(
     "end",
@@ -432,7 +393,6 @@ def source_moved(scene: Scene, asked: Any, asker: Peer) -> None:
         unreadable,
         asker_left,
         asker_was_dismissed,
-        source_moved,
     ],
 )
 def test_a_message_that_may_be_of_a_session_about_to_be_named_is_held_until_that_is_known(
@@ -444,7 +404,7 @@ def test_a_message_that_may_be_of_a_session_about_to_be_named_is_held_until_that
     asker.new_session("source")
     ann.prompt()
     scene.agent.takes("session/prompt")
-    about = {"sessionId": "source"} if method == "session/fork" or end is source_moved else {}
+    about = {"sessionId": "source"} if method == "session/fork" else {}
     asker.request(method, **about, cwd="/srv", mcpServers=[])
     asked = scene.agent.takes(method)
     scene.agent.ask_permission("early", "child")

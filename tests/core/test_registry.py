@@ -160,15 +160,6 @@ def test_removing_one_leaves_another_of_its_name() -> None:
     assert list(registry) == [yours]
 
 
-def test_an_adopted_session_is_here_in_that_epoch_whatever_was_remembered() -> None:
-    registry = Registry("me")
-    adopted = live(registry, "s", "you")
-    registry.set_moved(adopted, "gpu2")
-    assert (adopted.moved, adopted.adopted_epoch) == ("gpu2", None)
-    registry.set_adopted(adopted, 7)
-    assert (adopted.moved, adopted.adopted_epoch) == (None, 7)
-
-
 def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 2)
     registry = Registry("me")

@@ -551,7 +551,7 @@ def test_messages_of_the_agent_for_a_closed_session_reach_no_client() -> None:
 
 
 @pytest.mark.parametrize("named", ["y", "", None])
-def test_a_sub_agent_is_no_session_that_there_is_and_needs_a_name(named: str | None) -> None:
+def test_a_sub_agent_is_not_a_session_that_there_is_and_needs_a_name(named: str | None) -> None:
     scene, xena, yuri = strangers()
     scene.agent.state("subagent_update", "x", **({} if named is None else {"sessionId": named}))
     assert len(xena.heard()) == 1
@@ -1117,7 +1117,7 @@ def test_what_the_agent_replays_has_no_times() -> None:
     assert times_of(scene) == [None, 1000]
 
 
-def test_an_echo_that_turns_out_to_be_none_has_the_time_at_which_that_is_known() -> None:
+def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

@@ -71,7 +71,7 @@ def seconds(plan: Plan, times: int = 1) -> float:
     best = float("inf")
     for _ in range(times):
         longest = 0.0
-        # What the search itself has left behind is no part of a message.
+        # What the search itself has left behind is not part of a message.
         gc.collect()
         for step in steps(plan):
             begun = time.thread_time()

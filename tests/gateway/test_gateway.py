@@ -609,7 +609,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert "agent login" in policy.login_hint([])
     async with trio.open_nursery() as gateway._nursery:
         run_agent = partial(gateway._agents.run, "fake", section, SessionScope("me"))
-        limits = gateway._start_hub("fake", section, gateway.registry, run_agent)._limits
+        limits = gateway._start_hub("fake", section, run_agent)._limits
         gateway._nursery.cancel_scope.cancel()
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
     assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)

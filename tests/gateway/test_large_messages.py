@@ -110,7 +110,7 @@ async def test_the_messages_of_a_client_keep_their_order_and_others_pass_a_large
         assert methods_of(scene.agent.peek()) == ["x/bob", "x/large", "x/small"]
 
 
-async def test_a_large_message_that_is_no_json_is_refused_and_the_next_one_taken() -> None:
+async def test_an_invalid_large_message_is_refused_and_the_next_one_taken() -> None:
     async with sharing() as (scene, ann):
         ann.stream.send_nowait([large(id=1, method="x/y")[:-1], encode({"id": 2, "method": "x/small"})])
         refusal = await ann.receive()

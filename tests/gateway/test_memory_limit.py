@@ -358,7 +358,7 @@ async def test_the_memory_limit_drops_prompts_of_gone_clients_before_it_detaches
     for _ in range(4):
         leaver.prompt("x" * (LIMIT // 3))
     place.leaves(leaver)
-    # The first is a turn, of which nothing is kept here.
+    # The first is a turn that is not kept here.
     assert len(place.session.queue) == 3
     place.session.journal.clear()
     look(place)

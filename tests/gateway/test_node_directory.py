@@ -171,15 +171,15 @@ def test_the_first_failure_with_another_section_is_news(directory: NodeDirectory
     assert directory.nodes["gpu1"].since == 0.0
 
 
-def test_another_source_is_believed_only_while_the_node_does_not_answer(directory: NodeDirectory) -> None:
-    directory.assume("gpu1", ["a", "/"], [session("1")], version="0.9", folders=["/srv"], more=2)
+def test_another_source_is_believed_only_until_the_node_has_answered(directory: NodeDirectory) -> None:
+    directory.assume("gpu1", ["a", "/"], version="0.9", folders=["/srv"])
     node = directory.nodes["gpu1"]
-    assert (node.up, node.agents, node.version, node.folders, node.more) == (False, ("a",), "0.9", ("/srv",), {"": 2})
+    assert (node.up, node.agents, node.version, node.folders) == (False, ("a",), "0.9", ("/srv",))
     directory.check_agent("gpu1/a")
     directory.set_up("gpu1", ["b"], "1.0", 10.0)
-    directory.set_sessions("gpu1", [], 0)
-    directory.assume("gpu1", ["a"], [session("1")])
-    assert (node.agents, node.version, node.sessions) == (("b",), "1.0", [])
+    directory.set_away("gpu1", "cut", 20.0)
+    directory.assume("gpu1", ["a"])
+    assert (node.agents, node.version) == (("b",), "1.0")
 
 
 def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDirectory) -> None:
@@ -192,8 +192,6 @@ def test_the_load_of_a_node_is_of_the_time_at_which_it_answers(directory: NodeDi
     directory.set_away("gpu1", "cut", 30.0)
     assert [node["load"] for node in directory.describe()] == [None, None]
     assert directory.nodes["gpu1"].seen == 20.0
-    directory.assume("gpu1", [], [], load=load)
-    assert [node["load"] for node in directory.describe()] == [load, None]
 
 
 def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(directory: NodeDirectory) -> None:
@@ -203,23 +201,10 @@ def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(direct
     assert directory.speaks_for("gpu1/a", "alice")
     assert not directory.speaks_for("gpu1/a", "bob")
     assert directory.speaks_for("gpu2/a", "bob")
-    # What fits no header is no identity there.
+    # What fits no header is not an identity there.
     assert not directory.speaks_for("gpu2/a", "x" * 257)
     assert not directory.speaks_for("alice", "alice")
     directory.set_away("gpu1", "gone", 20.0)
     assert directory.speaks_for("gpu1/a", "alice")
     directory.set_rights("gpu1", "door", [])
     assert not directory.speaks_for("gpu1/a", "alice")
-
-
-def test_sessions_that_another_source_tells_are_found_by_their_owners_alone(directory: NodeDirectory) -> None:
-    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}])
-    assert directory.agent_of("gpu1", "1", "root") is None
-    assert directory.agent_of("gpu1", "1", "alice") is None
-    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}], may_speak_for=["*"])
-    assert directory.agent_of("gpu1", "1", "root") is None
-    assert directory.agent_of("gpu1", "1", "alice") == "gpu1/a"
-    # The rights that the node itself has told are not replaced.
-    directory.set_rights("gpu1", "front", [])
-    directory.assume("gpu1", ["a"], [session("1") | {"owner": "alice"}], may_speak_for=["*"])
-    assert directory.agent_of("gpu1", "1", "alice") is None

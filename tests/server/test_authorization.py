@@ -51,5 +51,5 @@ async def test_a_body_that_can_not_be_read_is_answered_and_the_connection_closed
     assert written.endswith(b"too large\n")
 
 
-async def test_a_client_that_leaves_in_an_exchange_is_no_error(gateway: EchoingGateway) -> None:
+async def test_a_client_that_leaves_in_an_exchange_is_not_an_error(gateway: EchoingGateway) -> None:
     assert await serve(gateway, trio.BrokenResourceError("gone")) == (False, b"")

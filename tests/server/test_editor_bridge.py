@@ -255,7 +255,7 @@ async def test_an_observer_or_another_identity_decides_no_permission(
         assert [it for it in agent.received if it.get("id") == 77] == []
 
 
-async def test_a_question_that_is_no_permission_is_left_to_other_clients(
+async def test_a_question_that_is_not_a_permission_is_left_to_other_clients(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     async with serving_editors(tmp_path, spawner) as there:

@@ -208,7 +208,7 @@ def forwarded(*values: str) -> Headers:
         pytest.param("", ["198.51.100.7"], "", id="no-address"),
     ],
 )
-def test_the_client_is_the_first_from_the_right_who_is_no_trusted_proxy(
+def test_the_client_is_the_first_from_the_right_who_is_not_a_trusted_proxy(
     peer: str, values: list[str], address: str
 ) -> None:
     assert client_address(peer, forwarded(*values), PROXIES) == address

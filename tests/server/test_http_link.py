@@ -286,7 +286,7 @@ async def test_a_reader_that_takes_nothing_gives_way_at_once_to_one_with_an_even
                     await stalled.next()
 
 
-async def test_a_client_that_resets_its_stream_is_no_internal_error(
+async def test_a_client_that_resets_its_stream_is_not_an_internal_error(
     gateway: Gateway, agents: ServingAgents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail(self: HttpConnection, data: bytes) -> None:

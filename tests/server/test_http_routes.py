@@ -83,7 +83,7 @@ async def test_readyz_says_ready_and_with_an_invalid_token_nothing(gateway: Echo
     assert answers[2].status == 401
 
 
-async def test_readyz_tells_the_reasons_only_to_a_valid_token_that_is_no_guests(gateway: EchoingGateway) -> None:
+async def test_readyz_tells_the_reasons_only_to_a_valid_token_that_is_not_a_guests(gateway: EchoingGateway) -> None:
     token, guest = gateway.token(), gateway.tokens.create_guest("s", role="observer", lifetime=None)[1]
     async with listening(WS, gateway) as listener:
         gateway.readiness.set_listening(["wss://box:1/acp"], accepting=False)

@@ -277,7 +277,7 @@ CORS = (f"Access-Control-Allow-Origin: {EDITOR}", "Access-Control-Allow-Credenti
 NO_CORS = "!Access-Control-Allow-Origin"
 ALLOW = "Allow: GET, POST, DELETE, OPTIONS"
 
-NO_MESSAGE = "a body that is no JSON-RPC message"
+NO_MESSAGE = "a body that is not a JSON-RPC message"
 BATCH = "a batch; the body is the error -32600 under the id `null`"
 BEGUN = "`initialize` without `Acp-Connection-Id`; the body is its response"
 FAILED = "`initialize` that failed: the body is the error, and there is no connection"
@@ -673,7 +673,7 @@ CASES: Final = [
     Case(200, READY, "GET /manifest.webmanifest", answer=("ETag",)),
     Case(304, UNCHANGED, "GET /favicon.ico", ("If-None-Match: *",), answer=("ETag", "!Content-Length")),
     Case(404, NO_FILE, "GET /assets/x", answer=PAGE),
-    # Requests that are no sound HTTP
+    # Requests that are not valid HTTP
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Content-Length: 2")),
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Transfer-Encoding: chunked")),
     Case(501, ENCODING, "POST /acp", (ANN, JSON, "Transfer-Encoding: gzip")),

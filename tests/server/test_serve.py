@@ -108,6 +108,16 @@ async def test_a_gateway_without_tokens_starts_with_a_warning(
     assert "there are no tokens yet" in warning
 
 
+async def test_a_gateway_starts_with_a_warning_for_each_option_that_is_ignored(
+    state_dir: Path, token: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with serving(replace(make_config(state_dir, TCP), removed=("config.toml:3: cluster.mirror: ignored",))):
+        pass
+    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
+        "config.toml:3: cluster.mirror: ignored"
+    ]
+
+
 async def test_a_gateway_is_ready_while_it_runs_and_no_more_once_it_stops(
     state_dir: Path, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,7 +318,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Send SIGHUP and wait until that is done; what was logged meanwhile, but for that it was done."""
+    """Send SIGHUP and wait until that is done; what was logged until then, but for that it was done."""
     caplog.set_level(logging.INFO)
     caplog.clear()
     signal.raise_signal(signal.SIGHUP)

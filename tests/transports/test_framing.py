@@ -36,7 +36,7 @@ def test_the_last_bytes_of_a_message_are_told_without_joining_its_pieces() -> No
     assert pieces.size == 10_002
 
 
-def test_pieces_are_joined_in_order_and_begin_anew() -> None:
+def test_pieces_are_joined_in_order_and_start_over() -> None:
     pieces = ChunkBuffer()
     for piece in (b"a" * 2000, b"b", b"c", b"d" * 2000, b""):
         pieces.add(piece)
@@ -66,7 +66,7 @@ def test_pieces_are_one_object_so_that_the_system_gets_their_memory_back() -> No
 # LastBatch
 
 
-def test_the_same_messages_are_encoded_once_and_others_anew() -> None:
+def test_the_same_messages_are_encoded_once_and_others_again() -> None:
     calls: list[list[bytes]] = []
 
     def encode(messages: Sequence[bytes]) -> bytes:

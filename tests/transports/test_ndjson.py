@@ -39,7 +39,7 @@ async def test_lines_end_at_a_line_feed_and_at_nothing_else(character: str) -> N
     assert await sent(message) == message + b"\n"
 
 
-async def test_a_carriage_return_before_the_line_feed_is_no_part_of_the_message() -> None:
+async def test_a_carriage_return_before_the_line_feed_is_not_part_of_the_message() -> None:
     assert await received(b'{"a":1}\r\n{"b":2}\r', b"\n") == [b'{"a":1}', b'{"b":2}']
 
 
@@ -88,7 +88,7 @@ def test_lines_are_the_same_however_they_are_cut(parts: list[bytes], data: st.Da
     trio.run(main)
 
 
-async def test_bytes_that_are_no_utf8_pass_through() -> None:
+async def test_bytes_that_are_not_utf8_pass_through() -> None:
     # What is to be said about them is for those who know JSON.
     assert await received(b'{"a":"\xff\0"}\n') == [b'{"a":"\xff\0"}']
     assert await sent(b'{"a":"\xff\0"}') == b'{"a":"\xff\0"}\n'
@@ -262,7 +262,7 @@ async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autoju
 
 
 @pytest.mark.parametrize("size", [MAX_SCRAP, MAX_SCRAP + 1])
-async def test_a_large_message_that_was_cut_off_in_the_middle_is_none(size: int) -> None:
+async def test_a_large_message_that_was_cut_off_in_the_middle_is_not_a_message(size: int) -> None:
     assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= MAX_SCRAP else [])]
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
 

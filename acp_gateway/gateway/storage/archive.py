@@ -49,8 +49,6 @@ class StoredArchive:
             session.created_at = round(stored.created * 1000)
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
-            session.home, session.moved = stored.home, stored.moved
-            session.adopted_epoch = stored.adopted_epoch
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -107,9 +105,6 @@ class StoredArchive:
                 open=session.counts_as_open,
                 active=session.active_at,
                 archived=session.archived,
-                home=session.home,
-                moved=session.moved,
-                adopted_epoch=session.adopted_epoch,
             )
         )
 

@@ -34,12 +34,6 @@ class StoredSession:
     """Time of its last update, in milliseconds since 1970; None if that is unknown."""
     archived: bool = False
     """True if a user has put it away."""
-    home: str | None = None
-    """The node of the cluster that had it first; None for this one."""
-    moved: str | None = None
-    """The node of the cluster that has adopted it; None while it is here."""
-    adopted_epoch: int | None = None
-    """The epoch of the cluster in which this node has adopted it; None if it never did."""
 
 
 @dataclass(slots=True)
@@ -48,7 +42,7 @@ class StoredRun:
 
     messages: list[bytes] = field(default_factory=list)
     states: dict[int, str] = field(default_factory=dict)
-    """Kinds of state by index, in order, of the messages of which only the last of a kind counts."""
+    """Kinds of state by index, in order, of the messages that hold a state: the last of a kind replaces the others."""
     ends_turn: bool = False
     """True if a turn ended after the last message; without messages, after those before."""
     times: Times = field(default_factory=Times)

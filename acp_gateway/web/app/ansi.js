@@ -14,7 +14,7 @@ const TOKEN =
   // eslint-disable-next-line no-control-regex
   /(?:\u001b\[|\u009b)([\u0020-\u003f]*)([\u0040-\u007e])?|(?:\u001b[\]PX^_]|[\u0090\u0098\u009d-\u009f])([^\u0007\u001b\u009c\n]*)(\u0007|\u009c|\u001b\\)?|\u001b[\u0020-\u002f]*[\u0030-\u007e]?|\r\n|\r|[^\u001b\u009b\u0090\u0098\u009d-\u009f\r]+/g;
 
-/** Control characters of which nothing is shown. */
+/** Control characters that are not shown. */
 // eslint-disable-next-line no-control-regex
 const DROPPED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 

@@ -160,7 +160,7 @@ class Folding {
   }
 
   /**
-   * Sets what a state update sets; returns false if it is none.
+   * Sets what a state update sets; returns false for other updates.
    * @param {string|null} child
    * @param {Record<string, any>} payload
    */

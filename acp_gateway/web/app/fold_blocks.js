@@ -88,7 +88,7 @@ export function toolKey(toolCallId, sub = null) {
 }
 
 /**
- * Makes a tool call of which nothing is known yet.
+ * Makes a tool call that nothing is known about yet.
  * @param {Block} block
  * @param {string} id
  * @returns {Block}
@@ -146,7 +146,7 @@ function isGiven(value) {
 /**
  * Reads a state update.
  * @param {Record<string, any>} payload
- * @returns {Partial<Transcript>|null} the members that it sets; null if it is none.
+ * @returns {Partial<Transcript>|null} the members that it sets; null for other updates.
  */
 export function stateChanges(payload) {
   const list = (/** @type {any} */ value) => (Array.isArray(value) ? value : []);

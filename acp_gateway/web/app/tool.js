@@ -162,7 +162,7 @@ function Raw({ name, value, open = false }) {
   </details>`;
 }
 
-/** Whether a value is an object of which each member fits into a line or some. */
+/** Whether a value is an object whose members each fit into a line or some. */
 function isFlat(value) {
   return typeof value === "object" && !Array.isArray(value) && Object.values(value).every((member) => typeof member !== "object");
 }

@@ -58,7 +58,7 @@ test("an empty chunk makes no block", () => {
   assert.deepEqual(kinds(folded([thought(""), said(""), said("x")])), ["agent"]);
 });
 
-test("parts that are no text stay between the texts", () => {
+test("parts that are not text stay between the texts", () => {
   const link = { type: "resource_link", uri: "file:///a.py", name: "a.py" };
   const image = { type: "image", mimeType: "image/png", data: "AAAA" };
   const chunks = [text("see "), link, text(" and "), text("this "), image].map((content) => ({
