@@ -155,7 +155,7 @@ class _Pieces:
             assert found is not None
             end, start = found.end(), found.end() + len(_REPLACEMENT)
             is_lone = _match_surrogate(piece, end) is not None
-            # The parser rejects what is no escape at all.
+            # The parser rejects any other text here.
             pieces += (found[0], _REPLACEMENT if is_lone else piece[end:start])
             self._surrogates += is_lone
             is_changed = is_changed or is_lone
