@@ -375,7 +375,7 @@ class AgentSupervisor:
                 if len(line) <= LARGE:
                     await self._relay_part(agent, [line])
                     continue
-                parsed = await parse_message(line)
+                parsed = await parse_message(line, self._ignore)
                 if self.agent is agent:
                     self._owner.receive_large(line, parsed)
                     await self._owner.wait_for_only_client()
@@ -384,6 +384,9 @@ class AgentSupervisor:
             if start:
                 await trio.lowlevel.checkpoint()
             await self._relay_part(agent, batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE])
+
+    def _ignore(self, seconds: float) -> None:
+        """Charge an agent nothing."""
 
     async def _relay_part(self, agent: Agent, part: Sequence[bytes]) -> None:
         if self.agent is agent:

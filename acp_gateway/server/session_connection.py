@@ -229,15 +229,16 @@ class SessionConnection(Generic[CallT]):
         try:
             async for batch in stream:
                 for text in batch:
+                    spent: list[float] = []
                     try:
-                        checked = await check_message(text)
+                        checked = await check_message(text, spent.append)
                     except InvalidMessage as error:
                         self.reply(self._failure(str(error)))
                         checked = None
                     began = time.perf_counter()
                     weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
-                    pause = self._charge_unfinished(weight, size, time.perf_counter() - began, frames)
+                    pause = self._charge_unfinished(weight, size, sum(spent) + time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
                     await trio.sleep(pause)
                     while self._is_full:

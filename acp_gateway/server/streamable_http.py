@@ -195,14 +195,15 @@ class _Post:
 
     async def _read_at_cost(self, body: bytes) -> Message:
         """Read a message, and charge the client for the time that it takes. Raises `Refused` and `Flooded`."""
-        parsed = await parse_message(body) if len(body) > LARGE else None
+        spent: list[float] = []
+        parsed = await parse_message(body, spent.append) if len(body) > LARGE else None
         began = time.perf_counter()
         try:
             if isinstance(parsed, InvalidMessage):
                 raise _refusal(parsed, body)
             return self._read(_parse(body) if parsed is None else parsed.message)
         finally:
-            await self._link.pay(seconds=time.perf_counter() - began)
+            await self._link.pay(seconds=sum(spent) + time.perf_counter() - began)
 
     def _read(self, message: Message) -> Message:
         """Return the message as it is passed on. Raises `Refused` for one that the link can't take."""

@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -77,7 +78,32 @@ def posts(text: bytes) -> list[bytes]:
     ]
 
 
-def take_post(data: bytes) -> bytes:
+class Held(float):
+    """The longest time for which a task has held the loop, in processor seconds."""
+
+
+class _Longest(trio.abc.Instrument):
+    """Measures the longest step of a task."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._begun = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._begun = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seconds = max(self.seconds, time.thread_time() - self._begun)
+
+
+def hold_post(data: bytes) -> Held:
+    """Have the endpoint take a message for an open link; return for how long that has held the loop."""
+    longest = _Longest()
+    take_post(data, longest)
+    return Held(longest.seconds)
+
+
+def take_post(data: bytes, *instruments: trio.abc.Instrument) -> bytes:
     """Have the endpoint take a message for an open link; return the response."""
 
     async def take() -> bytes:
@@ -94,7 +120,7 @@ def take_post(data: bytes) -> bytes:
         await exchange.run(http)
         return bytes(sent.answer)
 
-    return trio.run(take)
+    return trio.run(take, instruments=instruments)
 
 
 def take_login(body: bytes) -> None:

@@ -292,7 +292,10 @@ SESSIONS = "`Acp-Session-Id` and `params` name different sessions"
 NO_SESSION = "a method that needs a session, without one"
 RESERVED = "a notification of `_acp-gateway/`"
 BAD_SESSION = "`Acp-Session-Id` with other characters than visible ASCII, or a header twice that may be there once"
-TOO_LARGE = "a body larger than `max_message_size`, `observer_message_size` for an observer, or 64 KiB for `initialize`"
+TOO_LARGE = (
+    "a body larger than `max_message_size`, 8 MiB for a guest, `observer_message_size` for an observer, "
+    "or 64 KiB for `initialize`"
+)
 NO_TOKEN = "no valid token or cookie, with any method but `OPTIONS`"
 TOO_OFTEN = "no valid token, cookie or code, more than `failed_attempts` times"
 FOREIGN = "an `Origin` that is not the gateway's own and not in `allowed_origins`"
