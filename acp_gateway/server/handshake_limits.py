@@ -17,8 +17,7 @@ import logging
 import os
 import socket
 import ssl
-import time
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final
