@@ -315,7 +315,7 @@ async def serve_requests(listener: Listener, upcoming: Sequence[Callable[[], obj
 
     async def next_request(former: AcceptedRequest) -> AcceptedRequest:
         assert former.client.connection is connection
-        assert connection in listener._limiter._by_network["c"]
+        assert connection in listener._limiter._by_network["c"].connections
         call = next(calls, None)
         if call is None:
             await trio.sleep_forever()
