@@ -206,6 +206,9 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
         "HTTP bodies in chunks of a byte": sent(
             lambda: request(place, "POST", link(), *chunked), lambda: b"1\r\n \r\n"
         ),
+        "HTTP bodies in chunks with long extensions": sent(
+            lambda: request(place, "POST", link(), *chunked), lambda: b"1;%b\r\n \r\n" % (b"x" * 4000)
+        ),
         **{
             f"HTTP bodies of 15 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 15 * MEGABYTE), ready)
             for what, unit in LARGE_PARTS.items()

@@ -310,9 +310,9 @@ class Multiplexer:
         for request in self._agent.waiting.release(Until.SESSIONS_FREED):
             self._dispatch(request)
 
-    def end_vain_waits(self) -> None:
-        """Refuse requests that wait for sessions which other processes or nodes have, or that were forgotten."""
-        end_vain_waits(self._agent)
+    def end_vain_waits(self, patience: float) -> None:
+        """Refuse requests that wait in vain for sessions to be re-opened, or for `patience` seconds."""
+        end_vain_waits(self._agent, patience)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""

@@ -245,7 +245,7 @@ class SessionOpening:
     def may_delete(self, client: Client, request: Request, past: Session) -> bool:
         """Return True if a session that is not live may be deleted; else the request was refused, or waits.
 
-        It is in the process meanwhile, as one that is re-opened.
+        It is in the process until the response, as one that is re-opened.
         """
         fits = self._passes(request, preconditions.room(self._agent, request))
         return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))

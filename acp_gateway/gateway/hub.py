@@ -322,7 +322,7 @@ class Hub:
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
             self.tell_time(now)
-            self.multiplexer.end_vain_waits()
+            self.multiplexer.end_vain_waits(limits.away_grace)
             self.deliver()
             self._expire_away_clients(now)
             idle = now - self._last_activity >= limits.idle_timeout

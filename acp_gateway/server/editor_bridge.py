@@ -76,7 +76,7 @@ class EditorBridge:
         self._options = gateway.config.editor
         self._receiving = composers_of(gateway).receiving
 
-    def answer(self, client: Client, access: Access, request: Request) -> Response | Exchange:
+    def answer(self, client: Client, request: Request, access: Access) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError`."""
         restricted = access.role != "controller" or access.session is not None or access.only is not None
         if restricted and request.path in editor.ACTS:

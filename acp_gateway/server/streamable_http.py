@@ -85,15 +85,11 @@ class StreamableHttp:
 
     def answer(self, connection: PendingConnection, access: Access, request: Request) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError` and `BadRequest`."""
-        link_id = _single(request, CONNECTION_ID)
-        session = _session_header(request)
-        if request.method == "POST" and not _is_json(request):
-            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
-        if request.method == "GET" and not _accepts_events(request):
-            return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+        named = request.once(_read_names)
+        if isinstance(named, Response):
+            return named
+        link_id, session = named
         if link_id is None:
-            if request.method != "POST":
-                return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
@@ -267,6 +263,18 @@ def _with_session(message: Message, session: bytes) -> bytes:
     members = lookup.members_at(message.text)
     params = lookup.members_at(members.get("params", b"{}"))
     return jsonrpc.compose({**members, "params": jsonrpc.compose({"sessionId": session, **params})})
+
+
+def _read_names(request: Request) -> Response | tuple[str | None, str | None]:
+    """Return the link and the session that a request names, or the refusal of its form. Raises `BadRequest`."""
+    link_id, session = _single(request, CONNECTION_ID), _session_header(request)
+    if request.method == "POST" and not _is_json(request):
+        return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
+    if request.method == "GET" and not _accepts_events(request):
+        return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+    if link_id is None and request.method != "POST":
+        return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
+    return link_id, session
 
 
 def _session_header(request: Request) -> str | None:

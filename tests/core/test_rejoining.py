@@ -1,5 +1,6 @@
 """A client that takes up a session again over a new link: what it gets, what is its own again, what it may claim."""
 
+import math
 from typing import Any
 
 import pytest
@@ -1035,6 +1036,21 @@ def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
     there.agent.answers("session/load")
     here.end_vain_waits()
     assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")
+
+
+def test_a_wait_for_a_session_ends_after_away_grace(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    scene.pass_time(1000.0)
+    watcher, own = watcher_of(scene)
+    scene.pass_time(1059.0)
+    scene.end_vain_waits(60.0)
+    assert watcher.heard() == []
+    scene.pass_time(1060.0)
+    scene.end_vain_waits(math.inf)
+    assert watcher.heard() == []
+    scene.end_vain_waits(60.0)
+    why = "session s is not open any more: no client that may open it has come within away_grace (60 s)"
+    assert refusal_of(watcher, own) == why
 
 
 def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shelf: Shelf) -> None:

@@ -20,7 +20,8 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import cookies, hello
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http_link import HttpLink
-from acp_gateway.server.sign_in import BodyNeeded, SignInRoutes
+from acp_gateway.server.routes import CODE_SIZE
+from acp_gateway.server.sign_in import SignInRoutes
 from acp_gateway.server.streamable_http import Exchange, StreamableHttp
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import CHUNK_SIZE, HttpConnection, Request
@@ -130,10 +131,8 @@ def take_login(body: bytes) -> None:
         request = await http.receive_request()
         assert request is not None
         client: Any = SimpleNamespace(connection=SimpleNamespace(token=None))
-        needed = _sign_in().log_in(client, request)
-        assert isinstance(needed, BodyNeeded)
         with suppress(BadRequest, AccessError):
-            needed.decide(await http.receive_body(needed.size))
+            _sign_in().log_in(client, request, await http.receive_body(CODE_SIZE))
 
     trio.run(take)
 

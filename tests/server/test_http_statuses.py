@@ -312,6 +312,7 @@ OTHER_WEBSOCKET = "an upgrade to another version of WebSocket"
 PREFLIGHT = "`OPTIONS`, with the headers of a preflight for an allowed origin"
 HEADERS = "more than 128 header fields, one larger than 8 KiB, or 64 KiB in all; at every path"
 UNSOUND = "a request that is not sound or can be read in two ways; at every path"
+CHUNKS = "a body in chunks that have more than 16 KiB besides their data and 16 bytes each, or 8,192 small chunks"
 OLD = "another version of HTTP than 1.1 and 1.0; for an upgrade than 1.1"
 ENCODING = "another `Transfer-Encoding` than `chunked`; at every path"
 BEHIND = "more waited for the connection than `outbox_limit` or `away_limit`; it has ended"
@@ -674,6 +675,20 @@ CASES: Final = [
     Case(304, UNCHANGED, "GET /favicon.ico", ("If-None-Match: *",), answer=("ETag", "!Content-Length")),
     Case(404, NO_FILE, "GET /assets/x", answer=PAGE),
     # Requests that are not valid HTTP
+    # Within an `initialize`, and within a message of a link.
+    *(
+        Case(
+            400,
+            CHUNKS,
+            "POST /acp",
+            (ANN, *named, JSON, "Transfer-Encoding: chunked"),
+            chunks,
+            given,
+            ("Connection: close",),
+        )
+        for named, given in (((), ()), ((LINK,), ("link",)))
+        for chunks in (b"1;%b\r\n \r\n" % (b"x" * 4000) * 8, b"1\r\n \r\n" * 10_000)
+    ),
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Content-Length: 2")),
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Transfer-Encoding: chunked")),
     Case(501, ENCODING, "POST /acp", (ANN, JSON, "Transfer-Encoding: gzip")),

@@ -15,7 +15,7 @@ def arrival(number: int, steps: int = 0, *, limited: bool = True) -> PendingConn
 
 
 class Scene:
-    """The connections of one network, two of which may have their turn."""
+    """The connections of one network, with turns for two."""
 
     def __init__(self) -> None:
         self.turns = NetworkTurns()
