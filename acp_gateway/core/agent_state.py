@@ -14,6 +14,7 @@ from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_reason
+from acp_gateway.core.far_places import note_own_message, place_of, settle
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
@@ -116,6 +117,8 @@ class AgentState:
         """Sessions that live in the process, by id."""
         self.phase = AgentPhase.ABSENT
         """Phase of the process, which `move_to` changes."""
+        self.link: str | None = None
+        """Id of the link to the gateway that has the agent; None for any other agent."""
         self.lost: LostErrors | None = None
         """Errors once there will not be another process."""
         self.abilities = Abilities()
@@ -215,6 +218,8 @@ class AgentState:
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
+        session.unplaced.clear()
+        session.finish_opening = None
         session.forget_content()
         del self.live[session.id]
         session.move_to(SessionState.PAST)
@@ -246,8 +251,7 @@ class AgentState:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
-                position = session.journal.epoch, session.journal.position
-                self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
+                self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
     def send_echo(self, session: Session, echo: "Echo", chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
@@ -269,6 +273,19 @@ class AgentState:
             self.out.clients((client for client in session.attached if client is not sender), chunk)
         self.send_position(session, (client for client in session.attached if client is sender))
 
+    def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
+        """Write a prompt to the history, and show it to the other clients."""
+        sender = request.client
+        for chunk in chunks:
+            session.write(chunk, time=self.wall_time)
+            self.out.clients((client for client in session.attached if client is not sender), chunk)
+        self.send_position(session, (client for client in session.attached if client is sender))
+
+    def settle(self, session: Session) -> None:
+        """Take what another gateway has written by itself for a difference of the positions, and tell the clients."""
+        if settle(session):
+            self.send_position(session, session.attached)
+
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)
         session.attached.pop(client, None)
@@ -284,13 +301,17 @@ class AgentState:
     def forward(self, request: _R, then: Callable[[_R, Message], None], text: bytes | None = None) -> None:
         """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
-        request.agent_id = self._last_id
-        request.then = then
-        self.open_requests[self._last_id] = request
+        self.expect(request, self._last_id, then)
         message = request.message if text is None else jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()
+
+    def expect(self, request: _R, agent_id: int, then: Callable[[_R, Message], None]) -> None:
+        """Expect the response to a request that the agent has under this id."""
+        request.agent_id = agent_id
+        request.then = then
+        self.open_requests[agent_id] = request
 
     def client_gone(self, client: Client) -> None:
         """Drop what is kept for the responses to an expired client: all of a request that changes nothing here."""
@@ -400,8 +421,9 @@ class AgentState:
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
         session.write(update, kind, self.wall_time)
+        moved = note_own_message(session)
         self.out.clients((client for client in session.attached if client is not sender), update)
-        self.send_position(session, (client for client in session.attached if client is sender))
+        self.send_position(session, (client for client in session.attached if moved or client is sender))
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""

@@ -93,6 +93,8 @@ class Initialization:
                     session.end_turn()
                 agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=reason))
             session.turns.clear()
+            session.unplaced.clear()
+            session.finish_opening = None
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)

@@ -11,6 +11,7 @@ from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.continuing import journal_loaded
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
+from acp_gateway.core.far_history import FarHistory
 from acp_gateway.core.initialization import Initialization, with_output
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.memory_use import MemoryUse
@@ -28,6 +29,7 @@ from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.link_messages import Mark
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -40,9 +42,10 @@ class Multiplexer:
         """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
+        self._far_history = FarHistory(self._agent, self._routing)
         self._turns = Turns(self._agent, self._routing)
         self.memory = MemoryUse(self._agent, self._routing)
-        self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
+        self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
@@ -165,6 +168,21 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
+        if self._agent.link is not None and Mark in set(map(type, lines)):
+            start = 0
+            for at, line in enumerate(lines):
+                if type(line) is Mark:
+                    self._receive_lines(lines[start:at])
+                    self._far_history.mark(line)
+                    start = at + 1
+            lines = lines[start:]
+        self._receive_lines(lines)
+
+    def agent_linked(self, link: str | None) -> None:
+        """Note the link over which the agent that was started is reached; None for any other agent."""
+        self._agent.link = link
+
+    def _receive_lines(self, lines: Sequence[bytes]) -> None:
         for session_id, run in updates.passthrough_runs(lines):
             if session_id is not None and self._routing.passthrough(session_id, run):
                 self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
@@ -264,7 +282,12 @@ class Multiplexer:
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
-        """Cancel all turns and the agent's requests before the agent is stopped."""
+        """Cancel all turns and the agent's requests before the agent is stopped.
+
+        Turns behind another gateway go on: this one takes them over when it is started again.
+        """
+        if self._agent.link is not None and self._agent.policy.shared:
+            return
         for session in self._agent.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})

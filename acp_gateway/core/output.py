@@ -70,7 +70,14 @@ class StopUnused:
     handle: AgentHandle
 
 
-Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
+@dataclass(frozen=True, slots=True)
+class EndLink:
+    """End the link of a client, in whose place another one has come."""
+
+    client: Client
+
+
+Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused | EndLink
 """Work for the driver besides sending messages. Storage is no effect: see `archive`."""
 
 

@@ -48,7 +48,7 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("client", "directory_check", "id", "key", "rejoin", "session")
+    __slots__ = ("claim", "client", "directory_check", "id", "key", "rejoin", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
@@ -63,6 +63,8 @@ class Request(ForwardedRequest):
         """Check of the directories that the request names, pending or done."""
         self.rejoin: Rejoin | Literal[False] | None = False
         """State of the client from another link; False until it is read, which is once for all waits."""
+        self.claim: str | None = None
+        """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
 
     @property
     def abandoned(self) -> bool:

@@ -5,11 +5,12 @@ A session is *live* while an agent process has it: `agent_handle`. Afterwards th
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
+from acp_gateway.core.far_places import place_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
@@ -26,6 +27,8 @@ from acp_gateway.protocol.jsonrpc import IdKey, Message
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
+    from acp_gateway.core.far_places import FarPlace
+    from acp_gateway.core.lost_prompts import EndedPrompt
     from acp_gateway.core.requests import ErrorObject, Request
 
 SETUP_SIZE: Final = 1024 * 1024
@@ -172,11 +175,7 @@ class Client:
 
     def positions(self) -> dict[str, tuple[str, int]]:
         """Return the epoch and position of each attached session, up to the latest decision."""
-        return {
-            session.id: (session.journal.epoch, session.journal.position)
-            for session in self.sessions
-            if len(session.id) <= SESSION_ID_SIZE
-        }
+        return {session.id: place_of(session) for session in self.sessions if len(session.id) <= SESSION_ID_SIZE}
 
     def move_to(self, phase: ClientPhase) -> None:
         """Change the progress with `initialize`."""
@@ -196,6 +195,10 @@ class Client:
     def connected(self) -> bool:
         """True while the connection is open."""
         return self._presence is Presence.CONNECTED
+
+    def was_linked(self, links: Sequence[str]) -> bool:
+        """Return True if one of these is the client's link, or an earlier one from which it has taken over prompts."""
+        return any(link == self.link or link in self.former_links for link in links)
 
     def add_request(self, request: "Request") -> None:
         """Register a request of the client."""
@@ -319,6 +322,20 @@ class Session:
         """True if the journal of a session that is not live was read from the archive, as far as there is one."""
         self.awaited = 0
         """Number of agent processes that open the session as soon as its journal is read."""
+        self.ended: dict[str, EndedPrompt] = {}
+        """The last responses to prompts, by the claims of these: see `lost_prompts`."""
+        self.far: FarPlace | None = None
+        """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
+        self.far_start: int | None = None
+        """The position there after which all messages were replayed, as the result of opening the session told."""
+        self.unplaced: dict[Request, list[bytes]] = {}
+        """Prompts that have no place in that history yet, with the updates for the other clients."""
+        self.asked_epoch: str | None = None
+        """The epoch in that history from which it is to continue, while opening."""
+        self.finish_opening: Callable[[], None] | None = None
+        """Ends the opening when the place is known; None for one that does not wait for that."""
+        self.continues = False
+        """True if it continues from there. While opening, updates are new then, and no replay."""
         self.may_lack_end = False
         """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
 

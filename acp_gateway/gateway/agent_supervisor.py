@@ -288,6 +288,7 @@ class AgentSupervisor:
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self.agent = self._unrecorded = agent
+        self._owner.multiplexer.agent_linked(agent.messages.link_id)
         self._end = "stopped"
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))

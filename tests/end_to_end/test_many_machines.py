@@ -171,14 +171,11 @@ def test_a_front_that_is_started_again_in_mid_turn_continues_the_history_that_it
         near.config.write_text(text.replace("wss://127.0.0.1:0", near.urls["wss"].removesuffix("/acp")))
         again = start_gateway(near.directory, near.pin)
         try:
-            assert editor.stop_reason(prompt) == "cancelled"
             gate.open()
+            assert editor.stop_reason(prompt) == "end_turn"
+            assert len(editor.answers_to(prompt)) == 1
             assert editor.talk("later") == "end_turn"
-            told = [text for text in editor.told if MAY_BE_MISSING not in text]
-            # The turn goes on at the node.
-            assert told == ["in a turn that has ended", "before the end", "after the end", "later"]
-            # Nothing proves that the last messages before a kill were all that there were.
-            assert len(editor.told) - len(told) == killed
+            assert editor.told == ["in a turn that has ended", "before the end", "after the end", "later"]
         finally:
             assert again.stop() == 0
 

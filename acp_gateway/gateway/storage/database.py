@@ -36,7 +36,8 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT, open INTEGER, active INTEGER, archived INTEGER
+        former TEXT, open INTEGER, active INTEGER, archived INTEGER,
+        far TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -70,6 +71,7 @@ _LATER: Final = (
     ("session", "open", "INTEGER"),
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
+    ("session", "far", "TEXT"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -138,7 +140,7 @@ class Database:
         """Return all sessions, in the order of their creation."""
         rows = self._connection.execute(
             "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open, active, archived "
+            "coalesce(position, 0), former, open, active, archived, far "
             "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
         )
         return [_session(*row) for row in rows.fetchall()]
@@ -158,11 +160,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?)",
+            "archived, far) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
-                *(_former_text(session), session.open, session.active, session.archived),
+                *(_former_text(session), session.open, session.active, session.archived, session.far),
             ),
         )
 
@@ -289,6 +291,7 @@ def _session(
     is_open: object,
     active: object,
     archived: object,
+    far: object,
 ) -> StoredSession:
     return StoredSession(
         as_number(key),
@@ -306,6 +309,7 @@ def _session(
         bool(is_open),
         None if active is None else as_number(active),
         bool(archived),
+        as_text_or_none(far),
     )
 
 
