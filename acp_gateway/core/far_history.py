@@ -110,6 +110,14 @@ def has_far_history(agent: AgentState, session: Session) -> bool:
     return agent.link is not None and len(session.id) <= SESSION_ID_SIZE
 
 
+def goes_on_elsewhere(agent: AgentState, session: Session) -> bool:
+    """Return True if the history of a session that is not live goes on with that of the gateway that has the agent.
+
+    What an earlier version has stored here has no place there.
+    """
+    return has_far_history(agent, session) and (session.far is not None or not session.journal.position)
+
+
 def ask_to_continue(
     agent: AgentState, session: Session, claims: Sequence[str] = (), *, anew: bool = False
 ) -> bytes | None:
@@ -128,14 +136,24 @@ def ask_to_continue(
     if not has_far_history(agent, session):
         session.far = None
         return None
-    members: dict[str, Any] = {"takesOver": True, "claims": list(claims)[:MAX_CLAIMS]}
+    members = _claiming(session, claims)
     far = session.far
-    if far is not None:
-        members["connection"] = far.link
-        if session.journal.epoch and not anew:
-            session.asked_epoch = far.epoch
-            members |= {"epoch": far.epoch, "position": far.at(session.journal.position)}
+    if far is not None and session.journal.epoch and not anew:
+        session.asked_epoch = far.epoch
+        members |= {"epoch": far.epoch, "position": far.at(session.journal.position)}
     return jsonrpc.encode(members)
+
+
+def ask_for_turns(session: Session, claims: Sequence[str]) -> bytes:
+    """Return the gateway's own member of `_meta` that asks for turns with these claims in a session that is open."""
+    return jsonrpc.encode(_claiming(session, claims))
+
+
+def _claiming(session: Session, claims: Sequence[str]) -> dict[str, Any]:
+    members: dict[str, Any] = {"takesOver": True, "claims": list(claims)[:MAX_CLAIMS]}
+    if session.far is not None:
+        members["connection"] = session.far.link
+    return members
 
 
 def _places(mark: bytes) -> dict[str, _Place]:

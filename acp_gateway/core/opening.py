@@ -13,7 +13,8 @@ from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.continuing import continue_journal, waits_for_journal
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.far_history import FarHistory, ask_to_continue, has_far_history
+from acp_gateway.core.far_history import FarHistory, ask_to_continue, goes_on_elsewhere, has_far_history
+from acp_gateway.core.far_opening import FarOpening
 from acp_gateway.core.lost_prompts import claims_in, reclaim_requests
 from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.rejoining import (
@@ -35,7 +36,7 @@ from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class SessionOpening:
         self._agent = agent
         self._routing = routing
         self._far_history = far_history
-        self._turns = turns
+        self._far = FarOpening(agent, turns, self)
         # Resumes a request that has waited.
         self._dispatch = dispatch
 
@@ -90,10 +91,11 @@ class SessionOpening:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._agent.session_in_scope(client, message.session)
-        if session is not None:
-            self._open_live(session, client, request)
-            return
         rejoin = Rejoin.of(request)
+        if session is not None:
+            if rejoin is None or not self._far.asks_again(session, request, rejoin):
+                self.open_live(session, client, request)
+            return
         if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
         session = self.session_to_open(client, message.session, request)
@@ -112,9 +114,8 @@ class SessionOpening:
         resumes = message.method == methods.RESUME
         withheld = resumes and self._agent.abilities.load
         continuation = None
-        known = session.journal_loaded and session.journal.epoch
-        far = has_far_history(self._agent, session) and (session.far is not None or not known)
-        if rejoin is not None and client.counts and known and not far:
+        far = goes_on_elsewhere(self._agent, session)
+        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch and not far:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
             continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
@@ -124,21 +125,23 @@ class SessionOpening:
         replay_to = None if resumes or continuation is not None or (far and rejoin is not None) else client
         self._open(session, request, replay_to=replay_to, as_load=withheld, rejoin=rejoin, continuation=continuation)
 
-    def _open_live(self, session: Session, client: Client, request: Request) -> None:
+    def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
         rejoin = Rejoin.of(request)
-        tail = missed_messages(session, client, rejoin)
+        again = rejoin is not None and rejoin.takes_over and session in client.sessions
+        # A gateway in front of this one has all, and asks for turns alone.
+        tail = [] if again else missed_messages(session, client, rejoin)
         answers: Sequence[bytes] = ()
         if rejoin is not None:
             own, answers = reclaim_requests(self._agent, session, client, rejoin)
             result = with_own_meta(result, own)
             result = with_own_meta(result, cut_turn_meta(session, rejoin))
-        if tail is not None:
+        if tail:
             replay(self._agent, session, client, tail)
-        elif not resumes:
+        elif tail is None and not resumes:
             replay(self._agent, session, client, updates.history(session))
         self._agent.answer(request, result)
         for answer in answers:
@@ -244,8 +247,7 @@ class SessionOpening:
                     return
                 continuation = None
                 known = session.journal_loaded and session.journal.epoch
-                far = has_far_history(self._agent, session) and session.far is not None
-                if Rejoin.of(request) is not None and known and not far:
+                if Rejoin.of(request) is not None and known and not goes_on_elsewhere(self._agent, session):
                     # The client, or those that it serves, know the positions in the history.
                     continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
                     continuation = _Continuation((), proven=True)
@@ -342,7 +344,7 @@ class SessionOpening:
             then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
             self._agent.forward(request, then, text)
         else:
-            self._agent.forward(request, partial(self._continued, session=session, first=first), text)
+            self._agent.forward(request, partial(self._far.continued, session=session, first=first), text)
 
     def is_first(self, session: Session) -> bool:
         """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
@@ -361,7 +363,7 @@ class SessionOpening:
         """Handle the response to opening a session that was not live."""
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
-            self._not_loaded(request, response, session, first=first)
+            self.not_loaded(request, response, session, first=first)
             return
         assert recorded is not None
         record_cut_turn(session)
@@ -369,7 +371,7 @@ class SessionOpening:
         if has_far_history(self._agent, session):
             # The next mark has the place of its end.
             session.far = None
-            self._take_over(session, response)
+            self._far.take_over(session, response)
             response = without_result_meta(response)
         if continuation is None:
             if not session.turns:
@@ -404,53 +406,9 @@ class SessionOpening:
                     send_states(self._agent, session, client, rejoin)
                 self._agent.attach(session, client, hosts=True, rejoin=rejoin)
                 self._agent.agent_requests.forward_open(session, client)
-        self._set_open(session)
+        self.set_open(session)
 
-    def _continued(self, request: Request | OwnRequest, response: Message, *, session: Session, first: bool) -> None:
-        """Handle the response to opening a session whose history goes on at its place in that of another gateway."""
-        recorded, session.recorded = session.recorded, None
-        if response.error:
-            self._not_loaded(request, response, session, first=first)
-            return
-        assert recorded is not None
-        self._take_over(session, response)
-        finish = partial(self._finish, request, response, session)
-        if session.continues:
-            session.may_lack_end = False
-            finish()
-            return
-        # Without the whole history, or with another one: its end has a place with the next mark.
-        session.far = None
-        if recorded.position or not session.journal.position:
-            session.take_journal(recorded)
-        else:
-            # The other gateway has lost its history; here is a part of it.
-            session.may_lack_end = True
-            continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
-        for state in recorded.states():
-            updates.read_state(session, jsonrpc.parse(state))
-        session.finish_opening = finish
-
-    def _finish(self, request: Request | OwnRequest, response: Message, session: Session) -> None:
-        """Open a session whose history and place are known."""
-        session.keep_result(without_result_meta(response))
-        if isinstance(request, Request) and not request.client.gone:
-            self._open_live(session, request.client, request)
-        self._set_open(session)
-
-    def _take_over(self, session: Session, response: Message) -> None:
-        """Take over the turns that another gateway has, and end the one that it has not."""
-        told = lookup.members_at(response.text, "result", "_meta", methods.META)
-        session.cut = lookup.text_at(told.get("cut", b"null"))
-        session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
-        self._turns.take_over(session, told)
-        if session.turns or "turns" not in told:
-            # An earlier version tells nothing: the turn may go on.
-            session.restored = False
-        elif session.journal.running():
-            session.end_turn()
-
-    def _not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
+    def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
         """Handle the error in response to opening a session that was not live."""
         self._agent.unopened.remember_reason(session, response)
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
@@ -474,7 +432,7 @@ class SessionOpening:
             for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
                 self._dispatch(request)
 
-    def _set_open(self, session: Session) -> None:
+    def set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
         self._routing.route_again()
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
@@ -496,7 +454,7 @@ class SessionOpening:
                 self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
             if has_far_history(self._agent, session):
-                self._take_over(session, response)
+                self._far.take_over(session, response)
                 response = without_result_meta(response)
             # The history is known to all clients; the present states may be new to them.
             for text in [*updates.changes(session, response), *recorded.states()]:
@@ -505,4 +463,4 @@ class SessionOpening:
                 updates.read_state(session, state)
                 self._agent.out.clients(session.attached, text)
             session.merge_result(response)
-            self._set_open(session)
+            self.set_open(session)

@@ -37,6 +37,8 @@ MAX_FORMER: Final = 16
 MAX_ID: Final = 10**15
 """Maximum of the ids minted for a client; a larger number is none of them."""
 
+_OWN_MEMBER: Final = b'"_meta":'
+
 _FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"
 
 
@@ -206,7 +208,7 @@ def with_request_meta(text: bytes, value: bytes) -> bytes:
     params = spans.find(text, "params")
     assert params is not None, "it names a session"
     start = params[0] + 1
-    return spans.splice(text, [(start, start, b'"_meta":%b,' % jsonrpc.compose({META: value}))])
+    return spans.splice(text, [(start, start, b"%b%b," % (_OWN_MEMBER, jsonrpc.compose({META: value})))])
 
 
 def without_own_meta(text: bytes) -> bytes:
@@ -217,6 +219,10 @@ def without_own_meta(text: bytes) -> bytes:
     meta = lookup.members_at(text, "params", "_meta")
     if at is None or meta.pop(META, None) is None:
         return text
+    before = at[0] - len(_OWN_MEMBER)
+    if not meta and text.startswith(b"{" + _OWN_MEMBER, before - 1) and text.startswith(b",", at[1]):
+        # A gateway in front of this one has put all of it there.
+        return spans.splice(text, [(before, at[1] + 1, b"")])
     return spans.splice(text, [(*at, jsonrpc.compose(meta))])
 
 

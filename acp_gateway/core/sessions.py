@@ -328,6 +328,8 @@ class Session:
         """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
         self.far_start: int | None = None
         """The position there after which all messages were replayed, as the result of opening the session told."""
+        self.hands_over = False
+        """True if the gateway that has the agent has told the turns when the session was opened."""
         self.unplaced: dict[Request, list[bytes]] = {}
         """Prompts that have no place in that history yet, with the updates for the other clients."""
         self.asked_epoch: str | None = None

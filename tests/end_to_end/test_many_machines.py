@@ -17,7 +17,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
 from acp_gateway.transports.websocket import PASSED
 from tests.end_to_end import running
