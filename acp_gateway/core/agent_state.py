@@ -265,16 +265,11 @@ class AgentState:
     def end_echo(self, session: Session) -> None:
         """Finish an incomplete echo: fan its chunks out as ordinary updates."""
         echo, session.echo = session.echo, None
-        if echo is None or not echo.withheld:
-            return
-        sender = echo.request.client
-        for chunk in echo.withheld:
-            session.write(chunk, time=self.wall_time)
-            self.out.clients((client for client in session.attached if client is not sender), chunk)
-        self.send_position(session, (client for client in session.attached if client is sender))
+        if echo is not None and echo.withheld:
+            self.write_prompt(session, echo.request, echo.withheld)
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
-        """Write a prompt to the history, and show it to the other clients."""
+        """Write a prompt to the history, and show it to the clients beside its sender."""
         sender = request.client
         for chunk in chunks:
             session.write(chunk, time=self.wall_time)
@@ -283,8 +278,7 @@ class AgentState:
 
     def settle(self, session: Session) -> None:
         """Take what another gateway has written by itself for a difference of the positions, and tell the clients."""
-        if settle(session):
-            self.send_position(session, session.attached)
+        self.send_position(session, session.attached if settle(session) else ())
 
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)

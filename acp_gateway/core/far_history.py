@@ -11,7 +11,7 @@ here is at a valid place all the same.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
@@ -20,6 +20,7 @@ from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.link_messages import Mark
 
 MAX_EARLY: Final = 1000
 """Maximum number of marks that are kept for sessions which are about to be named."""
@@ -42,6 +43,17 @@ class FarHistory:
         self._routing = routing
         # Marks of sessions that a pending response will name.
         self._early: dict[str, _Place] = {}
+
+    def take_marks(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Yield the lines of the agent before, between and after the marks, each of which is taken in its place."""
+        start = 0
+        if self._agent.link is not None and Mark in set(map(type, lines)):
+            for at, line in enumerate(lines):
+                if type(line) is Mark:
+                    yield lines[start:at]
+                    self.mark(line)
+                    start = at + 1
+        yield lines[start:]
 
     def mark(self, mark: bytes) -> None:
         """Take a mark."""

@@ -76,9 +76,8 @@ class FarOpening:
         told = lookup.members_at(response.text, "result", "_meta", methods.META)
         session.cut = lookup.text_at(told.get("cut", b"null"))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
-        session.hands_over = "turns" in told
         self._turns.take_over(session, told)
-        if session.turns or not session.hands_over:
+        if session.turns or session.far_start is None:
             # An earlier version tells nothing: the turn may go on.
             session.restored = False
         elif session.journal.running():
@@ -90,7 +89,7 @@ class FarOpening:
         Another client has opened the session first, and nothing here told their link.
         """
         client = request.client
-        if not session.hands_over or session.in_transition or request.session is session or not client.controls:
+        if session.far_start is None or session.in_transition or request.session is session or not client.controls:
             return False
         known = {turn.claim for turn in (*session.turns, *session.queue)} | session.ended.keys()
         missing = claims_in(client, rejoin).keys() - known

@@ -10,7 +10,7 @@ The last responses of a session are kept for a while: the link may have been los
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Final, NamedTuple
 
@@ -117,7 +117,7 @@ def reclaim_prompts(session: Session, client: Client, rejoin: Rejoin) -> Reclaim
         former = request.client
         if not former.gone:
             continue
-        if former.scope.identity == identity and former.was_linked(links) and request.key in keys:
+        if former.scope.identity == identity and _was_linked(former, links) and request.key in keys:
             raw_id: RawId | None = request.id
         else:
             raw_id = wanted.get(request.claim or "")
@@ -133,6 +133,11 @@ def reclaim_prompts(session: Session, client: Client, rejoin: Rejoin) -> Reclaim
             reclaimed.prompts.append(raw_id)
             reclaimed.answers.append(jsonrpc.with_id(jsonrpc.parse(ended.response), raw_id))
     return reclaimed
+
+
+def _was_linked(client: Client, links: Iterable[str]) -> bool:
+    """Return True if one of these is a client's link, or an earlier one from which it has taken over prompts."""
+    return any(link == client.link or link in client.former_links for link in links)
 
 
 def _give(request: Request, client: Client, raw_id: RawId) -> None:
@@ -175,7 +180,7 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
     for request in [*session.turns, *session.queue]:
         former = request.client
         is_claimed = request.claim is not None and request.claim in rejoin.claims
-        if former is client or former.scope.identity != identity or not (is_claimed or former.was_linked(links)):
+        if former is client or former.scope.identity != identity or not (is_claimed or _was_linked(former, links)):
             continue
         if former.link is not None:
             over |= {former.link}
@@ -185,7 +190,7 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
     # If this link is lost as well, the old ones may be named again.
     client.former_links |= over
     for other in agent.clients:
-        if other is not client and other.scope.identity == identity and other.was_linked([*over]):
+        if other is not client and other.scope.identity == identity and _was_linked(other, over):
             agent.out.effect(EndLink(other))
     ended = [
         jsonrpc.compose({"claim": jsonrpc.encode(claim), "response": past.response})

@@ -29,7 +29,6 @@ from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
-from acp_gateway.protocol.link_messages import Mark
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -168,27 +167,17 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
-        if self._agent.link is not None and Mark in set(map(type, lines)):
-            start = 0
-            for at, line in enumerate(lines):
-                if type(line) is Mark:
-                    self._receive_lines(lines[start:at])
-                    self._far_history.mark(line)
-                    start = at + 1
-            lines = lines[start:]
-        self._receive_lines(lines)
+        for part in self._far_history.take_marks(lines):
+            for session_id, run in updates.passthrough_runs(part):
+                if session_id is not None and self._routing.passthrough(session_id, run):
+                    self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
+                    continue
+                for line in run:
+                    self._receive_line(line)
 
     def agent_linked(self, link: str | None) -> None:
         """Note the link over which the agent that was started is reached; None for any other agent."""
         self._agent.link = link
-
-    def _receive_lines(self, lines: Sequence[bytes]) -> None:
-        for session_id, run in updates.passthrough_runs(lines):
-            if session_id is not None and self._routing.passthrough(session_id, run):
-                self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
-                continue
-            for line in run:
-                self._receive_line(line)
 
     def _receive_line(self, text: bytes) -> None:
         try:

@@ -28,6 +28,7 @@ from acp_gateway.core.rejoining import (
     without_own_meta,
     without_result_meta,
 )
+from acp_gateway.core.reopening import SessionReopening
 from acp_gateway.core.replays import replay, send_states, translated
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
@@ -64,6 +65,8 @@ class SessionOpening:
         self._routing = routing
         self._far_history = far_history
         self._far = FarOpening(agent, turns, self)
+        self.reopen = SessionReopening(agent, self._far, self).reopen
+        """Re-opens a session in a new process."""
         # Resumes a request that has waited.
         self._dispatch = dispatch
 
@@ -166,15 +169,6 @@ class SessionOpening:
             request.session = session
             self._routing.openings += 1
             self._agent.forward(request, self._opened)
-
-    def reopen(self, session: Session) -> None:
-        """Re-open a session in a new process; its clients have its history already."""
-        session.move_to(SessionState.OPENING)
-        session.recorded, session.replay_to = self._agent.new_journal(), None
-        method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        own, asked = OwnRequest(session.opening_request(method)), ask_to_continue(self._agent, session)
-        text = None if asked is None else with_request_meta(own.message.text, asked)
-        self._agent.forward(own, partial(self._reopened, session=session), text)
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
@@ -438,29 +432,3 @@ class SessionOpening:
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
             for request in self._agent.waiting.release(until, key):
                 self._dispatch(request)
-
-    def _reopened(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
-        recorded, session.recorded = session.recorded, None
-        assert recorded is not None
-        if response.error:
-            self._agent.unopened.remember_reason(session, response)
-            self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
-            held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-            self.remove_session(session, forgotten=False)
-            for waiting in held:
-                why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
-                reason = self._agent.unopened.reason(waiting.client, session.id)
-                why += "" if reason is None else f": {reason}"
-                self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
-        else:
-            if has_far_history(self._agent, session):
-                self._far.take_over(session, response)
-                response = without_result_meta(response)
-            # The history is known to all clients; the present states may be new to them.
-            for text in [*updates.changes(session, response), *recorded.states()]:
-                state = jsonrpc.parse(text)
-                session.write(text, state.update, self._agent.wall_time)
-                updates.read_state(session, state)
-                self._agent.out.clients(session.attached, text)
-            session.merge_result(response)
-            self.set_open(session)

@@ -196,10 +196,6 @@ class Client:
         """True while the connection is open."""
         return self._presence is Presence.CONNECTED
 
-    def was_linked(self, links: Sequence[str]) -> bool:
-        """Return True if one of these is the client's link, or an earlier one from which it has taken over prompts."""
-        return any(link == self.link or link in self.former_links for link in links)
-
     def add_request(self, request: "Request") -> None:
         """Register a request of the client."""
         self.requests[request.key] = request
@@ -327,9 +323,7 @@ class Session:
         self.far: FarPlace | None = None
         """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
         self.far_start: int | None = None
-        """The position there after which all messages were replayed, as the result of opening the session told."""
-        self.hands_over = False
-        """True if the gateway that has the agent has told the turns when the session was opened."""
+        """The position there after which all messages were replayed; None if opening the session did not tell it."""
         self.unplaced: dict[Request, list[bytes]] = {}
         """Prompts that have no place in that history yet, with the updates for the other clients."""
         self.asked_epoch: str | None = None
