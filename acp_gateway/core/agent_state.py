@@ -14,7 +14,7 @@ from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_reason
-from acp_gateway.core.far_places import note_own_message, place_of, settle
+from acp_gateway.core.far_places import note_own_message, place_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
@@ -276,10 +276,6 @@ class AgentState:
             self.out.clients((client for client in session.attached if client is not sender), chunk)
         self.send_position(session, (client for client in session.attached if client is sender))
 
-    def settle(self, session: Session) -> None:
-        """Take what another gateway has written by itself for a difference of the positions, and tell the clients."""
-        self.send_position(session, session.attached if settle(session) else ())
-
     def detach(self, session: Session, client: Client) -> None:
         self.out.audit("session_left", client, session=session.id, agent=self.name)
         session.attached.pop(client, None)
@@ -303,8 +299,7 @@ class AgentState:
 
     def expect(self, request: _R, agent_id: int, then: Callable[[_R, Message], None]) -> None:
         """Expect the response to a request that the agent has under this id."""
-        request.agent_id = agent_id
-        request.then = then
+        request.agent_id, request.then = agent_id, then
         self.open_requests[agent_id] = request
 
     def client_gone(self, client: Client) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.far_places import MAX_POSITION, MAX_WORD, FarPlace
+from acp_gateway.core.far_places import MAX_POSITION, MAX_WORD, FarPlace, settle
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import SESSION_ID_SIZE, Session
 from acp_gateway.core.states import SessionState
@@ -106,7 +106,7 @@ class FarHistory:
             self._place_prompt(session)
         far.owed = self._ahead(session, far, place)
         if far.owed < 0:
-            self._agent.settle(session)
+            settle(self._agent, session)
 
     def _ahead(self, session: Session, far: FarPlace, place: _Place) -> int:
         return place.position - far.at(session.journal.position)

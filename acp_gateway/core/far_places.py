@@ -4,6 +4,7 @@ import json
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from acp_gateway.core.agent_state import AgentState
     from acp_gateway.core.sessions import Session
 
 MAX_WORD: Final = 256
@@ -83,18 +84,14 @@ def start_of(session: "Session") -> int:
     return max(session.journal.start, 0 if session.far is None else min(session.far.start, session.journal.position))
 
 
-def settle(session: "Session") -> bool:
-    """Take what the other gateway has written, and this one does not expect, for a difference of the positions.
-
-    Returns True if that changes the places of the clients.
-    """
+def settle(agent: "AgentState", session: "Session") -> None:
+    """Take what the other gateway has written, and this one does not expect, for a difference of the positions."""
     far = session.far
-    if far is None or not far.owed:
-        return False
-    far.offset += far.owed
-    far.owed = 0
-    session.archive.keep(session)
-    return True
+    if far is not None and far.owed:
+        far.offset += far.owed
+        far.owed = 0
+        session.archive.keep(session)
+        agent.send_position(session, session.attached)
 
 
 def note_own_message(session: "Session") -> bool:

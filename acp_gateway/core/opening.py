@@ -21,7 +21,10 @@ from acp_gateway.core.rejoining import (
     Rejoin,
     missed_messages,
     refuse_returning,
+    replay,
     resume_as_load,
+    send_states,
+    translated,
     waits_for_owner,
     with_own_meta,
     with_request_meta,
@@ -29,7 +32,6 @@ from acp_gateway.core.rejoining import (
     without_result_meta,
 )
 from acp_gateway.core.reopening import SessionReopening
-from acp_gateway.core.replays import replay, send_states, translated
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Session

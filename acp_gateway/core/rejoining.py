@@ -12,7 +12,7 @@ agent's open requests; the response names both, and those not named are over. Th
 prompts and requests return within one identity only.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -22,7 +22,7 @@ from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, spans
-from acp_gateway.protocol.gaps import PART_MISSING, gap
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import LOAD, META
@@ -176,6 +176,33 @@ def _refuse(agent: AgentState, request: Request, why: str) -> None:
     session_id = request.message.session
     why = f"session {session_id:.80} is not open any more: {why}"
     agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+
+
+def replay(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
+    """Send the history of a session to a client, with the client's terminal ids."""
+    its = translated(agent, client, history)
+    if session in client.replays:
+        # A history requested again before it was read counts as ordinary output of a client.
+        for update in its:
+            agent.out.client(client, update)
+    else:
+        client.replays[session] = None
+        agent.out.replay(client, its)
+
+
+def translated(agent: AgentState, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
+    """Return a history with the terminal ids of a client."""
+    translations = agent.terminals.translations
+    return [translations(update).get(client, update) for update in history]
+
+
+def send_states(agent: AgentState, session: Session, client: Client, rejoin: Rejoin | None) -> None:
+    """Send the states of a session after a resume, and a gap if a returning client may have missed something.
+
+    They follow the response, where no client takes them for history.
+    """
+    missing = [] if rejoin is None else [gap(session.id, MAY_BE_MISSING)]
+    agent.out.replay(client, [*missing, *session.journal.states()])
 
 
 def with_own_meta(result: bytes, value: bytes) -> bytes:

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from acp_gateway.core import access_rules, file_fence, updates
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.far_places import settle
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.preconditions import PATH_LENGTH
 from acp_gateway.core.requests import Request
@@ -94,7 +95,7 @@ class Routing:
         if session.state is SessionState.DELETING or (session.state is SessionState.OPENING and not session.continues):
             return False
         if session.far is not None and session.far.owed:
-            self._agent.settle(session)
+            settle(self._agent, session)
         if session.echo is not None:
             if _USER_CHUNK in lines[0]:
                 return False
@@ -124,7 +125,7 @@ class Routing:
                 self._agent.send_echo(session, session.echo, message.text)
                 return
             self._agent.end_echo(session)
-        self._agent.settle(session)
+        settle(self._agent, session)
         session.write(message.text, state, self._agent.wall_time)
         tool_call = updates.tool_call_details(message)
         if tool_call is not None:
