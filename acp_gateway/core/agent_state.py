@@ -8,7 +8,7 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
@@ -19,8 +19,8 @@ from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import ErrorObject, ForwardedRequest, Request
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
@@ -38,14 +38,6 @@ JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
 _R = TypeVar("_R", bound=ForwardedRequest)
-
-
-class LostErrors(NamedTuple):
-    """Errors for requests to an agent that has ended."""
-
-    for_all: ErrorObject
-    with_output: ErrorObject
-    """For clients that may see the output of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +148,10 @@ class AgentState:
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
         )
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        """Return True if all clients have one of these links."""
+        return all(client.link in links for client in self.clients)
 
     def may_see_output(self, client: Client) -> bool:
         """Return True if a client may see the process's stderr: it may hold secrets of the owner.

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.far_places import MAX_POSITION, MAX_WORD, FarPlace, settle
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Session
+from acp_gateway.core.sessions import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark
@@ -100,10 +100,10 @@ class FarHistory:
 
     def _compare(self, session: Session, far: FarPlace, place: _Place) -> None:
         """Write what has its place now, and note what is to come."""
-        if self._ahead(session, far, place) > 0:
-            self._agent.end_echo(session)
         while session.unplaced and self._ahead(session, far, place) > 0:
             self._place_prompt(session)
+        if self._ahead(session, far, place) > 0:
+            self._agent.end_echo(session)
         far.owed = self._ahead(session, far, place)
         if far.owed < 0:
             settle(self._agent, session)
@@ -117,17 +117,12 @@ class FarHistory:
         self._agent.write_prompt(session, request, session.unplaced.pop(request))
 
 
-def has_far_history(agent: AgentState, session: Session) -> bool:
-    """Return True if the gateway that has the agent tells the places in a session."""
-    return agent.link is not None and len(session.id) <= SESSION_ID_SIZE
-
-
 def goes_on_elsewhere(agent: AgentState, session: Session) -> bool:
     """Return True if the history of a session that is not live goes on with that of the gateway that has the agent.
 
     What an earlier version has stored here has no place there.
     """
-    return has_far_history(agent, session) and (session.far is not None or not session.journal.position)
+    return agent.link is not None and (session.far is not None or not session.journal.position)
 
 
 def ask_to_continue(
@@ -145,7 +140,7 @@ def ask_to_continue(
     """
     session.asked_epoch = session.finish_opening = session.far_start = None
     session.continues = False
-    if not has_far_history(agent, session):
+    if agent.link is None:
         session.far = None
         return None
     members = _claiming(session, claims)

@@ -77,10 +77,10 @@ class FarOpening:
         session.cut = lookup.text_at(told.get("cut", b"null"))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
         self._turns.take_over(session, told)
-        if session.turns or session.far_start is None:
+        if session.far_start is None:
             # An earlier version tells nothing: the turn may go on.
             session.restored = False
-        elif session.journal.running():
+        elif session.journal.running() and not session.turns:
             session.end_turn()
 
     def asks_again(self, session: Session, request: Request, rejoin: Rejoin) -> bool:

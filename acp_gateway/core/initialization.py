@@ -9,9 +9,9 @@ from acp_gateway.core.continuing import end_wait
 from acp_gateway.core.cut_turns import AGENT_ENDED
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
-from acp_gateway.core.requests import ErrorObject, OwnRequest, Request
+from acp_gateway.core.requests import ErrorObject, OwnRequest, Request, TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, TurnOutcome
+from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc

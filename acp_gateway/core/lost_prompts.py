@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.far_places import place_of, start_of
 from acp_gateway.core.output import EndLink
-from acp_gateway.core.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta
+from acp_gateway.core.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Session, SessionScope
 from acp_gateway.core.states import Presence
@@ -74,8 +74,8 @@ def note_claim(request: Request) -> None:
 
 def with_claim(request: Request) -> bytes:
     """Return the text of a prompt for another gateway."""
-    claim = {} if request.claim is None else {"claim": request.claim}
-    return with_request_meta(request.message.text, jsonrpc.encode(claim))
+    text = without_own_meta(request.message.text)
+    return text if request.claim is None else with_request_meta(text, jsonrpc.encode({"claim": request.claim}))
 
 
 def note_end(session: Session, request: Request, response: Message) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
-from acp_gateway.core.agent_state import AgentState, LostErrors, Policy
+from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.continuing import journal_loaded
@@ -19,7 +19,14 @@ from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import end_vain_waits
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request, too_many_abandoned
+from acp_gateway.core.requests import (
+    DirectoryCheck,
+    DirectoryCheckResult,
+    ErrorObject,
+    LostErrors,
+    Request,
+    too_many_abandoned,
+)
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
@@ -271,10 +278,7 @@ class Multiplexer:
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
-        """Cancel all turns and the agent's requests before the agent is stopped.
-
-        Turns behind another gateway go on: this one takes them over when it is started again.
-        """
+        """Cancel all turns and the agent's requests before the agent is stopped. Behind another gateway they go on."""
         if self._agent.link is not None and self._agent.policy.shared:
             return
         for session in self._agent.live.values():
@@ -291,12 +295,7 @@ class Multiplexer:
             self._agent.remove_session(session)
 
     def set_time(self, now: float, wall_time: int | None = None) -> None:
-        """Set the time.
-
-        Args:
-            now: seconds of a monotonic clock.
-            wall_time: milliseconds since 1970, for what clients are shown; None to store no times.
-        """
+        """Set the time, in seconds of a monotonic clock and in milliseconds since 1970; None to store no times."""
         self._agent.now, self._agent.wall_time = now, wall_time
         if not self._agent.agent_requests:
             return  # For each batch of each client.

@@ -13,7 +13,7 @@ from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.continuing import continue_journal, waits_for_journal
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
-from acp_gateway.core.far_history import FarHistory, ask_to_continue, goes_on_elsewhere, has_far_history
+from acp_gateway.core.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
 from acp_gateway.core.far_opening import FarOpening
 from acp_gateway.core.lost_prompts import claims_in, reclaim_requests
 from acp_gateway.core.output import CheckDirectories
@@ -291,8 +291,10 @@ class SessionOpening:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
-            if session.agent_handle.abandoned and client.controls and not client.scope.guest:
-                self._agent.out.stop_unused(session.agent_handle)
+            rejoin = Rejoin.of(request)
+            left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
+            if (left or session.agent_handle.abandoned) and client.controls and not client.scope.guest:
+                self._agent.out.stop_unused(session.agent_handle, left=left)
                 self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
                 why = (
@@ -364,7 +366,7 @@ class SessionOpening:
         assert recorded is not None
         record_cut_turn(session)
         proven = continuation is not None and continuation.proven
-        if has_far_history(self._agent, session):
+        if self._agent.link is not None:
             # The next mark has the place of its end.
             session.far = None
             self._far.take_over(session, response)

@@ -68,6 +68,8 @@ class StopUnused:
     """Stop an unused agent process that holds a session requested elsewhere."""
 
     handle: AgentHandle
+    left: bool = False
+    """True if the gateway that had all of its clients was started again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +159,9 @@ class Outgoing:
         """Queue an effect."""
         self._output.effects.append(effect)
 
-    def stop_unused(self, handle: AgentHandle) -> None:
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
         """Queue the stop of an unused agent process, once."""
-        effect = StopUnused(handle)
+        effect = StopUnused(handle, left)
         if effect not in self._output.effects:
             self.effect(effect)
 

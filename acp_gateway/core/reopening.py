@@ -5,7 +5,7 @@ from typing import Protocol
 
 from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.far_history import ask_to_continue, has_far_history
+from acp_gateway.core.far_history import ask_to_continue
 from acp_gateway.core.far_opening import FarOpening
 from acp_gateway.core.rejoining import with_request_meta, without_result_meta
 from acp_gateway.core.requests import OwnRequest
@@ -57,7 +57,7 @@ class SessionReopening:
                 why += "" if reason is None else f": {reason}"
                 self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
         else:
-            if has_far_history(self._agent, session):
+            if self._agent.link is not None:
                 self._far.take_over(session, response)
                 response = without_result_meta(response)
             # The history is known to all clients; the present states may be new to them.

@@ -130,6 +130,25 @@ class ErrorObject(NamedTuple):
     data: dict[str, Any] | None = None
 
 
+class TurnOutcome(NamedTuple):
+    """The end of a turn."""
+
+    stop_reason: str | None = None
+    """The agent's stop reason."""
+    error: ErrorObject | None = None
+    """The agent's error, without its data."""
+    cut: str | None = None
+    """Reason why the turn was ended in the agent's place."""
+
+
+class LostErrors(NamedTuple):
+    """Errors for requests to an agent that has ended."""
+
+    for_all: ErrorObject
+    with_output: ErrorObject
+    """For clients that may see the output of the process."""
+
+
 class Location(NamedTuple):
     """Location of a session in the gateway's file system."""
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from acp_gateway.core.echoes import Echo
     from acp_gateway.core.far_places import FarPlace
     from acp_gateway.core.lost_prompts import EndedPrompt
-    from acp_gateway.core.requests import ErrorObject, Request
+    from acp_gateway.core.requests import Request, TurnOutcome
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
@@ -224,17 +224,6 @@ class ListEntry(NamedTuple):
     text: bytes
 
 
-class TurnOutcome(NamedTuple):
-    """The end of a turn."""
-
-    stop_reason: str | None = None
-    """The agent's stop reason."""
-    error: "ErrorObject | None" = None
-    """The agent's error, without its data."""
-    cut: str | None = None
-    """Reason why the turn was ended in the agent's place."""
-
-
 class Decision(NamedTuple):
     """The end of an agent request that a user had to decide."""
 
@@ -250,6 +239,9 @@ class AgentHandle(Protocol):
     @property
     def abandoned(self) -> bool:
         """True if none of its clients is connected."""
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        """Return True if all of its clients have one of these links."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""

@@ -7,7 +7,6 @@ from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
-from acp_gateway.core.far_history import has_far_history
 from acp_gateway.core.lost_prompts import (
     former_prompt,
     note_claim,
@@ -17,9 +16,9 @@ from acp_gateway.core.lost_prompts import (
     with_claim,
 )
 from acp_gateway.core.rejoining import without_own_meta
-from acp_gateway.core.requests import Request
+from acp_gateway.core.requests import Request, TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Session, TurnOutcome
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -96,7 +95,7 @@ class Turns:
             # memory.
             if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
                 session.echo = Echo(request, chunks)
-            if has_far_history(self._agent, session):
+            if self._agent.link is not None:
                 session.unplaced[request] = chunks
             else:
                 self._agent.write_prompt(session, request, chunks)
@@ -115,6 +114,7 @@ class Turns:
             session.turns[request] = self._agent.now
             self._agent.notify(session, "turn_started", **describe_client(None))
         remember_ended(session, told)
+        session.restored = session.restored and not session.turns
         session.note_change()
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:

@@ -426,7 +426,7 @@ class Hub:
             case EndLink(client):
                 if client in self.attachments:
                     self.attachments[client].close(_REPLACED)
-            case StopUnused(handle):
-                services.stop_unused(handle)
+            case StopUnused(handle, left):
+                services.stop_unused(handle, left=left)
             case _:
                 assert_never(effect)

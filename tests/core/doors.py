@@ -265,7 +265,13 @@ class Doors:
         """Let messages of the door arrive at an editor."""
         batch = [watcher.incoming.popleft() for _ in range(min(count, len(watcher.incoming)))]
         if batch:
+            recovering = watcher.conversation.recovering
             self.do(watcher, watcher.conversation.from_gateway(batch))
+            if recovering and watcher.conversation.failure is not None:
+                # The agent could not be started: the next message tries again.
+                for text in watcher.conversation.give_up("no agent", "agent_ended"):
+                    self.editor_hears(watcher, json.loads(text))
+                self.lose(watcher)
 
     def settle(self) -> None:
         """Let everything arrive that is on its way, and what follows from it."""

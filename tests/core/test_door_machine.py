@@ -25,6 +25,7 @@ class Dying(RuleBasedStateMachine):
         self.doors.open(commit)
         self.open: dict[Watcher, list[int]] = {watcher: [] for watcher in self.watchers}
         self.asked = 0
+        self.ended_by_link: set[str] = set()
 
     @rule(count=FEW)
     def agent_speaks(self, count: int) -> None:
@@ -91,10 +92,20 @@ class Dying(RuleBasedStateMachine):
     def door_is_killed(self) -> None:
         self.doors.kill()
 
+    @precondition(lambda self: self.doors.links < 10)
+    @rule()
+    def link_to_the_node_is_lost_for_good(self) -> None:
+        # The door answers what is open there with an error.
+        self.ended_by_link |= {f"{watcher.name} {number}" for watcher in self.watchers for number in self.open[watcher]}
+        self.doors.lose_link()
+
     def teardown(self) -> None:
         if not hasattr(self, "doors"):
             return
         doors = self.doors
+        doors.settle()
+        # What is asked next opens the session again, if the link to the node was lost.
+        self.open[self.watchers[0]].append(doors.prompt(self.watchers[0]))
         doors.settle()
         if self.asked > len(doors.decided):
             assert all(len(watcher.questions) == 1 for watcher in self.watchers if watcher.role is Role.CONTROLLER)
@@ -114,7 +125,10 @@ class Dying(RuleBasedStateMachine):
                 text = f"{watcher.name} {number}"
                 (reason,) = doors.reasons(watcher, number)
                 assert doors.got.count(text) <= 1
-                assert reason == (f"end of {text}" if text in doors.got else "cancelled")
+                if text in self.ended_by_link and isinstance(reason, dict):
+                    assert reason["data"]["reason"] in ("agent_ended", "outage")
+                else:
+                    assert reason == (f"end of {text}" if text in doors.got else "cancelled")
 
 
 TestDying = Dying.TestCase
