@@ -340,6 +340,22 @@ def test_what_an_earlier_version_has_stored_is_continued() -> None:
     assert ann.seen["s"] == place(scene) == ("e", 9)
 
 
+def test_a_client_that_loads_a_session_anew_shows_the_turn_that_goes_on(scene: Scene) -> None:
+    scene.registry.restore(Session("agent", "s", "me", Journal(1000)))
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("old")
+    turns = [{"id": -1, "claim": None}]
+    scene.agent.answer(asked, _meta={"acp-gateway": {"turns": turns, "ended": [], "start": 0}})
+    assert scene.session().turns
+    assert scene.session().journal.running()
+    # It goes on when this gateway stops, as the permission that it waits for.
+    scene.agent.ask_permission()
+    scene.end_turns()
+    assert scene.agent.heard() == []
+
+
 def test_a_session_that_can_not_be_opened_again_is_refused() -> None:
     scene = linked(Registry("me", Shelf()))
     stored(scene, FarPlace("e", "former", 10), "one")

@@ -217,6 +217,10 @@ def handed(peer: Peer) -> Any:
     return meta["acp-gateway"]
 
 
+def handed_in(response: Any) -> Any:
+    return response["result"]["_meta"]["acp-gateway"]
+
+
 def test_an_agent_does_not_get_the_claim() -> None:
     scene, _ = node()
     assert list(scene.agent.takes("session/prompt")["params"]) == ["sessionId", "prompt"]
@@ -242,7 +246,7 @@ def test_turns_and_waiting_prompts_are_handed_over_in_order_under_ids_below_zero
     scene.agent.answer(asked, stopReason="end_turn")
     assert again.heard()[-1] == {"jsonrpc": "2.0", "id": -1, "result": {"stopReason": "end_turn"}}
     scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert again.heard()[-1]["id"] == -2
+    assert -2 in [message.get("id") for message in again.heard()]
     scene.agent.answers("session/prompt", stopReason="end_turn")
     assert other.heard()[-1]["id"] == third
     assert door.heard() == [] or all("id" not in message for message in door.heard())
@@ -312,6 +316,25 @@ def test_an_agent_of_one_connection_is_stopped_where_that_was_of_the_former_link
     scene.retire()
     other.sessions_freed()
     assert other.agent.takes("session/load")["params"]["sessionId"] == "s"
+
+
+def test_an_end_is_known_after_the_unused_agent_was_stopped() -> None:
+    scene, _ = node()
+    scene.agent.answers("session/prompt", stopReason="refusal")
+    ann = scene.join("ann", link="first")
+    ann.load()
+    own = ann.prompt()
+    scene.agent.answers("session/prompt", stopReason="refusal")
+    for peer in scene.peers.values():
+        peer.gone()
+    scene.stop_agent()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[own])
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    response, answer = [message for message in back.heard() if "result" in message]
+    assert handed_in(response)["prompts"] == [own]
+    assert answer == {"jsonrpc": "2.0", "id": own, "result": {"stopReason": "refusal"}}
 
 
 # Claims and responses
