@@ -8,5 +8,8 @@ DISTRIBUTION = "acp-remote-gateway"
 INSTALL = "pipx install ."
 """The command that installs the program from a checkout. No index has it yet."""
 
-INSTALL_EXTRA = "pipx install --force '.[{}]'"
-"""The command that adds an extra to an installed program, likewise from a checkout."""
+INSTALL_ALL = "pipx install --force '.[all]'"
+"""The command that adds the extras to an installed program, likewise from a checkout.
+
+One name for all of them, because an installation has only the extras of its last command.
+"""

@@ -32,7 +32,7 @@ def _end_with(error: BaseException) -> None:
     try:
         from acp_gateway.cli.main import end_with
     except Exception:
-        # An editor runs `connect` for days. If another version was installed meanwhile, its modules need not fit those
+        # An editor runs `connect` for days. If another version has been installed since, its modules need not fit those
         # in memory.
         from acp_gateway.cli.editor_relay import print_error
         from acp_gateway.errors import GatewayError

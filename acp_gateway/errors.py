@@ -16,7 +16,7 @@
     ├── TrustError                    exit 5    TLS: the certificate or the pin does not match; ssh: the host's key
     ├── Unreachable                   exit 6    no answer from there, or the connection was lost
     ├── ProtocolError                 exit 7    the other side does not speak what it should
-    │   └── ForeignRefusal            exit 7    a server that is no gateway refuses the credentials
+    │   └── ForeignRefusal            exit 7    a server that is not a gateway refuses the credentials
     ├── AgentError                    exit 8    an agent that cannot start or has ended
     └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
 
@@ -148,14 +148,14 @@ class Unreachable(GatewayError):
 
 
 class ProtocolError(GatewayError):
-    """The far side answers, but is no acp-gateway that this one can talk to."""
+    """The far side answers, but is not an acp-gateway that this one can talk to."""
 
     exit_code = 7
     reason = "protocol"
 
 
 class ForeignRefusal(ProtocolError):
-    """A server that is no gateway, or a proxy, refuses the credentials; it may accept them later."""
+    """A server that is not a gateway, or a proxy, refuses the credentials; it may accept them later."""
 
     reason = "refused"
 

@@ -72,7 +72,7 @@ class JournalLines(logging.Formatter):
     """Begins each line of another formatter with its priority, as sd-daemon(3) has it: `<4>` for a warning.
 
     The journal removes this beginning and files the line under the priority, for `journalctl -p warning`. A traceback
-    has several lines, each of which is an entry of the journal.
+    has several lines, and the journal has an entry for each.
     """
 
     def __init__(self, lines: logging.Formatter) -> None:
@@ -124,7 +124,7 @@ def log_to_stderr(level: int, form: Literal["text", "json"] = "text", *, journal
 
 def log_to_file(path: Path | None, level: int) -> None:
     """Log to a file, or nowhere: for the client, whose stderr belongs to the editor. Raises `ConfigError`."""
-    # A full disk is no reason to print tracebacks to the editor's side.
+    # A full disk is not a reason to print tracebacks to the editor's side.
     logging.raiseExceptions = False
     if path is None:
         # Without any handler Python would write warnings to stderr.

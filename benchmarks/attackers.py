@@ -1,4 +1,4 @@
-"""Attackers of a gateway, and a client that works meanwhile: each a separate process, as light as possible.
+"""Attackers of a gateway, and a client that works beside them: each a separate process, as light as possible.
 
 `python -m benchmarks.attackers GATEWAY work` and `python -m benchmarks.attackers GATEWAY ATTACK` are started by
 `benchmarks.attacks`. Attackers say bytes that were made beforehand on bare sockets, and go on when they are thrown out.
@@ -56,8 +56,8 @@ STORED: Final = ", with a history_limit"
 HISTORY_LIMIT: Final = 64 << 20
 UPDATE: Final = 60_000
 """Bytes of an update; `WebSocket` reads no larger frames than 64 KiB."""
-UNFINISHED: Final = 60 << 20
-PARKED: Final = 25
+UNFINISHED: Final = 15 << 20
+PARKED: Final = 100
 """More than `memory_limit`, together."""
 
 LISTED: Final = 500
@@ -126,7 +126,7 @@ class Place:
 
 
 def hello(token: str) -> bytes:
-    """The first line of a connection that is no WebSocket."""
+    """The first line of a connection that is not a WebSocket."""
     return message(0, "_acp-gateway/hello", {"token": token}) + b"\n"
 
 
@@ -347,7 +347,7 @@ class Held:
 
 @dataclass
 class Guesses:
-    """Tokens that are none, so many at once: the next is tried as soon as one was refused."""
+    """Invalid tokens, so many at once: the next is tried as soon as one was refused."""
 
     place: Place
     scheme: str
@@ -455,12 +455,44 @@ def open_observer(place: Place, name: str) -> socket.socket:
     return sock
 
 
+def open_page(place: Place, name: str) -> socket.socket:
+    """Open the WebSocket of a page."""
+    sock = place.connect("ws")
+    WebSocket(sock, place.upgrade("ws", place.token(name)).replace(b"GET /acp ", b"GET /ws "))
+    return sock
+
+
 def open_link(place: Place, name: str) -> socket.socket:
     """A connection over lines whose link can be resumed."""
     sock = place.connect("tcp")
     sock.sendall(message(0, "_acp-gateway/hello", {"token": place.token(name), "resume": {}}) + b"\n")
     assert b"connectionId" in sock.recv(4096)
     return sock
+
+
+def call(place: Place, name: str, calls: bytes) -> Attack:
+    """Send calls of a page without a pause, and read the answers."""
+
+    def attack(count: Count) -> NoReturn:
+        sock = open_page(place, name)
+        sock.setblocking(False)
+        ready()
+        rest = calls
+        while True:
+            select.select([sock], [sock], [])
+            try:
+                http_attackers.discard(sock)
+                rest = rest[sock.send(rest) :] or calls
+                count.done += rest is calls
+            except BlockingIOError:
+                pass
+            except OSError:
+                sock.close()
+                sock = open_page(place, name)
+                sock.setblocking(False)
+                rest = calls
+
+    return attack
 
 
 def tear(place: Place, name: str, line: bytes) -> Attack:
@@ -480,7 +512,7 @@ def tear(place: Place, name: str, line: bytes) -> Attack:
 
 
 def park(place: Place, name: str) -> Attack:
-    """Have unfinished messages on many connections, and make anew those that were thrown out."""
+    """Have unfinished messages on many connections, and replace those that were thrown out."""
     beginning = frame(TEXT, b"x" * (UNFINISHED + 1))[:-1]
 
     def attack(count: Count) -> NoReturn:
@@ -655,9 +687,13 @@ def attacks(place: Place) -> dict[str, Attack]:
             f"a flood of {kind}, of an observer": pour(lambda: open_observer(place, "eve"), head, many_of(unit))
             for kind, (head, unit) in NO_MESSAGES.items()
         },
+        "a flood of calls of a page": call(place, "eve", many_of(frame(TEXT, message(1, "session/list", {})))),
         "a flood of blank lines": pour(lambda: say_hello(place, "eve"), b"", many_of(b"\n")),
         "a flood of confirmations": pour(lambda: open_link(place, "eve"), b"", many_of(CONFIRMATION)),
         f"{PARKED} unfinished messages of {UNFINISHED >> 20} MiB": park(place, "eve"),
+        f"{PARKED} unfinished HTTP bodies of {UNFINISHED >> 20} MiB": http_attackers.park(
+            place, PARKED, UNFINISHED, ready
+        ),
         f"torn lines of {UNFINISHED >> 20} MiB, each of a client that leaves": tear(place, "eve", b"[" * UNFINISHED),
         f"session/list with {LISTED} sessions": ask_for_lists(place, "eve"),
         "a flood of messages of another identity": flood(place, "eve"),

@@ -1,7 +1,7 @@
 """The cost of attacks for clients at work: the program itself on loopback, attacked by another process.
 
 `make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle, or
-where histories take much more of the disk than `history_limit`.
+where histories take much more of the disk than `history_limit`, or memory is not given back.
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
@@ -16,7 +16,7 @@ says nothing else, which is the worst it can do to it, and goes on when it is th
 
 On a machine of two processors the client, the agent, the gateway and the attacker are in each other's way, whatever the
 gateway does. So attackers are light, bytes made beforehand on bare sockets, the table says how much of one processor
-each took, and its first row is no attack: a loop in a process that keeps one processor busy and touches nothing.
+each took, and its first row is not an attack: a loop in a process that keeps one processor busy and touches nothing.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from benchmarks.processes import LOOK, RelayFailed, output_of, processor_seconds
 from benchmarks.relays import PROGRAM, Scheme, has_tls, toml
 
 ROUNDS: Final = 5
-"""The median is none of the one or two that something else disturbed."""
+"""Rounds to take the median of, so that one or two that something else disturbed do not count."""
 
 UNDISTURBED, ATTACKED = 0.8, 2.0
 """Seconds for which is measured before and after an attack, and during it."""
@@ -50,6 +50,9 @@ SCHEMES: Final[tuple[Scheme, ...]] = ("wss", "ws", "tcp", "tcp+tls")
 
 LARGEST_RATIO: Final = 2.0
 """Largest ratio of median request times, during an attack to before and after it."""
+
+LARGEST_GROWTH, LARGEST_REST = 1.2, 64
+"""Memory of the gateway after all attacks, at most: times that before them, and so many MB besides."""
 
 LARGEST_DISK: Final = 128 << 20
 """Maximum bytes of the state folder beyond `history_limit`: what is queued and erased passes through the log."""
@@ -146,7 +149,7 @@ def answer(started: subprocess.Popen[str]) -> str:
 
 
 def forget_peak(pid: int) -> None:
-    """Begin anew with the most memory that a process has had, where the system lets this user do so; else it is that
+    """Reset the most memory that a process has had, where the system lets this user do so; else it is that
     since the gateway's start."""
     try:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
@@ -276,7 +279,7 @@ def measure(only: Sequence[str], rounds: int, out: TextIO, *, kind: str) -> bool
             f"\nThe gateway's memory: {at_first} MB at first, {at_last} MB at last. Processors: {os.cpu_count()}",
             file=out,
         )
-    return fine
+        return fine and at_last <= LARGEST_GROWTH * at_first + LARGEST_REST
 
 
 def main() -> int:

@@ -4,8 +4,11 @@ take long to read, streams opened and closed; and the beginnings of bodies that 
 import re
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
+
+from acp_gateway.security.token_format import mint
 
 PIECE = 1 << 16
 MEGABYTE = 1 << 20
@@ -123,9 +126,32 @@ def repeat(place: Place, body: bytes, ready: Callable[[], None]) -> Attack:
     return attack
 
 
-def begun_posts(place: Place, number: int) -> list[bytes]:
-    """Return the heads of so many requests with a token, of as many connections of Streamable HTTP as they need."""
-    fields = "Content-Type: application/json", "Content-Length: 60000"
+def park(place: Place, number: int, size: int, ready: Callable[[], None]) -> Attack:
+    """Have so many requests whose bodies lack their last byte, and begin those again that were refused."""
+
+    def attack(count: Count) -> NoReturn:
+        body = b"x" * size
+        ready()
+        while True:
+            with ExitStack() as stack:
+                for head in begun_posts(place, number, size + 1):
+                    sock = stack.enter_context(place.connect("ws"))
+                    try:
+                        sock.sendall(head)
+                        sock.sendall(body)
+                    except OSError:
+                        pass
+                    count.done += 1
+
+    return attack
+
+
+def begun_posts(place: Place, number: int, size: int = 60000) -> list[bytes]:
+    """Return the heads of so many requests with a token, of as many connections of Streamable HTTP as they need.
+
+    Their bodies have `size` bytes.
+    """
+    fields = "Content-Type: application/json", f"Content-Length: {size}"
     links = [begin(place) for _ in range(-(-number // POSTS))]
     return [request(place, "POST", links[index // POSTS], *fields) for index in range(number)]
 
@@ -137,8 +163,31 @@ def begun_sign_in(place: Place) -> bytes:
     return "\r\n".join(["POST /login HTTP/1.1", *fields, "Content-Length: 1000", "", ""]).encode()
 
 
+def guess(place: Place, path: str, code: str, ready: Callable[[], None], *fields: str) -> Attack:
+    """Post a wrong one-use code again and again, each time over a connection of its own."""
+    body = b'{"code":"%b"}' % code.encode()
+    host, port = place.address("ws")
+    known = f"POST {path} HTTP/1.1", f"Host: {host}:{port}", "Content-Type: application/json", *fields
+    whole = "\r\n".join([*known, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+    def attack(count: Count) -> NoReturn:
+        ready()
+        while True:
+            try:
+                with place.connect("ws") as sock:
+                    sock.sendall(whole)
+                    sock.recv(65536)
+            except OSError:
+                pass
+            count.done += 1
+
+    return attack
+
+
 def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     """Return all of them, by what the table calls them."""
+    host, port = place.address("ws")
+    origin = f"Origin: http://{host}:{port}"
     health = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     chunked = "Content-Type: application/json", "Transfer-Encoding: chunked"
     small = "Content-Type: application/json", "Content-Length: 2"
@@ -151,21 +200,37 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
     sent = partial(flood, place, ready=ready)
     return {
         "a flood of HTTP requests without a token": sent(lambda: b"", lambda: health),
-        "a flood of HTTP requests that are no message": sent(
+        "a flood of HTTP requests that are not messages": sent(
             lambda: b"", lambda: request(place, "POST", link(), *small) + b"{}"
         ),
         "HTTP bodies in chunks of a byte": sent(
             lambda: request(place, "POST", link(), *chunked), lambda: b"1\r\n \r\n"
         ),
+        "HTTP bodies in chunks with long extensions": sent(
+            lambda: request(place, "POST", link(), *chunked), lambda: b"1;%b\r\n \r\n" % (b"x" * 4000)
+        ),
         **{
-            f"HTTP bodies of 64 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 64 * MEGABYTE), ready)
-            for what, unit in (("long strings", b'"%b",' % (b"x" * PIECE)), ("very many parts", b"[],"))
+            f"HTTP bodies of 15 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 15 * MEGABYTE), ready)
+            for what, unit in LARGE_PARTS.items()
         },
         "HTTP bodies of 1 MiB in very many parts, refused": repeat(
             place, _filled(b"_acp-gateway/x", b"[],", MEGABYTE), ready
         ),
         "event streams that are opened and closed": open_streams(place, ready),
+        "wrong codes of invitations": guess(place, "/join", mint("invitation"), ready),
+        "wrong codes of browsers that sign in": guess(place, "/login", mint("code"), ready, origin),
     }
+
+
+LARGE_PARTS: Final = {
+    "long strings": b'"%b",' % (b"x" * PIECE),
+    "very many parts": b"[],",
+    "many members": b'{"a":1},',
+    "escapes": b'"%b",' % (rb"\u0041\"" * (PIECE // 8)),
+    "rare characters": b'"%b",' % ("\u20ac".encode() * (PIECE // 3)),
+    "deep nesting": b"[" * 90 + b"]" * 90 + b",",
+}
+"""Parts of large bodies, by what the table calls them."""
 
 
 def _filled(method: bytes, unit: bytes, size: int) -> bytes:

@@ -36,7 +36,7 @@ BROWSERS: Final = ("chromium-headless-shell", "chromium", "chromium-browser", "g
 NODE_PEERS: Final = ("stdio-to-ws", "sdk", "sdk-http", "node-ws", "node-shim")
 PYTHON_PEERS: Final = ("python-sdk-http",)
 OLDEST_NODE: Final = 20
-"""First major version of which every release has `--import`; newer than the packages require."""
+"""First major version whose releases all have `--import`; newer than the packages require."""
 
 COMPILING, FETCHING, INSTALLING = 60, 180, 300
 """Timeouts of a compiler run, of `npm ci` or `pip install`, and of `apt-get`, in seconds."""

@@ -175,7 +175,7 @@ def open_files(pid: int) -> set[str]:
         for path in descriptors(pid):
             found.add(str(path.readlink()))
     except OSError:
-        # The process has ended or closed a file meanwhile; `server` polls again.
+        # The process has just ended or closed a file; `server` polls again.
         return set()
     return found
 

@@ -36,7 +36,7 @@ class Results:
 
     @property
     def complete(self) -> bool:
-        """True if nothing failed; skipped relays and missed targets are no failures."""
+        """True if nothing failed; skipped relays and missed targets are not failures."""
         return not self.failed and not any(each.failed for each in self.measured)
 
 

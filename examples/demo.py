@@ -248,7 +248,7 @@ class Editor:
         self._last_request_id = 0
 
     async def request(self, method: str, **params: object) -> Message:
-        """Send a request and wait for the result; handle the agent's updates and requests meanwhile."""
+        """Send a request and wait for the result; handle the agent's updates and requests until it comes."""
         self._last_request_id += 1
         request_id = self._last_request_id
         await self._send({"id": request_id, "method": method, "params": params})

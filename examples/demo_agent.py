@@ -83,7 +83,7 @@ class DemoAgent:
         self._last_request_id = 0
 
     def receive(self, line: bytes) -> None:
-        """Handle a line of input. Lines that are no JSON-RPC message are ignored."""
+        """Handle a line of input. Lines that are not a JSON-RPC message are ignored."""
         try:
             message = json.loads(line)
         except (ValueError, RecursionError):

@@ -128,7 +128,7 @@ class LivelyAgent(DemoAgent):
             await asyncio.sleep(self._delay)
 
     def _plan(self, session: Session, done: int) -> None:
-        """Tell the plan, of which so many steps are done and the next one is under way."""
+        """Tell the plan: so many steps are done and the next one is under way."""
         status = ["completed"] * done + ["in_progress"] + ["pending"] * len(STEPS)
         entries = [{"content": step, "priority": "high", "status": status[i]} for i, step in enumerate(STEPS)]
         self._update(session, sessionUpdate="plan", entries=entries)

@@ -10,7 +10,7 @@ from hypothesis import settings
 
 from tests.doubles import SMALLEST_CONFIG
 
-# A slow machine is no failure, and a failure must come back when the test is run again.
+# A slow machine is not a failure, and a failure must come back when the test is run again.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 

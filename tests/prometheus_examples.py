@@ -43,7 +43,7 @@ def parse(text: str) -> Query:
     for name, matchers in _SELECTOR.findall(rest):
         if re.search(rf"\b{name}\s*\(", rest):
             if name not in FUNCTIONS:
-                raise ValueError(f"{name} is no function of the examples: {text}")
+                raise ValueError(f"{name} is not a function of the examples: {text}")
             continue
         selectors.append((name, tuple(_MATCHER.findall(matchers))))
     aggregates = re.search(r"\b(?:sum|max)\b", rest) is not None

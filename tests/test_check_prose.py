@@ -87,6 +87,59 @@ def test_a_word_that_only_begins_like_a_question_word_passes(tmp_path: Path) -> 
     assert check(tmp_path, a_py='"""Whole messages."""\n') == (0, "")
 
 
+@pytest.mark.parametrize(
+    ("sentence", "found", "better"),
+    [
+        ("A line that is no message.", "is no", "is not a"),
+        ("Lines that are no `Message`.", "are no", "is not a"),
+        ("f'{name} is no {kind}'", "is no", "is not a"),
+        ("The hello may be no integer.", "be no", "is not a"),
+        ("None if it is none.", "is none", "is not one"),
+        ("True if none of its clients is there.", "none of its", "no"),
+        ("Blocks, of which the oldest goes.", "of which", "whose"),
+        ("Count anew.", "anew", "again"),
+        ("Afresh it counts.", "Afresh", "again"),
+        ("The turn ends meanwhile.", "meanwhile", "until then"),
+    ],
+)
+def test_a_sentence_of_another_language_is_reported_with_the_words_to_write(
+    tmp_path: Path, sentence: str, found: str, better: str
+) -> None:
+    assert check(tmp_path, a_md=f"One line.\n{sentence}\n") == (1, f'a.md:2: write "{better}" instead of "{found}"\n')
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a_py", '"""A value that is\n\nno number."""\n'),
+        ("a_py", "# A value that is\n#\n# no number.\n"),
+        ("a_py", "x = 1\n\ndef test_a_value_that_is_no_number(): pass\n"),
+        ("a_js", "/**\n * A value that is\n * no number.\n */\n"),
+        ("a_mjs", '//\n//\ntest("a value that is no number", () => {});\n'),
+        ("a_md", "1. A value\n2. that is\n   no number\n"),
+    ],
+)
+def test_a_sentence_of_another_language_is_found_over_the_ends_of_lines_and_in_names(
+    tmp_path: Path, name: str, text: str
+) -> None:
+    status, output = check(tmp_path, **{name: text})
+    assert (status, output.partition(": ")[0]) == (1, f"{name.replace('_', '.')}:3")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "There is no agent; where there may be none, one is added.",
+        "The link is no longer used, is no larger than before, and there are no others.",
+        "x is None",
+        "def test_there_is_no_agent(): pass",
+        "The answer is no.",
+    ],
+)
+def test_sentences_that_only_look_like_those_of_another_language_pass(tmp_path: Path, text: str) -> None:
+    assert check(tmp_path, a_md=f"{text}\n") == (0, "")
+
+
 def test_files_that_git_does_not_have_are_not_checked(tmp_path: Path) -> None:
     check(tmp_path)
     (tmp_path / "later.md").write_text("Nobody.\n", encoding="utf-8")

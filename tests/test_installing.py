@@ -64,6 +64,22 @@ def test_no_text_installs_the_program_from_the_public_index_before_it_is_there(p
     assert {"acp-gateway", "acp_gateway", DISTRIBUTION}.isdisjoint(installed_names(path.read_text(encoding="utf-8")))
 
 
+EXTRAS = re.compile(r"(?:pipx|uv tool) install [^`#|\n]*\.\[(?P<names>[a-z,]+)\]")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_text_installs_one_extra_because_that_removes_the_others(path: Path) -> None:
+    if path.name != "CHANGELOG.md":  # It tells of former versions.
+        assert set(EXTRAS.findall(path.read_text(encoding="utf-8"))) <= {"all"}
+
+
+def test_all_is_every_extra_of_the_program_and_small_libraries_are_none() -> None:
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert set(extras) == {"metrics", "cluster", "all", "test", "dev"}
+    assert extras["all"] == [f"{DISTRIBUTION}[cluster,metrics]"]
+    assert {"segno>=1.6", "urwid>=5"} <= set(PROJECT["project"]["dependencies"])
+
+
 @pytest.mark.parametrize("text", ["README.md", "systemd/README.md", "systemd/acp-gateway.service"])
 def test_texts_that_tell_how_to_install_it_do_so_from_a_checkout(text: str) -> None:
     source = (ROOT / text).read_text(encoding="utf-8")
@@ -81,7 +97,8 @@ def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_thei
 
 def test_an_extra_that_includes_another_one_asks_for_this_distribution() -> None:
     extras = [name for group in PROJECT["project"]["optional-dependencies"].values() for name in group]
-    assert [name for name in extras if "gateway" in name] == [f"{DISTRIBUTION}[test]"]
+    included = [name for name in extras if "gateway" in name]
+    assert included == [f"{DISTRIBUTION}[{names}]" for names in ("cluster,metrics", "all", "test")]
 
 
 def test_the_version_is_in_the_package_so_that_no_name_is_needed_to_find_it() -> None:

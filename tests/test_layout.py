@@ -18,7 +18,7 @@ SEAMS = {
     "gateway/hub_needs.py": "the interface between a hub and the gateway around it, which do not import each other",
     "protocol/gaps.py": "texts that users read, which the gateway and the client both write",
 }
-"""Shorter modules that several packages share, and why each of them is no part of another."""
+"""Shorter modules that several packages share, and why each of them is not part of another."""
 
 
 def test_every_module_has_its_tests_at_the_same_path() -> None:

@@ -42,7 +42,7 @@ def test_the_manual_page_has_each_exit_code() -> None:
     assert all(name in PAGE for each in ENVIRONMENT for name in each.split(", "))
 
 
-def test_a_line_of_help_is_no_request_of_roff() -> None:
+def test_a_line_of_help_is_not_a_request_of_roff() -> None:
     assert list(paragraphs(".env is\nread\n\n\b\nExamples:\n  a -b `c`\\d")) == [
         "\\&.env is read",
         ".PP",

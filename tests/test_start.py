@@ -44,7 +44,7 @@ def test_a_plain_connect_relays_without_reading_the_line_by_click(run: Start, mo
     ("error", "code", "line"),
     [
         (Unauthorized("no token\x1b[2J"), Unauthorized.exit_code, "acp-gateway: no token\\x1b[2J"),
-        (OSError(28, "No space left on device"), 1, "acp-gateway: cannot write: No space left on device"),
+        (OSError(28, "No space left on device", "/a/b"), 1, "acp-gateway: /a/b: No space left on device"),
         (KeyboardInterrupt(), 1, "Aborted!"),
         (BaseExceptionGroup("", [KeyboardInterrupt()]), 1, "Aborted!"),
         (BrokenPipeError(), 141, ""),
@@ -89,7 +89,7 @@ def test_an_interrupt_is_one_after_another_version_was_installed(run: Start, mon
         run("connect", "box")
 
 
-def test_a_bug_is_no_error_of_the_gateway(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_not_an_error_of_the_gateway(run: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise ZeroDivisionError
 

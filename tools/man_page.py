@@ -20,7 +20,7 @@ EXIT_STATUS = {
     4: "The gateway refused the connection.",
     5: "TLS: the certificate or the pin does not match.",
     6: "No answer.",
-    7: "The server is no acp-gateway, or speaks the protocol wrongly.",
+    7: "The server is not an acp-gateway, or speaks the protocol wrongly.",
     8: "The agent could not be started.",
     9: "An address can't be listened at.",
     141: "The reader of the output closed it.",
@@ -48,7 +48,7 @@ def escape(text: str) -> str:
 
 
 def line(text: str) -> str:
-    """Return a line of text that is no request of roff."""
+    """Return a line of text that is not a request of roff."""
     escaped = escape(text)
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped
 

@@ -46,7 +46,7 @@ _QUOTED_USER_MESSAGE: Final = jsonrpc.encode(USER_MESSAGE)
 
 
 def entries(session_id: str, messages: Iterable[bytes], first: int, times: Iterable[int | None]) -> list[bytes]:
-    """Return the entries of `session/update` messages, the first of which has the number `first`.
+    """Return the entries of `session/update` messages; the first one has the number `first`.
 
     An entry of a sub-agent's session has that session's id as `sub`. `times` are in ms since 1970.
     """

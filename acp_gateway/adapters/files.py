@@ -86,6 +86,9 @@ _KINDS: Final[Mapping[str, Action]] = {"edit": "write", "delete": "write", "move
 _NO_INPUT: Final = ("fetch", "think", "execute", "switch_mode")
 """Kinds whose input names no files by its members."""
 
+MESSAGE_SIZE: Final = 8 * 1024 * 1024
+"""Maximum bytes of a message that is searched: a larger one holds a picture or the output of a tool."""
+
 _RELEVANT: Final = (b'"tool_call', b'"user_message_chunk"', b'"usage_update"')
 """One of these is in each message that says anything here; most messages are pieces of the agent's text."""
 
@@ -174,7 +177,7 @@ class FileFinder:
     def read(self, message: bytes) -> Seen:
         """Return what a `session/update` says; nothing if it is nested too deeply to be read."""
         was_in_prompt, self._in_prompt = self._in_prompt, False
-        if not any(word in message for word in _RELEVANT):
+        if len(message) > MESSAGE_SIZE or not any(word in message for word in _RELEVANT):
             return _NOTHING
         try:
             return self._read(message, was_in_prompt=was_in_prompt)
@@ -219,7 +222,7 @@ class FileFinder:
         return Refusable(tuple(dict.fromkeys(Touch(*it) for it in actions)), _refusals(message))
 
     def relative(self, path: str) -> str | None:
-        """Return a path as it is told; None for one that is left out, or is none."""
+        """Return a path as it is told; None for one that is left out, or for text that is not a path."""
         if not path or len(path) > PATH_SIZE or _UNPRINTABLE.search(path):
             return None
         # Two slashes at the beginning would stay.
@@ -340,7 +343,7 @@ def listed(output: str) -> list[str]:
     found = []
     for line in _lines(output):
         match = _RESULT.match(line)
-        # `Error:` is no path, neither is the time `12:30`.
+        # Neither `Error:` is a path nor the time `12:30`.
         if match and ("/" in match[1] or "." in match[1]) and re.search("[A-Za-z]", match[1]):
             found.append(match[1])
             if len(found) == FOUND:

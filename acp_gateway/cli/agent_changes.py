@@ -19,10 +19,11 @@ from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.config.agent_registry import Choice
+    from acp_gateway.config.load import AgentSection
     from acp_gateway.config.section_writer import Keys, Value
     from acp_gateway.config.toml_file import TomlFile
     from acp_gateway.gateway.agent.download import Report
-    from acp_gateway.gateway.agent.installed import Installed
+    from acp_gateway.gateway.agent.installed import Installed, InstalledAgents
 
 RELOAD_TIME: Final = 15.0
 """Seconds to wait for a running gateway that reads its configuration again."""
@@ -32,29 +33,42 @@ FETCH_TIME: Final = 900.0
 
 
 class Configuration:
-    """The configuration file of the gateway, and the agents that were added to it."""
+    """The configuration file of the gateway, and the agents that were added to it.
+
+    Before there is a file, agents are added to the state folder alone, where `up` finds them when it makes the file.
+    """
+
+    store: "InstalledAgents"
+    agents: "Mapping[str, AgentSection]"
 
     def __init__(self, path: Path | None) -> None:
-        from acp_gateway.config.load import default_config_path, load_config
+        from acp_gateway.config.directories import state_home
+        from acp_gateway.config.load import load_config
         from acp_gateway.config.toml_file import TomlFile
         from acp_gateway.gateway.agent.installed import InstalledAgents
         from acp_gateway.gateway.storage.state_folder import check_state_folder
 
-        self.path = (path or default_config_path()).resolve()
+        self.path = find_config(path)
+        if self.path is None:
+            self.store, self.agents = stored_agents()
+            check_state_folder(state_home())
+            return
         settings = load_config(self.path)
-        check_state_folder(settings.gateway.state_dir)
-        _check_user(settings.gateway.state_dir)
+        self._state_dir = settings.gateway.state_dir
+        check_state_folder(self._state_dir)
+        _check_user(self._state_dir)
         if not os.access(self.path.parent, os.W_OK):
             raise ConfigError(f"can't be changed: you may not write into {self.path.parent}", file=str(self.path))
-        self._state_dir = settings.gateway.state_dir
         self.agents = settings.agents
         self._has_nodes = bool(settings.nodes or settings.cluster)
         self.default = settings.default_agent
-        self.store: InstalledAgents = InstalledAgents(settings.gateway.state_dir)
+        self.store = InstalledAgents(self._state_dir)
         self._file: TomlFile = TomlFile.read(self.path)
 
     def change(self, name: str, command: "tuple[str, ...]", env: Mapping[str, str]) -> str:
         """Return the text with an agent added, or with another command of it. Raises `ConfigError`."""
+        if self.path is None:
+            return ""
         file = self._file
         if name not in self.agents and len(self.agents) == 1 and "default_agent" not in file.data.get("gateway", {}):
             # With several, one must be the default: the one that it was.
@@ -66,6 +80,8 @@ class Configuration:
         """Return the text without an agent. Raises `ConfigError`."""
         from acp_gateway.config.section_writer import remove_section
 
+        if self.path is None:
+            return ""
         file = self._file
         if len(self.agents) == 1 and not self._has_nodes:
             raise UsageError(f"{name!r} is the only agent, and the gateway needs one: add another first")
@@ -86,6 +102,7 @@ class Configuration:
 
         from acp_gateway.config.toml_file import TomlFile
 
+        assert self.path is not None
         return TomlFile(self.path, tomllib.loads(text), text)
 
     def _check(self, file: "TomlFile") -> str:
@@ -100,7 +117,8 @@ class Configuration:
         """Replace the file, with its owner and mode."""
         from acp_gateway.config.host_writer import replace_file
 
-        replace_file(self.path, text, self.path.stat())
+        if self.path is not None:
+            replace_file(self.path, text, self.path.stat())
 
     def reload(self) -> dict[str, list[str]] | None:
         """Have a running gateway use the changed file, and print and return what it says; None if none runs."""
@@ -108,6 +126,8 @@ class Configuration:
 
         from acp_gateway.client.local import LocalGateway
 
+        if self.path is None:
+            return None
         gateway = LocalGateway(self._state_dir)
         try:
             gateway.check_running()
@@ -122,6 +142,30 @@ class Configuration:
         for line in (*done.get("changed", ()), *done.get("problems", ())):
             print_line(line)
         return reload_as_json(done)
+
+
+def find_config(path: Path | None) -> Path | None:
+    """Return the configuration that is named, else the one that there is; None before `up` has made one."""
+    from acp_gateway.config.load import default_config_path
+
+    try:
+        return (path or default_config_path()).resolve()
+    except ConfigError:
+        return None
+
+
+def stored_agents() -> "tuple[InstalledAgents, Mapping[str, AgentSection]]":
+    """Return the agents that were added before there was a configuration, as they will be in one."""
+    from acp_gateway.config.directories import state_home
+    from acp_gateway.config.load import AgentSection
+    from acp_gateway.gateway.agent.installed import InstalledAgents
+
+    store = InstalledAgents(state_home())
+    found = {name: installed for name in store.names() if (installed := store.read(name))}
+    return store, {
+        name: AgentSection(command=tuple(installed.command), env=installed.variables)
+        for name, installed in found.items()
+    }
 
 
 def _check_user(state_dir: Path) -> None:
@@ -154,7 +198,8 @@ def install_agent(
         text = file.change(name, tuple(installed.command), choice.env)
         keep()
         file.write(text)
-    print_line(f"{file.path}: [agents.{name}]")
+    if file.path is not None:
+        print_line(f"{file.path}: [agents.{name}]")
     print_line(f"command: {shlex.join(installed.command)}")
     for variable, value in installed.variables.items():
         print_line(f"env: {variable}={value}")

@@ -1,17 +1,14 @@
 """The group `agents`: add agents of the public registry to the configuration, update and remove them."""
 
-import os
-import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from acp_gateway.cli.agent_changes import Configuration, install_agent
+from acp_gateway.cli.agent_changes import Configuration, find_config, install_agent, stored_agents
 from acp_gateway.cli.common import (
     config_option,
     examples,
@@ -21,7 +18,14 @@ from acp_gateway.cli.common import (
     print_line,
     print_table,
     print_text,
-    waiting_for,
+)
+from acp_gateway.cli.registry_agents import (
+    MAX_DOWNLOAD,
+    MAX_UNPACKED,
+    find_agent,
+    platform_here,
+    read_agents,
+    runners_here,
 )
 from acp_gateway.errors import ConfigError, GatewayError, UsageError
 from acp_gateway.printable import printable
@@ -29,8 +33,6 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from acp_gateway.config.agent_registry import Choice, RegistryAgent
     from acp_gateway.gateway.agent.installed import Installed
-
-_MEGABYTE: Final = 1024 * 1024
 
 
 @click.group(
@@ -67,7 +69,7 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     download = click.option(
         "--max-download",
         type=click.IntRange(min=1),
-        default=512 * _MEGABYTE,
+        default=MAX_DOWNLOAD,
         show_default=True,
         metavar="BYTES",
         help="Refuse a larger download. The largest agents have some 150 MB.",
@@ -75,7 +77,7 @@ def _limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
     unpacked = click.option(
         "--max-unpacked",
         type=click.IntRange(min=1),
-        default=2048 * _MEGABYTE,
+        default=MAX_UNPACKED,
         show_default=True,
         metavar="BYTES",
         help="Refuse an archive with more. Agents shrink to a third when packed; this is four times the download.",
@@ -113,10 +115,12 @@ def _list_configured(config: Path | None) -> list[dict[str, str]]:
     from acp_gateway.config.load import load_config
     from acp_gateway.gateway.agent.installed import InstalledAgents
 
-    settings = load_config(config)
-    store = InstalledAgents(settings.gateway.state_dir)
+    store, configured = stored_agents() if find_config(config) is None else (None, {})
+    if store is None:
+        settings = load_config(config)
+        store, configured = InstalledAgents(settings.gateway.state_dir), settings.agents
     rows = []
-    for name, section in settings.agents.items():
+    for name, section in configured.items():
         found = store.read(name)
         rows.append(
             {
@@ -133,7 +137,7 @@ def _list_configured(config: Path | None) -> list[dict[str, str]]:
 def _list_available(registry: str | None) -> list[dict[str, str]]:
     from acp_gateway.config.agent_registry import kinds_for
 
-    here = _platform()
+    here = platform_here()
     return [
         {
             "id": agent.id,
@@ -142,36 +146,8 @@ def _list_available(registry: str | None) -> list[dict[str, str]]:
             "license": (agent.license or "-")[:20],
             "description": agent.description[:80],
         }
-        for agent in _read(registry)[1].values()
+        for agent in read_agents(registry)[1].values()
     ]
-
-
-def _platform() -> str:
-    from acp_gateway.config.agent_registry import platform_name
-
-    return platform_name(sys.platform, platform.machine())
-
-
-def _read(registry: str | None) -> "tuple[str, dict[str, RegistryAgent]]":
-    """Return the source and the entries of a registry."""
-    from acp_gateway.config.agent_registry import PUBLIC_REGISTRY, read_registry
-    from acp_gateway.gateway.agent.download import read_document
-
-    source = registry or PUBLIC_REGISTRY
-    if "://" not in source:
-        source = os.path.abspath(source)
-    with waiting_for(source):
-        content = read_document(source)
-    return source, read_registry(content, source)
-
-
-def _find(agent_id: str, source: str, entries: "Mapping[str, RegistryAgent]") -> "RegistryAgent":
-    from acp_gateway.config.toml_file import suggestion
-
-    if agent_id not in entries:
-        hint = suggestion(agent_id, entries) or "; `acp-gateway agents list --available` lists its agents"
-        raise ConfigError(f"has no agent {agent_id[:64]!r}{hint}", file=source)
-    return entries[agent_id]
 
 
 @agents.command(
@@ -214,7 +190,8 @@ def add_agent(
     """Add the agent ID of the registry, and print what is written.
 
     A binary is downloaded, compared with its SHA-256, and unpacked below the gateway's state_dir. A package is pinned
-    to its exact version. A gateway that runs uses the agent at once.
+    to its exact version. A gateway that runs uses the agent at once. Before there is a configuration, the agent is only
+    installed; `up` then makes a configuration with it.
     """
     from dataclasses import replace
 
@@ -225,9 +202,9 @@ def add_agent(
     if name in file.agents:
         added = file.store.read(name)
         hint = f"`acp-gateway agents update {name}`" if added else "choose another --name"
-        raise UsageError(f"there is an agent {name!r} in the configuration already: {hint}")
-    source, entries = _read(registry)
-    choice = choose(_find(agent_id, source, entries), _platform(), kind, _runners())
+        raise UsageError(f"there is an agent {name!r} already: {hint}")
+    source, entries = read_agents(registry)
+    choice = choose(find_agent(agent_id, source, entries), platform_here(), kind, runners_here())
     if sha256 is not None:
         if choice.kind != "binary":
             raise UsageError("--sha256 is for binaries; npx and uvx check their packages themselves")
@@ -242,6 +219,8 @@ def add_agent(
         installed = install_agent(file, name, agent_id, source, choice, (max_download, max_unpacked), fetch=fetch)
         facts = _as_json(file, name, agent_id, choice, installed, file.reload())
         click.echo("Log it in on this machine, as without a gateway.", err=True)
+        if file.path is None:
+            click.echo("Next: `acp-gateway up` in a project's folder serves it.", err=True)
     if as_json:
         print_json(facts)
 
@@ -260,7 +239,7 @@ def _as_json(
         "id": agent_id,
         "version": choice.version,
         "kind": choice.kind,
-        "config": str(file.path),
+        "config": None if file.path is None else str(file.path),
         "command": shlex.join(installed.command if installed else choice.words),
         "env": dict(installed.variables if installed else choice.env),
         "archive": choice.archive,
@@ -269,10 +248,6 @@ def _as_json(
         "dryRun": installed is None,
         "gateway": gateway,
     }
-
-
-def _runners() -> list[str]:
-    return [name for name in ("npx", "uvx") if shutil.which(name)]
 
 
 def _print_choice(name: str, choice: "Choice") -> None:
@@ -316,7 +291,7 @@ def update_agents(
     if names:
         for name, installed in found.items():
             if installed is None or name not in file.agents:
-                raise UsageError(f"{name!r} is no agent that `acp-gateway agents add` has added")
+                raise UsageError(f"{name!r} is not an agent that `acp-gateway agents add` has added")
     registries: dict[str, dict[str, RegistryAgent]] = {}
     failed = None
     rows: list[dict[str, object]] = []
@@ -325,7 +300,7 @@ def update_agents(
             continue
         try:
             if installed.source not in registries:
-                registries[installed.source] = _read(installed.source)[1]
+                registries[installed.source] = read_agents(installed.source)[1]
             entries = registries[installed.source]
             limits = max_download, max_unpacked
             row = _update(config, name, installed, entries, limits, fetch=fetch, dry_run=dry_run)
@@ -357,7 +332,8 @@ def _update(
 
     # Read for each, because the one before has changed the file.
     file = Configuration(config)
-    choice = choose(_find(installed.id, installed.source, entries), _platform(), installed.kind, _runners())
+    entry = find_agent(installed.id, installed.source, entries)
+    choice = choose(entry, platform_here(), installed.kind, runners_here())
     if choice.version == installed.version:
         print_text(f"{name}: {installed.version} is the newest")
         return {"state": "newest", "version": choice.version}
@@ -396,14 +372,15 @@ def remove_agent(name: str, config: Path | None, *, dry_run: bool, as_json: bool
         raise UsageError(f"there is no agent {name!r} in the configuration{suggestion(name, file.agents)}")
     text = file.without(name)
     folder = file.store.folder(name)
-    facts: dict[str, object] = {"name": name, "config": str(file.path), "dryRun": dry_run}
+    config_path = None if file.path is None else str(file.path)
+    facts: dict[str, object] = {"name": name, "config": config_path, "dryRun": dry_run}
     facts |= {"folder": str(folder) if folder.exists() else None, "gateway": None}
     if not dry_run:
         file.write(text)
         facts["gateway"] = file.reload()
         file.store.remove(name)
     verb = "Would remove" if dry_run else "Removed"
-    print_line(f"{verb} [agents.{name}] from {file.path}")
+    print_line(f"{verb} {name}" if file.path is None else f"{verb} [agents.{name}] from {file.path}")
     if dry_run and folder.exists():
         print_line(f"{verb} {folder}")
     if as_json:

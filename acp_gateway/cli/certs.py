@@ -95,9 +95,13 @@ def show_certs(file: Path | None, *, as_json: bool) -> None:
     from datetime import UTC, datetime
 
     from acp_gateway.config.directories import config_home
+    from acp_gateway.errors import ConfigError
     from acp_gateway.security.certificates import read_certificate
 
-    shown = read_certificate(file or config_home() / "cert.pem")
+    own = config_home() / "cert.pem"
+    if file is not None and not file.exists() and own.exists():
+        raise ConfigError(f"there is no such file; `acp-gateway certs show` shows {own}", file=str(file))
+    shown = read_certificate(file or own)
     expired = shown.end < datetime.now(UTC)
     state = " (expired)" if expired else ""
     if as_json:

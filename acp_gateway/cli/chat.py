@@ -1,26 +1,21 @@
 """The command `chat`: sessions in the terminal, full screen."""
 
-from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway import INSTALL_EXTRA
 from acp_gateway.cli.gateway_options import Gateway, gateway_options, history_size_option, lines_option
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
 
-MISSING: Final = f"chat needs a library for full-screen programs: `{INSTALL_EXTRA.format('tui')}` in a checkout"
-"""Error text without the extra."""
-
 CHAT_EPILOG = """
 \b
 Examples:
   acp-gateway chat box           the list of sessions; Enter opens one, F3 a new one
   acp-gateway chat box SESSION   this one
-  acp-gateway watch box          needs no extra, and writes to the terminal line by line
+  acp-gateway watch box          one session, line by line
 """
 
 
@@ -33,14 +28,12 @@ def chat(gateway: Gateway, session: str | None, lines: int, history_size: int) -
     """Show the sessions at HOST, and work in them: prompts, permissions, modes, new sessions. F10 or Ctrl-C leaves.
 
     The agents go on without it. HOST has the same meaning as TARGET of `connect`; it may be left out if hosts.toml has
-    only one. Needs the extra `tui` of the package.
+    only one.
     """
     import sys
 
     if sys.platform == "win32":
         raise UsageError("chat needs Linux or macOS; `acp-gateway watch` shows a session here too")
-    if find_spec("urwid") is None:
-        raise UsageError(MISSING)
     if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
         raise UsageError("chat needs a terminal; `acp-gateway watch` also writes to a pipe")
 

@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import shutil
 import stat
 import sys
 import threading
@@ -177,23 +178,36 @@ def _cell(text: str) -> str:
 
 
 PATIENCE: Final = 1.0
-"""Seconds after which a command in a terminal says what it waits for."""
+"""Seconds after which a command in a terminal says what it waits for, and between changes of that line."""
 
 
 @contextmanager
 def waiting_for(what: str) -> Iterator[None]:
-    """Say on stderr what is waited for, if it takes longer than `PATIENCE` and stderr is a terminal."""
+    """Show on stderr what is waited for and how long, after `PATIENCE`, if stderr is a terminal; then remove that."""
     if not sys.stderr.isatty():
         yield
         return
+    # The line has to fit, because only one can be removed.
+    text = f"Waiting for {_cell(what)}"[: max(20, shutil.get_terminal_size().columns - 20)]
+    ended = threading.Event()
+
+    def show() -> None:
+        seconds = 0.0
+        while not ended.wait(PATIENCE):
+            seconds += PATIENCE
+            sys.stderr.write(f"\r{text} … {seconds:.0f} s")
+            sys.stderr.flush()
+        if seconds:
+            sys.stderr.write(f"\r{' ' * (len(text) + 12)}\r")
+
     # click would look for the command in another thread.
-    timer = threading.Timer(PATIENCE, sys.stderr.write, [f"Waiting for {_cell(what)} …\n"])
-    timer.daemon = True
-    timer.start()
+    thread = threading.Thread(target=show, daemon=True)
+    thread.start()
     try:
         yield
     finally:
-        timer.cancel()
+        ended.set()
+        thread.join()
 
 
 def print_secret(secret: str) -> None:

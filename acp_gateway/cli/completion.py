@@ -157,7 +157,7 @@ VALUES: Final[Mapping[str, Mapping[str, Finder]]] = {
     },
     "watch": {"target": _hosts, "session": _sessions_there, "agent": _agents_there},
 }
-"""Finders by command, or group of commands, and parameter. They are no part of the commands, because `connect` has to
+"""Finders by command, or group of commands, and parameter. They are not part of the commands, because `connect` has to
 start fast."""
 
 

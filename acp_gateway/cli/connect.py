@@ -133,7 +133,12 @@ def connect(
         click.echo(command.block(editor))
     if install is not None:
         from acp_gateway.cli.editor_install import install_agent, own_machine
+        from acp_gateway.client.destination import find_destination
 
+        # Raises, with the remedy, for what the editor could not connect to.
+        find_destination(
+            target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext, cert=cert, key=key
+        )
         install_agent(install, command, own_machine(), yes=yes)
 
 

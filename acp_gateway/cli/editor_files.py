@@ -110,7 +110,7 @@ class Change:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if _read(self.path) != self.before:
-                raise ConfigError("was changed meanwhile by another program: repeat this", file=str(self.path))
+                raise ConfigError("another program has just changed it: repeat this", file=str(self.path))
             copy = None
             if self.before is not None:
                 copy = _unused(self.path)
@@ -132,7 +132,7 @@ def plan_change(editor: str, path: Path, name: str, entry: Mapping[str, Any]) ->
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     except UnicodeDecodeError:
-        raise ConfigError("is no UTF-8", file=str(path)) from None
+        raise ConfigError("is not UTF-8", file=str(path)) from None
     except RuntimeError:  # Python before 3.13.
         raise ConfigError("is a link that leads to itself", file=str(path)) from None
     try:

@@ -59,7 +59,7 @@ async def keep_single_keys() -> None:
 async def read_keys(handle: Callable[[str], None]) -> None:
     """Pass on characters as they are typed one by one, until the terminal is gone.
 
-    Several that come at once are an escape sequence, or a paste, whose letters are no keys.
+    Several that come at once are an escape sequence, or a paste, whose letters are not keys.
     """
     fd = sys.stdin.fileno()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -89,5 +89,8 @@ async def write_text(text: str) -> None:
 
 def _write(fd: int, data: bytes) -> None:
     rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "stdout") from None

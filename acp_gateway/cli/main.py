@@ -3,6 +3,7 @@
 import importlib
 import os
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
@@ -106,6 +107,12 @@ def _error_start() -> str:
     return "<3>" if is_journal(os.environ, sys.stderr.fileno()) else ""
 
 
+def _is_of_click(error: OSError) -> bool:
+    """Return whether click raised an error, which is that of stdout then, such as a full disk."""
+    *_, (frame, _line) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__")).partition(".")[0] == "click"
+
+
 class _Program(click.Group):
     """Group that prints a `GatewayError` as one line on stderr and exits with its code.
 
@@ -185,8 +192,11 @@ class _Program(click.Group):
             click.echo(f"acp-gateway: {what}", err=True)
             ctx.exit(ConfigError.exit_code)
         except OSError as error:
-            # File errors are GatewayErrors; this is stdout, such as a full disk.
-            click.echo(f"acp-gateway: cannot write: {error.strerror}", err=True)
+            # The errors of most files are GatewayErrors.
+            if not error.filename and not _is_of_click(error):
+                raise
+            what = f"{error.filename}:" if error.filename else "cannot write:"
+            click.echo(f"acp-gateway: {printable(f'{what} {error.strerror}', ERROR_SIZE)}", err=True)
             ctx.exit(1)
         except BaseExceptionGroup as group:
             # Ctrl-C while several tasks run.

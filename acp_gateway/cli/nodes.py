@@ -48,7 +48,7 @@ def nodes(config: Path | None, connect_timeout: float, *, as_json: bool) -> None
     gateway = find_local_gateway(config)
     gateway.check_running()
     with waiting_for("the gateway"):
-        shown = trio.run(partial(gateway.status, time_limit=connect_timeout))
+        shown = trio.run(partial(gateway.status, time_limit=connect_timeout, nodes=True))
     try:
         found = shown["nodes"]
         rows = [_row(node) for node in found]

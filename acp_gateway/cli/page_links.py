@@ -7,7 +7,6 @@ from urllib.parse import urlsplit
 
 import click
 
-from acp_gateway import INSTALL_EXTRA
 from acp_gateway.cli.common import print_json, print_secret
 from acp_gateway.errors import UsageError
 
@@ -67,7 +66,7 @@ def advise(link: str) -> str | None:
             return None
         return f"If a phone does not know the name {host}, give one that it knows, or an address: --host NAME"
     if address.is_unspecified:
-        return f"{host} is no address to go to: give the machine's name or address by --host"
+        return f"{host} is not an address to go to: give the machine's name or address by --host"
     return None
 
 
@@ -76,12 +75,9 @@ def is_terminal() -> bool:
 
 
 def print_qr_code(link: str) -> None:
-    """Print the QR code of a link, or how to get one."""
-    try:
-        import segno
-    except ImportError:
-        click.echo(f"For a QR code, run `{INSTALL_EXTRA.format('page')}` in a checkout.", err=True)
-        return
+    """Print the QR code of a link."""
+    import segno
+
     try:
         segno.make_qr(link, error="l").terminal(compact=True)
     except UnicodeEncodeError:

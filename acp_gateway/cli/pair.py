@@ -2,6 +2,7 @@
 
 import platform
 import re
+import shlex
 import sys
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +15,7 @@ from acp_gateway.cli.common import json_option, print_json, was_given
 from acp_gateway.cli.pair_steps import (
     check_name,
     choose_machine,
+    correct_maps,
     install_there,
     next_step,
     parse_local_map,
@@ -106,13 +108,14 @@ def pair(
 
     You need to be able to log in to HOST with ssh as the gateway's own user. In a terminal, ssh may ask for the host's
     key, a password or a second factor. Pairing again revokes the previous token, once the new one has been used to
-    connect. A pairing that fails changes nothing.
+    connect. A pairing that fails changes nothing. A --map with which no session can be opened is not saved; the command
+    to run again is printed, and the exit code is not 0.
     """
     import trio
 
     from acp_gateway.client.pairing import label_of
     from acp_gateway.client.ssh import SshTarget
-    from acp_gateway.config.host_writer import check_host
+    from acp_gateway.config.host_writer import check_host, write_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
 
     machine = machine or choose_machine()
@@ -151,11 +154,20 @@ def pair(
         )
     click.echo(f'Paired with {address.host} ({candidate.address}), saved as "{name}" in {path}.', err=True)
     click.echo(f"The token's id is {offer.token_id}.", err=True)
-    try_agent(name, next(iter(pairs), None))
-    show_editors(name)
+    refused = try_agent(name, next(iter(pairs), None))
+    if refused is None:
+        show_editors(name)
+        next_command = next_step(name)
+    else:
+        write_host(path, name, {"maps": dict(before.maps) or None if before else None})
+        click.echo("The map is not saved, because no session can be opened with it.", err=True)
+        given = {"--name": [name] if was_given("name") else [], "--label": [label] if was_given("label") else []}
+        given |= {"--agent": [*agents], "--map": ["=".join(pair) for pair in correct_maps(pairs, refused).items()]}
+        words = (word for option, values in given.items() for value in values for word in (option, value))
+        next_command = shlex.join(["acp-gateway", "pair", machine, *words])
     if not as_json:
-        click.echo(f"Next: {next_step(name)}")
-        return
+        click.echo(f"Next: {next_command}")
+        sys.exit(refused.exit_code if refused else 0)
     print_json(
         {
             "name": name,
@@ -164,9 +176,10 @@ def pair(
             "tokenId": offer.token_id,
             "previousTokenId": before.token_id if before else None,
             "previousTokenValid": not replaced,
-            "next": next_step(name),
+            "next": next_command,
         }
     )
+    sys.exit(refused.exit_code if refused else 0)
 
 
 @dataclass(frozen=True, slots=True)

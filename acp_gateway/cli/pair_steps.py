@@ -2,14 +2,16 @@
 
 import os
 import re
+import shlex
 import sys
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
 from acp_gateway import __version__
-from acp_gateway.cli.common import print_warning
+from acp_gateway.cli.common import print_warning, waiting_for
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
@@ -54,7 +56,7 @@ def choose_machine() -> str:
 def parse_local_map(text: str) -> tuple[str, str]:
     """Return the two folders of `LOCAL=REMOTE`, in which LOCAL may begin with `~`. Raises `UsageError`.
 
-    A folder that is not here is told: it may be a typo, or be made later.
+    A folder that is not here is told: it may be a typo, or be made later. If the other one is here, they are reversed.
     """
     from acp_gateway.config.directories import expand_user
     from acp_gateway.protocol.path_maps import parse_map
@@ -62,12 +64,19 @@ def parse_local_map(text: str) -> tuple[str, str]:
     local, equals, remote = text.partition("=")
     pair = parse_map(f"{expand_user(local)}{equals}{remote}" if local.startswith("~") else text)
     if not os.path.isdir(pair[0]):
+        if os.path.isdir(pair[1]):
+            local, remote = (printable(path, len(path)) for path in pair)
+            turned = shlex.quote(f"{remote}={local}")
+            raise UsageError(
+                f"there is no folder {local} here, but there is {remote}: LOCAL=REMOTE has the folder of this machine "
+                f"first, so give --map {turned}"
+            )
         click.echo(f"note: there is no folder {printable(pair[0], len(pair[0]))} here", err=True)
     return pair
 
 
 def check_name(name: str) -> str:
-    """Return a name for an entry of hosts.toml. Raises `UsageError` for one that is none, or would be an option."""
+    """Return a name for an entry of hosts.toml. Raises `UsageError` for a malformed one, or one like an option."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             "a name in hosts.toml is 1 to 64 letters, digits, dots, dashes and underscores, and begins with one of the "
@@ -95,10 +104,11 @@ def install_there(target: "SshTarget") -> None:
     click.echo("It is there already." if done.by is None else f"Installed by {printable(done.by)}.", err=True)
 
 
-def try_agent(name: str, folder: str | None) -> None:
+def try_agent(name: str, folder: str | None) -> "Line | None":
     """Try a host of hosts.toml up to the agent's first answer, and to a session in `folder` if that is given.
 
-    Faults are printed with their remedy, and raise nothing: the machine is paired.
+    Faults are printed with their remedy, and raise nothing: the machine is paired. The line of a folder that is refused
+    is returned.
     """
     import trio
 
@@ -113,12 +123,20 @@ def try_agent(name: str, folder: str | None) -> None:
         host = find_host(name)
         until: Literal["agent", "session"] = "agent" if folder is None else "session"
         settings = PingSettings(folder or "/", PathMaps(host.maps if host else ()), AGENT_TIMEOUT, until)
-        trio.run(partial(Ping(destination, settings, lines.append, NetworkProbes()).run))
+        trio.run(partial(Ping(destination, settings, lines.append, NetworkProbes(), waiting_for).run))
     except GatewayError as error:
         print_warning(printable(str(error), size=1000))
     for line in lines:
         if line.name in ("agent", "session") or line.status != "ok":
             click.echo(str(line), err=True)
+    return next((line for line in lines if line.folder is not None), None)
+
+
+def correct_maps(maps: "Mapping[str, str]", refused: "Line") -> dict[str, str]:
+    """Return the maps of a command line with another folder for the first one, which was refused."""
+    (local, remote), *others = maps.items()
+    reversed_map = refused.folder == local != remote
+    return dict([(remote, local) if reversed_map else (local, refused.folder or "FOLDER"), *others])
 
 
 def next_step(name: str) -> str:

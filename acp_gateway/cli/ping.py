@@ -18,6 +18,7 @@ from acp_gateway.cli.common import (
     pin_option,
     print_any_character,
     token_file_option,
+    waiting_for,
 )
 from acp_gateway.cli.gateway_options import only_host
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
@@ -118,7 +119,7 @@ def ping(
         report(judge_settings(destination, host.name if host else None, len(pairs)))
         folder = os.path.abspath(cwd or current_folder())
         settings = PingSettings(folder, PathMaps(pairs), timeout, "token" if quick else "session")
-        trio.run(partial(Ping(destination, settings, report, NetworkProbes()).run))
+        trio.run(partial(Ping(destination, settings, report, NetworkProbes(), waiting_for).run))
     if as_json:
         click.echo(json.dumps(report_of(lines, host=target)))
     click.get_current_context().exit(exit_code_of(lines))

@@ -37,6 +37,16 @@ LINGER: Final = Path("/var/lib/systemd/linger")
 SYSTEM_UNITS: Final = Path("/etc/systemd/system")
 """Folder of the administrator's units."""
 
+SYSTEMD_RUNS: Final = Path("/run/systemd/system")
+"""Folder that is there while systemd is the service manager (sd_booted(3))."""
+
+WITHOUT_SYSTEMD: Final = (
+    "systemd does not run here: have whatever starts programs here run `acp-gateway serve`, as the command of a "
+    "container with a restart policy (`acp-gateway files compose.yaml` is an example) or by another service manager; "
+    "SIGTERM stops it"
+)
+"""Remedy where `service` can do nothing."""
+
 _SHOWN_STATE: Final = ("loaded", "enabled", "substate")
 """Details that are told by others in the text form of `status`."""
 
@@ -62,6 +72,11 @@ def _scope_options(command: Callable[..., Any]) -> Callable[..., Any]:
 _dry_run_option = click.option("--dry-run", is_flag=True, help="Print what would be written and run, and do nothing.")
 
 
+def has_service_manager() -> bool:
+    """Return whether a service manager runs here that `service` knows; in a container there is none as a rule."""
+    return sys.platform == "darwin" or SYSTEMD_RUNS.is_dir()
+
+
 def _find_manager(user: str | None, *, system: bool) -> Manager:
     """Return the service manager of this machine. Raises `ConfigError` if there is none, `UsageError` for options."""
     if user is not None and not system:
@@ -70,10 +85,7 @@ def _find_manager(user: str | None, *, system: bool) -> Manager:
     if sys.platform == "darwin":
         return Launchd(_home(name), os.getuid(), name)
     if shutil.which("systemctl") is None:
-        raise ConfigError(
-            "this machine has no systemctl, so its service manager is not systemd: have that one run "
-            "`acp-gateway serve`, and send SIGTERM to stop it"
-        )
+        raise ConfigError(f"there is no systemctl, and {WITHOUT_SYSTEMD}")
     return Systemd(SYSTEM_UNITS if system else _home(None) / ".config/systemd/user", name)
 
 
@@ -286,6 +298,8 @@ def _reason(done: "subprocess.CompletedProcess[str]") -> str:
 
 def _require_manager(manager: Manager) -> None:
     """Raise `ConfigError`, before anything is changed, if the service manager can't be reached."""
+    if not has_service_manager():
+        raise ConfigError(f"nothing is changed, because {WITHOUT_SYSTEMD}")
     done = _call(manager.probe)
     if done.returncode:
         own = not manager.shared and isinstance(manager, Systemd)

@@ -62,6 +62,7 @@ def temporary_config(
         workspace=folder,
         agents=agents,
         cwd=folder,
+        public_host=host,
     )
     text = first.write()
     check_address(first.url, port)

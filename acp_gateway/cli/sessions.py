@@ -49,7 +49,7 @@ class _SessionsCommand(click.Command):
     epilog=examples(
         "acp-gateway sessions                           on the gateway's machine",
         "acp-gateway sessions box",
-        "acp-gateway sessions box --json | jq -r '.[0].sessionId'",
+        "acp-gateway sessions box --json | jq -r '.sessions[0].sessionId'",
     ),
     short_help="List the sessions that can be joined or opened again.",
 )
@@ -64,7 +64,10 @@ class _SessionsCommand(click.Command):
 @connect_timeout_option(help="How long to wait for the answer.")
 @insecure_plaintext_option
 @plain_option
-@click.option("--json", "as_json", is_flag=True, help="Print the gateway's whole response as JSON.")
+@click.option(
+    "--all", "complete", is_flag=True, help="List all sessions. Default: those that are live, and the last 200 others."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the sessions, and how many more there are.")
 def sessions(
     target: str | None,
     config: Path | None,
@@ -76,6 +79,7 @@ def sessions(
     key: Path | None,
     connect_timeout: float,
     *,
+    complete: bool,
     insecure_plaintext: bool,
     as_json: bool,
 ) -> None:
@@ -112,16 +116,18 @@ def sessions(
     else:
         destination = replace(place, agent=agent)
     with waiting_for(str(destination.address)):
-        listing = trio.run(partial(control.list_sessions, destination, time_limit=connect_timeout))
+        ask = partial(control.list_sessions, destination, time_limit=connect_timeout, complete=complete)
+        listing = trio.run(ask)
     found = listing.sessions
     for problem in listing.problems:
         print_warning(f"{problem}")
     if listing.more > 0:
         click.echo(
-            f"Not shown: {listing.more} more, used longer ago; `connect --attach ID` joins these as well.", err=True
+            f"Not shown: {listing.more} more, used longer ago: --all lists them; `connect --attach ID` joins these too",
+            err=True,
         )
     if as_json:
-        print_json(found)
+        print_json({"sessions": found, "more": listing.more})
     elif found:
         print_table(control.SESSION_COLUMNS, control.session_rows(found, datetime.now(UTC)))
     else:

@@ -5,7 +5,6 @@ import getpass
 import os
 import platform
 import shlex
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from acp_gateway.cli.agent_changes import stored_agents
+from acp_gateway.cli.registry_agents import offer_agents
 from acp_gateway.config.addresses import DEFAULT_PORT
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.printable import printable
@@ -38,7 +39,8 @@ address_option = click.option(
 host_option = click.option(
     "--host",
     metavar="NAME",
-    help="The name or address by which others reach this machine, for the certificate and the printed lines.",
+    help="The name or address by which others reach this machine, for the certificate and the printed lines. A new "
+    "configuration keeps it, as public_url.",
 )
 
 
@@ -73,13 +75,33 @@ def find_agents_here(command: tuple[str, ...], folder: Path) -> "tuple[FoundAgen
     search = find_agents(search_path, home)
     for hint in search.hints:
         click.echo(f"{hint}.", err=True)
-    if not search.agents:
-        fetched = ", or `acp-gateway up -- npx -y opencode-ai acp`" if shutil.which("npx") else ""
+    agents = _merge_agents(search.agents)
+    if not agents and _can_ask():
+        offer_agents()
+        agents = _merge_agents(())
+    if not agents:
         raise ConfigError(
-            "no agent is found on PATH or in the usual folders, such as ~/.local/bin: install one, or name the command "
-            f"that starts it: `acp-gateway up -- opencode acp`{fetched}"
+            "no agent is found on PATH or in the usual folders, such as ~/.local/bin: install one, such as by "
+            "`acp-gateway agents add opencode`, or name the command that starts it: `acp-gateway up -- opencode acp`"
         )
-    return search.agents
+    return agents
+
+
+def _can_ask() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def _merge_agents(found: "tuple[FoundAgent, ...]") -> "tuple[FoundAgent, ...]":
+    """Return the agents that `agents add` has added, and the others that were found. The added ones were wanted."""
+    from acp_gateway.config.agent_search import FoundAgent
+
+    added = [
+        FoundAgent(name, section.command, None, variables=section.env)
+        for name, section in stored_agents()[1].items()
+        if section.command is not None
+    ]
+    names = {agent.name for agent in added}
+    return (*added, *(agent for agent in found if agent.name not in names))
 
 
 def check_address(url: str, port: int) -> None:
@@ -121,6 +143,15 @@ def find_page_host(settings: "Config", host: str | None) -> str | None:
         return host
     name = urlsplit(page).hostname or ""
     return host if "." in name or ":" in name else find_own_address()
+
+
+def remembered_host(settings: "Config") -> str | None:
+    """Return the host that `up --host` has written into the configuration; None without one.
+
+    A `public_url` of a listener without TLS is that of a proxy, which may be on another machine.
+    """
+    urls = (section.public for section in settings.listen if section.address.tls)
+    return next((url.name.strip("[]") for url in urls if url is not None), None)
 
 
 def describe_agents(settings: "Config") -> str:

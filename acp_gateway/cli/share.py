@@ -9,7 +9,7 @@ import click
 
 from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_secret
 from acp_gateway.cli.setting_up import reachable_host
-from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token
+from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token, warn_of_running
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def share(
             out.unlink()
         raise
     record_token(settings, "token_created", record)
+    warn_of_running(settings)
     if file is not None:
         with open(file, "w", encoding="ascii") as opened:
             opened.write(f"{secret}\n")
@@ -155,6 +156,7 @@ def _print_invitation(
         session, role="observer" if observe else "controller", lifetime=lifetime, label=label
     )
     record_token(settings, "token_created", record)
+    warn_of_running(settings)
     invitation, code = InvitationStore(settings.gateway.state_dir, tokens).invite(record)
     audit = open_audit(settings)
     details = {"id": record.id, "label": record.label, "identity": record.identity}
@@ -196,6 +198,7 @@ def _print_link(
     role: BrowserRole = "observer" if observe else "controller"
     record, _ = tokens.create_guest(session, role=role, lifetime=lifetime, label=label)
     record_token(settings, "token_created", record)
+    warn_of_running(settings)
     code, secret = browsers.make_code(record, record.identity, role=role, label=record.label)
     audit = open_audit(settings)
     audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)

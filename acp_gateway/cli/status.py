@@ -81,7 +81,7 @@ def _print_status(shown: dict[str, Any]) -> None:
 
 
 def _print_nodes(nodes: list[dict[str, Any]]) -> None:
-    away = [node for node in nodes if not node["up"]]
+    away = [node for node in nodes if node.get("watched", True) and not node["up"]]
     if nodes:
         hint = " (`acp-gateway doctor` says what to do)" if away else " (`acp-gateway nodes` shows them)"
         print_line(f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, {len(away)} away{hint}")

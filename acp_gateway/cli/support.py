@@ -72,7 +72,7 @@ def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, 
 
 
 def _check_events(names: Iterable[str], path: Path) -> None:
-    """Raise `UsageError` for the first name that is no event of this version or of the audit log at `path`."""
+    """Raise `UsageError` for the first name that is not an event of this version or of the audit log at `path`."""
     from acp_gateway.config.toml_file import suggestion
     from acp_gateway.gateway.events.audit import EVENTS, read_audit
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -21,6 +22,7 @@ from acp_gateway.cli.common import (
     print_table,
     print_warning,
 )
+from acp_gateway.cli.confirmations import confirm_elsewhere, print_confirmations
 from acp_gateway.cli.token_views import (
     BROWSER_COLUMNS,
     browser_as_json,
@@ -30,7 +32,7 @@ from acp_gateway.cli.token_views import (
     token_as_json,
     token_lines,
 )
-from acp_gateway.errors import UsageError
+from acp_gateway.errors import Unreachable, UsageError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
@@ -61,6 +63,9 @@ def _grace(_context: click.Context, _option: click.Parameter, text: str) -> floa
     except UsageError as error:
         raise click.BadParameter(f"{error}; or none") from None
 
+
+ANSWER_TIMEOUT = 5.0
+"""Seconds to wait for the gateway that runs."""
 
 SESSION_DELAY = 0.5
 """Seconds until a newly opened session is on disk, because the gateway batches its writes."""
@@ -187,6 +192,7 @@ def create_token(
         lifetime=lifetime,
     )
     record_token(settings, "token_created", record)
+    warn_of_running(settings)
     if as_json:
         print_json(_with_secret(record, secret), secret=True)
         return
@@ -222,6 +228,29 @@ def record_token(
     audit = open_audit(settings)
     audit.record(event, id=token.id, label=token.label, identity=token.identity)
     audit.close()
+
+
+def warn_of_running(settings: "Config") -> None:
+    """Warn if the gateway that runs can't read the tokens as this program writes them."""
+    import trio
+
+    from acp_gateway import __version__
+    from acp_gateway.client.local import LocalGateway
+    from acp_gateway.errors import GatewayError
+
+    gateway = LocalGateway(settings.gateway.state_dir)
+    try:
+        gateway.check_running()
+        status = trio.run(partial(gateway.status, time_limit=ANSWER_TIMEOUT))
+    except GatewayError:
+        return
+    for problem in status.get("problems", ()):
+        if str(problem).startswith(f"{settings.gateway.state_dir / 'tokens.json'}: "):
+            version = printable(str(status.get("version")))
+            print_warning(
+                f"the running gateway is {version} and can't read what this program, {__version__}, has written; it "
+                f"refuses all tokens until it is restarted: {printable(str(problem))}"
+            )
 
 
 @token.command(
@@ -324,7 +353,8 @@ def rotate_token(
     """Replace a token by a new one with the same rights, and print the new one, this once.
 
     After --grace the old token is revoked and its connections are closed. `connect` then reconnects with the token in
-    its file, and resumes. If the old token may have leaked, use --grace none.
+    its file, and resumes. If the old token may have leaked, use --grace none. In a cluster, nodes that do not know of
+    it yet are named.
     """
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
@@ -332,8 +362,11 @@ def rotate_token(
     settings = load_config(config)
     record, secret = TokenStore(settings.gateway.state_dir).rotate(token_id, lifetime, grace=grace)
     record_token(settings, "token_rotated", record)
+    warn_of_running(settings)
     if as_json:
-        print_json(_with_secret(record, secret) | {"formerUntil": record.former_until}, secret=True)
+        rotated = _with_secret(record, secret) | {"formerUntil": record.former_until}
+        nodes = confirm_elsewhere(settings, record)
+        print_json(rotated if nodes is None else rotated | {"nodes": nodes}, secret=True)
         return
     click.echo(
         f"Token {record.id} for {record.identity}, {describe_end(record)}; the old one is worthless "
@@ -342,6 +375,9 @@ def rotate_token(
         err=True,
     )
     print_secret(secret)
+    nodes = confirm_elsewhere(settings, record)
+    if nodes is not None:
+        print_confirmations(settings, nodes, err=True)
 
 
 def describe_end(token: "Token") -> str:
@@ -353,7 +389,11 @@ def describe_end(token: "Token") -> str:
 @click.argument("token_id", metavar="ID")
 @json_option
 def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
-    """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id."""
+    """Revoke a token, close its connections and sign out its browsers; or sign out the one browser with this id.
+
+    In a cluster, a token that counts on every node is revoked when all of them have confirmed it. Those that have not
+    are named, and the exit code is 6.
+    """
     from acp_gateway.config.load import load_config
     from acp_gateway.errors import ConfigError
 
@@ -379,6 +419,7 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
             raise flaw from None
         raise
     record_token(settings, "token_revoked", record)
+    warn_of_running(settings)
     try:
         record_ends(settings, browsers.end_all_of(record.id), TOKEN_REVOKED)
     except ConfigError as error:
@@ -386,5 +427,10 @@ def revoke_token(config: Path | None, token_id: str, *, as_json: bool) -> None:
         print_warning(f"the browsers of this token are not removed: {error}")
     print_any_character()
     print_line(f"Revoked {record.id} ({record.label}).")
+    nodes = confirm_elsewhere(settings, record)
+    is_everywhere = nodes is None or print_confirmations(settings, nodes)
     if as_json:
-        print_json({"revoked": "token", "id": record.id, "label": record.label})
+        revoked = {"revoked": "token", "id": record.id, "label": record.label}
+        print_json(revoked if nodes is None else revoked | {"nodes": nodes})
+    if not is_everywhere:
+        click.get_current_context().exit(Unreachable.exit_code)

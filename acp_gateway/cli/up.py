@@ -23,6 +23,7 @@ from acp_gateway.cli.setting_up import (
     make_certificate,
     port_option,
     print_pairing,
+    remembered_host,
     writes_to_journal,
 )
 from acp_gateway.errors import GatewayError, UsageError
@@ -143,6 +144,7 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
         workspace=folder,
         agents=agents,
         cwd=folder if command else None,
+        public_host=host,
     )
     text = first.write()
     check_address(first.url, port)
@@ -169,7 +171,7 @@ def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool
     if command and all(agent.command != command for agent in settings.agents.values()):
         (agent,) = find_agents_here(command, folder)
         additions += agent_additions(settings, agent, folder)
-        lacks.append(f"`{shlex.join(command)}` is no agent in it")
+        lacks.append(f"`{shlex.join(command)}` is not an agent in it")
     if not any(folder.is_relative_to(root) for root in roots):
         additions += workspace_additions(settings, folder, roots)
         lacks.append(f"{folder} is in no workspace of it")
@@ -201,6 +203,7 @@ def _reload(settings: "Config") -> None:
 
 def _announce(settings: "Config", file: Path, host: str | None) -> None:
     """Print the command for a laptop, and the link for a phone."""
+    host = host or remembered_host(settings)
     from acp_gateway.cli.browsers import make_here
     from acp_gateway.cli.page_links import print_link
     from acp_gateway.gateway.page_address import make_link
@@ -216,7 +219,10 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
     except GatewayError as error:
         click.echo(f"No link for a browser: {error}", err=True)
     if is_terminal():
-        click.echo("Ctrl-C stops the gateway. As a service: `acp-gateway service install`.\n")
+        from acp_gateway.cli.service import has_service_manager
+
+        install = " As a service: `acp-gateway service install`." if has_service_manager() else ""
+        click.echo(f"Ctrl-C stops the gateway.{install}\n")
 
 
 def _roots(settings: "Config") -> list[str]:

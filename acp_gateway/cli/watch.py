@@ -1,6 +1,7 @@
 """The command `watch`: a session in the terminal."""
 
 import os
+import shutil
 import sys
 from contextlib import ExitStack
 from functools import partial
@@ -14,6 +15,9 @@ from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
+
+TITLE_SIZE = 48
+"""Characters of a title in the list to choose from, which then fits into 80 columns."""
 
 WATCH_EPILOG = """
 \b
@@ -77,7 +81,10 @@ def watch(
         return gateway.destination(session=session, observe=not interactive)
 
     colour = color == "always" or (color == "auto" and _wants_colour())
-    watcher = None if as_json else Watcher(colour=colour, last=last, lines=lines, size=history_size)
+    columns = (lambda: shutil.get_terminal_size().columns) if sys.stdout.isatty() else None
+    watcher = None
+    if not as_json:
+        watcher = Watcher(colour=colour, last=last, lines=lines, size=history_size, columns=columns)
     with ExitStack() as stack:
         if interactive:
             stack.enter_context(single_keys())
@@ -88,8 +95,7 @@ def choose_session(gateway: Gateway, agent: str | None) -> str:
     """Return the id of the only live session, or of the one that the user chooses. Raises `GatewayError`."""
     from datetime import UTC, datetime
 
-    from acp_gateway.client.control import SESSION_COLUMNS, session_rows
-    from acp_gateway.terminal.session_lines import joinable
+    from acp_gateway.terminal.session_lines import age_of, joinable, tell_apart, title_of
 
     live = [
         session
@@ -105,8 +111,15 @@ def choose_session(gateway: Gateway, agent: str | None) -> str:
         raise UsageError(f"{len(live)} sessions are live there: give the id of one of {names}")
     from acp_gateway.cli.common import print_table
 
-    rows = [(str(number), *row) for number, row in enumerate(session_rows(live, datetime.now(UTC)), 1)]
-    print_table(("", *SESSION_COLUMNS), rows)
+    now = datetime.now(UTC)
+    marks = tell_apart(live, now)
+    rows: list[tuple[str, ...]] = []
+    for number, session in enumerate(live, 1):
+        title, mark = title_of(session), marks.get(session["sessionId"], "").rpartition(" ")[2]
+        shown = f"{title[: TITLE_SIZE - 1]}…" if len(title) > TITLE_SIZE else title
+        age = "away" if session.get("unreachableSince") else age_of(session, now)
+        rows.append((str(number), f"{shown} ({mark})" if mark else shown, printable(session["agent"]), age))
+    print_table(("", "TITLE", "AGENT", "AGE"), rows)
     chosen: int = click.prompt("Which one", type=click.IntRange(1, len(live)))
     return str(live[chosen - 1]["sessionId"])
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -60,6 +60,9 @@ _LOAD: Final = {"sessions": int, "turns": int, "lag": int | float}
 
 _LOAD_BOUND: Final = 1e9
 """Upper bound of each: no gateway has as many sessions, nor was late for as many seconds."""
+
+SessionKey = tuple[str, str, str]
+"""The agent, the id and the owner of a session."""
 
 _PROBLEM_SIZE: Final = 1000
 """Characters of a problem that are shown: enough for several causes with their paths."""
@@ -134,12 +137,27 @@ async def exchange(stream: MessageStream, destination: Destination, method: str,
         return reply["result"]
 
 
-async def list_sessions(destination: Destination, *, time_limit: float) -> Listing:
+async def list_sessions(destination: Destination, *, time_limit: float, complete: bool = False) -> Listing:
     """Return the sessions that the token may see; only those of the destination's agent, if it names one.
 
-    `time_limit` and errors are those of `ask`.
+    With `complete` all are asked for, in several requests; without, the gateway leaves out old ones that are not live.
+    `time_limit`, for each request, and errors are those of `request`.
     """
-    return read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+    listing = read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+    # Those of nodes are only in the first response.
+    own = {session["sessionId"] for session in listing.sessions if _is_past(session) and "/" not in session["agent"]}
+    more = listing.more
+    while complete and more > 0:
+        params = {"skip": len(own)}
+        page = read_listing(destination, await request(destination, SESSIONS, params, time_limit=time_limit))
+        # A session that has ended since is listed again; a gateway of an earlier version repeats the first list.
+        news = [session for session in page.sessions if _is_past(session) and session["sessionId"] not in own]
+        if not news:
+            break
+        own.update(session["sessionId"] for session in news)
+        more = page.more
+        listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
+    return listing
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:
@@ -159,7 +177,7 @@ def read_listing(destination: Destination, result: Any) -> Listing:
 
 
 def _load(value: Any) -> dict[str, float] | None:
-    """Return the load in a list of sessions; None if it is none."""
+    """Return the load in a list of sessions; None for any other value."""
     if not isinstance(value, dict):
         return None
     load: dict[str, float] = {}
@@ -206,6 +224,24 @@ def _is_listing(value: object) -> bool:
     )
 
 
+def key_of(session: Mapping[str, Any]) -> SessionKey:
+    """Return the key of a session in lists of its gateway."""
+    return session["agent"], session["sessionId"], session["owner"]
+
+
+def is_changes(value: Any) -> bool:
+    """Return whether the result of `_acp-gateway/sessions` has what is another than in the list of before."""
+    if not isinstance(value, dict) or "sessions" in value:
+        return False
+    changed, removed = value.get("changed"), value.get("removed")
+    return (
+        isinstance(changed, list)
+        and all(map(_is_session, changed))
+        and isinstance(removed, list)
+        and all(isinstance(key, list) and len(key) == 3 and all(isinstance(it, str) for it in key) for key in removed)
+    )
+
+
 def _is_session(value: object) -> bool:
     return (
         isinstance(value, dict)
@@ -244,6 +280,10 @@ def session_rows(sessions: Sequence[Mapping[str, Any]], now: datetime) -> list[t
         )
         for session in sessions
     ]
+
+
+def _is_past(session: Mapping[str, Any]) -> bool:
+    return session.get("live") is False
 
 
 def _describe_live(session: Mapping[str, Any]) -> str:

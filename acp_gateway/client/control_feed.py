@@ -1,24 +1,25 @@
 """Follows the sessions of a gateway over a control connection, which is replaced when it is lost."""
 
+import json
 import math
 import random
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import trio
 
-from acp_gateway.client.control import Listing, exchange, read_listing
+from acp_gateway.client.control import Listing, SessionKey, exchange, is_changes, key_of, read_listing
 from acp_gateway.client.dialing import Destination, dial, explain_silence
 from acp_gateway.client.reconnect_policy import ATTEMPT_TIMEOUT, BACKOFF_MAX, REFUSALS, backoff
-from acp_gateway.errors import GatewayError, Unreachable
+from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.methods import ACCESS, SESSIONS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.websocket import Timing
 
 INTERVAL: Final = 5.0
-"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, of which an identity has
-500 a second by default."""
+"""Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, which allows
+500 a second to an identity by default."""
 
 
 class Rights(NamedTuple):
@@ -44,6 +45,12 @@ class Overview(NamedTuple):
 
     listing: Listing
     rights: Rights
+
+    def is_as(self, other: "Overview") -> bool:
+        """Return whether another one of the same feed tells the same, the load aside. Looks at no session."""
+        one, two = self.listing, other.listing
+        is_same = one.sessions is two.sessions and (one.more, one.more_of) == (two.more, two.more_of)
+        return is_same and one.problems == two.problems and self.rights == other.rights
 
 
 @dataclass(frozen=True)
@@ -82,9 +89,16 @@ class ControlFeed:
         self._limit = limit
         self._connect = connect
         self._wanted = trio.Event()
+        # Reads until the next list is due.
+        self._reading = trio.CancelScope()
         # Set with the list that is under way, and with the one after it.
         self._listed, self._listed_next = trio.Event(), trio.Event()
         self._succeeded = False
+        # The sessions that were listed over this connection, as a dictionary and as a list.
+        self._rows: dict[SessionKey, dict[str, Any]] = {}
+        self._listing: Listing | None = None
+        # Bytes of changes since the size of all was known to be small enough.
+        self._grown = 0
 
     def refresh(self) -> trio.Event:
         """Ask for the next list, or try to connect, now.
@@ -93,6 +107,7 @@ class ControlFeed:
         connection.
         """
         self._wanted.set()
+        self._reading.cancel()
         return self._listed_next
 
     async def run(self) -> None:
@@ -133,16 +148,19 @@ class ControlFeed:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)
             try:
-                rights, asked = Rights(), -math.inf
+                rights, asked, self._listing = Rights(), -math.inf, None
                 while True:
-                    # They change with the configuration there, and with the token.
-                    if trio.current_time() - asked >= self._interval:
-                        rights, asked = await _rights(stream, destination, rights), trio.current_time()
                     self._listed, self._listed_next = self._listed_next, trio.Event()
-                    self._handler.receive(Overview(await _list(stream, destination, self._limit()), rights))
+                    listing, access = await self._list(stream, destination)
+                    if access is not None:
+                        rights, asked = _read_rights(access, rights), math.inf
+                    # A gateway of an earlier version tells them in an answer of their own.
+                    elif trio.current_time() - asked >= self._interval:
+                        rights, asked = await _rights(stream, destination, rights), trio.current_time()
+                    self._handler.receive(Overview(listing, rights))
                     listed = self._succeeded = True
                     self._listed.set()
-                    await self._pause(self._interval)
+                    await self._read_until_next(stream)
             except (trio.EndOfChannel, trio.BrokenResourceError):
                 pass  # Lost.
             except GatewayError as error:
@@ -153,6 +171,48 @@ class ControlFeed:
         if failure is not None:
             raise failure
         return listed
+
+    async def _list(self, stream: MaintainedStream, destination: Destination) -> tuple[Listing, Any]:
+        """Return the present list, and the rights if the gateway tells them with it.
+
+        `sessions` is the list of before if nothing has changed in it. Raises as `exchange`.
+        """
+        limit = self._limit()
+        params = {"changes": True} if limit is None else {"changes": True, "limit": limit}
+        result = await _ask(stream, destination, SESSIONS, params)
+        if self._listing is not None and is_changes(result):
+            for removed in result["removed"]:
+                self._rows.pop(tuple(removed), None)
+            self._rows |= {key_of(session): session for session in result["changed"]}
+            self._bound(destination, result["changed"])
+            is_same = not result["removed"] and not result["changed"]
+            sessions = self._listing.sessions if is_same else [*self._rows.values()]
+            listing = replace(read_listing(destination, {**result, "sessions": []}), sessions=sessions)
+        else:
+            listing = read_listing(destination, result)
+            self._rows, self._grown = {key_of(session): session for session in listing.sessions}, 0
+        self._listing = listing
+        return listing, result.get("access")
+
+    def _bound(self, destination: Destination, changed: Sequence[object]) -> None:
+        """Raise `ProtocolError` if all sessions together take more than a whole list may."""
+        self._grown += len(json.dumps(changed))
+        if self._grown > destination.max_message_size:
+            self._grown = 0
+            if len(json.dumps([*self._rows.values()], ensure_ascii=False)) > destination.max_message_size:
+                raise ProtocolError(f"{destination.address}: the gateway tells more and more sessions")
+
+    async def _read_until_next(self, stream: MaintainedStream) -> None:
+        """Wait as `_pause` for the next list, and read: a gateway that stops waits for its clients to close.
+
+        Raises as `receive_batch`.
+        """
+        with trio.move_on_after(self._interval) as self._reading:
+            if self._wanted.is_set():
+                self._reading.cancel()
+            while True:
+                await stream.receive_batch()  # Nothing is asked.
+        self._wanted = trio.Event()
 
     def _release(self) -> None:
         """Set the events of `refresh`: no list comes over the connection."""
@@ -166,11 +226,6 @@ class ControlFeed:
         self._wanted = trio.Event()
 
 
-async def _list(stream: MaintainedStream, destination: Destination, limit: int | None) -> Listing:
-    params = {} if limit is None else {"limit": limit}
-    return read_listing(destination, await _ask(stream, destination, SESSIONS, params))
-
-
 async def _rights(stream: MaintainedStream, destination: Destination, known: Rights) -> Rights:
     """Ask for the rights of the credential; return those that were known if the gateway does not tell them.
 
@@ -182,6 +237,10 @@ async def _rights(stream: MaintainedStream, destination: Destination, known: Rig
         raise
     except GatewayError:
         return known
+    return _read_rights(result, known)
+
+
+def _read_rights(result: Any, known: Rights) -> Rights:
     if not isinstance(result, dict):
         return known
     agents = result.get("agents")

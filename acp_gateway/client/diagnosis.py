@@ -30,6 +30,8 @@ class Line:
     """Exit code of the command if this is its first fault."""
     seconds: float | None = None
     """Duration, where it tells something."""
+    folder: str | None = None
+    """For a folder that was refused: the one that may be meant on the gateway's machine, empty if that is unknown."""
 
     def __str__(self) -> str:
         took = "" if self.seconds is None else f" ({format_seconds(self.seconds)})"

@@ -116,7 +116,7 @@ class Destination:
     key: Path | None = None
     """A client certificate and its key for TLS, both or neither."""
     cookies: "CookieJar | None" = None
-    """The cookies of servers that are no gateways, which outlive a connection; None to forget them with it."""
+    """The cookies of servers that are not gateways, which outlive a connection; None to forget them with it."""
     origin: tuple[tuple[str, str], ...] = ()
     """Headers by which a gateway tells that a connection comes through it, and for whom; for WebSockets."""
     server: str = "`acp-gateway serve`"

@@ -31,7 +31,7 @@ _HTTP_PORT: Final = 80
 _HTTPS_PORT: Final = 443
 
 _REDIRECTS: Final = 300
-"""The least status that is no success."""
+"""The least status that is not a success."""
 
 
 class Endpoint(NamedTuple):

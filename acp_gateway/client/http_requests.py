@@ -61,7 +61,7 @@ class Post:
     raw_id: bytes | None
     """Its id; for `$/cancel_request` that of the request."""
     method: str | None
-    """None for a response, and for what is no message."""
+    """None for a response, and for what is not a message."""
     session: str | None
     """The session that it belongs to."""
     under_way: bool = False

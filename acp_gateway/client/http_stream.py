@@ -1,4 +1,4 @@
-"""Streamable HTTP as a `MessageStream`: for servers of the protocol that are no gateway and have no WebSocket.
+"""Streamable HTTP as a `MessageStream`: for servers of the protocol that are not gateways and have no WebSocket.
 
 `POST initialize` opens a connection at the server. Every other message is a `POST` as well, in the order that
 `http_requests` decides; what the server sends comes in the event streams of `http_events`, merged in the order of

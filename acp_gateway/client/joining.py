@@ -75,10 +75,10 @@ def parse_invitation(line: str) -> Invitation:
     code, comma, pin = rest.partition(",")
     if not mark or not is_well_formed(code, "invitation"):
         whole = "" if not code.startswith("acpgwi_") else ": its code is not whole, so copy the whole line again"
-        raise UsageError(f"this is no invitation as `acp-gateway share` prints it{whole}")
+        raise UsageError(f"this is not an invitation as `acp-gateway share` prints it{whole}")
     address = parse_target(url)
     if not address.websocket:
-        raise UsageError(f"{address} is no address at which an invitation can be used")
+        raise UsageError(f"{address} is not an address at which an invitation can be used")
     if not (address.tls or address.loopback):
         raise UsageError(f"the code would be sent to {address} unencrypted: the address has to begin with wss://")
     return Invitation(address, code, parse_pin(pin) if comma else None)

@@ -11,7 +11,7 @@ from acp_gateway.config.directories import state_home
 from acp_gateway.config.load import default_config_path, load_config
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, find_holder
-from acp_gateway.protocol.methods import RELOAD, STATUS
+from acp_gateway.protocol.methods import CONFIRM, RELOAD, STATUS
 
 _MAX_MESSAGE_SIZE: Final = 64 * 1024 * 1024
 """Maximum bytes of a response, equal to the gateway's default."""
@@ -29,16 +29,23 @@ class LocalGateway:
         address = parse_address(f"unix://{self.state_dir / CONTROL_SOCKET}")
         return Destination(address, None, None, None, None, _MAX_MESSAGE_SIZE, control=True)
 
-    async def status(self, *, time_limit: float) -> dict[str, Any]:
-        """Return its state, as docs/wire.md describes it. `time_limit` and errors are those of `control.request`."""
-        return await self._ask(STATUS, time_limit)
+    async def status(self, *, time_limit: float, nodes: bool = False) -> dict[str, Any]:
+        """Return its state, as docs/wire.md describes it; with `nodes`, after these have told theirs.
+
+        `time_limit` and errors are those of `control.request`.
+        """
+        return await self._ask(STATUS, time_limit, {"nodes": nodes})
 
     async def reload(self, *, time_limit: float) -> dict[str, Any]:
         """Have it read its configuration again, and return what has changed; the rest as for `status`."""
         return await self._ask(RELOAD, time_limit)
 
-    async def _ask(self, method: str, time_limit: float) -> dict[str, Any]:
-        result = await control.request(self.destination, method, {}, time_limit=time_limit)
+    async def confirm(self, token_id: str, *, time_limit: float) -> dict[str, Any]:
+        """Return which nodes of its cluster know that a token was revoked or rotated; the rest as for `status`."""
+        return await self._ask(CONFIRM, time_limit, {"id": token_id})
+
+    async def _ask(self, method: str, time_limit: float, params: dict[str, object] | None = None) -> dict[str, Any]:
+        result = await control.request(self.destination, method, params or {}, time_limit=time_limit)
         if not isinstance(result, dict):
             raise ProtocolError("the gateway's response is not understood: was it updated, and not restarted since?")
         return result

@@ -6,7 +6,7 @@ A step that fails ends the ping, because the next ones would fail with it. `ping
 import json
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Protocol, TypeVar
@@ -102,6 +102,7 @@ class Ping:
         destination: the gateway, and the agent.
         settings: what to try.
         report: is told each line as soon as it is known.
+        waiting: returns the context in which the agent is waited for; its argument says what for.
         probes: the I/O.
         clock: returns seconds, for durations.
         now: returns the present time, for expiries.
@@ -113,6 +114,7 @@ class Ping:
         settings: PingSettings,
         report: Callable[[Line], None],
         probes: Probes,
+        waiting: Callable[[str], AbstractContextManager[object]] = nullcontext,
         clock: Callable[[], float] = time.perf_counter,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -120,6 +122,7 @@ class Ping:
         self._settings = settings
         self._report = report
         self._probes = probes
+        self._waiting = waiting
         self._clock = clock
         self._now = now
         self._failed = False
@@ -179,7 +182,8 @@ class Ping:
                     "clientCapabilities": {},
                     "clientInfo": {"name": "acp-gateway ping", "version": __version__},
                 }
-                initialized, took = await self._time(conversation.ask(INITIALIZE, params, limit))
+                with self._waiting(f"{name or 'the agent'} to start"):
+                    initialized, took = await self._time(conversation.ask(INITIALIZE, params, limit))
                 self._tell(judge_agent(name, _unwrapped(initialized), took))
                 if isinstance(initialized, Mapping) and self._settings.until == "session":
                     await self._try_session(conversation, initialized)
@@ -194,12 +198,15 @@ class Ping:
         folder = self._settings.folder
         request = {"jsonrpc": "2.0", "method": NEW, "params": {"cwd": folder, "mcpServers": []}}
         params = json.loads(self._settings.maps.to_remote(json.dumps(request).encode()))["params"]
-        opened, took = await self._time(conversation.ask(NEW, params, self._settings.agent_timeout))
+        with self._waiting("a session"):
+            opened, took = await self._time(conversation.ask(NEW, params, self._settings.agent_timeout))
         if isinstance(opened, Mapping):
             end = await self._close(conversation, str(opened.get("sessionId")), initialized)
             self._tell(judge_session(folder, params["cwd"], end, took))
         else:
-            self._tell(judge_session(folder, params["cwd"], _unwrapped(opened), took))
+            address = self._destination.address
+            here = address.scheme == "unix" or (address.loopback and address.scheme != "ssh")
+            self._tell(judge_session(folder, params["cwd"], _unwrapped(opened), took, here=here))
 
     async def _close(self, conversation: Conversation, session_id: str, initialized: Mapping[str, Any]) -> str:
         """Close the session, and have it forgotten; return what has become of it."""

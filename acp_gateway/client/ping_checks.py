@@ -4,7 +4,7 @@ import errno
 import json
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -275,8 +275,13 @@ def judge_agent(name: str | None, outcome: Mapping[str, Any] | Refused | Excepti
     return fault("agent", str(outcome), remedy, code)
 
 
-def judge_session(folder: str, remote: str, outcome: str | Refused | Exception, seconds: float) -> Line:
-    """Judge a session in a folder of this machine, which is `remote` there: the session's end, or the error."""
+def judge_session(
+    folder: str, remote: str, outcome: str | Refused | Exception, seconds: float, *, here: bool = False
+) -> Line:
+    """Judge a session in a folder of this machine, which is `remote` there: the session's end, or the error.
+
+    `here` is True if the gateway is on this machine.
+    """
     place = folder if folder == remote else f"{folder}, there {remote}"
     if isinstance(outcome, str):
         return ok("session", f"opens in {place}; {outcome}", seconds)
@@ -291,23 +296,9 @@ def judge_session(folder: str, remote: str, outcome: str | Refused | Exception, 
     if isinstance(outcome, Exception):
         code = outcome.exit_code if isinstance(outcome, GatewayError) else Unreachable.exit_code
         return fault("session", str(outcome), "acp-gateway doctor on the gateway's machine", code)
-    reason, suggested = outcome.data.get("reason"), _suggested_map(outcome)
-    if reason in ("no_such_directory", "outside_workspaces"):
-        code = ConfigError.exit_code if reason == "no_such_directory" else AccessError.exit_code
-        if folder != remote and reason == "no_such_directory":
-            remedy = f"create {remote} there, or correct the map (--map, or maps in hosts.toml)"
-        elif folder != remote:
-            # The gateway does not know of the map, and proposes one from what is already a path there.
-            text = f"{folder} is mapped to {remote}, which is in no workspace there"
-            other = f", such as to {suggested[1]}" if suggested else ""
-            return fault("session", text, f"correct the map (--map, or maps in hosts.toml){other}", code)
-        elif suggested:
-            entry = " = ".join(json.dumps(path, ensure_ascii=False) for path in suggested)
-            remedy = f"if that is the folder there, add to this host in hosts.toml: maps = {{ {entry} }}"
-        else:
-            remedy = "give --map LOCAL=REMOTE with a folder of a workspace, or maps in hosts.toml"
-        return fault("session", outcome.message, remedy, code)
-    if reason == "too_many_sessions":
+    if outcome.data.get("reason") in ("no_such_directory", "outside_workspaces"):
+        return _judge_folder(folder, remote, outcome, here=here)
+    if outcome.data.get("reason") == "too_many_sessions":
         return fault(
             "session",
             outcome.message,
@@ -318,6 +309,39 @@ def judge_session(folder: str, remote: str, outcome: str | Refused | Exception, 
         remedy = "log the agent in on the gateway's machine, as its user, then ping again"
         return fault("session", outcome.message, remedy, AgentError.exit_code)
     return fault("session", outcome.message, "the log of serve has more", AgentError.exit_code)
+
+
+def _judge_folder(folder: str, remote: str, refused: Refused, *, here: bool) -> Line:
+    """Return the fault of a session that was refused for its folder."""
+    missing, allowed = refused.data["reason"] == "no_such_directory", _roots(refused)
+    suggested = _suggested_map(refused)
+    code = ConfigError.exit_code if missing else AccessError.exit_code
+    found = suggested[1] if suggested else ""
+    if folder != remote:
+        # The gateway does not know of the map, and proposes one from what is already a path there.
+        there = "is not a directory there" if missing else "is in no workspace there"
+        other = f", such as to {found}" if found else ""
+        remedy = f"correct the map (--map, or maps in hosts.toml){other}"
+        if missing:
+            remedy = f"create {remote} there, or {remedy}"
+        elif any(folder == root or folder.startswith(f"{root.rstrip('/')}/") for root in allowed):
+            remedy, found = f"{folder} is a folder there, so turn the map round: --map {remote}={folder}", folder
+        return replace(fault("session", f"{folder} is mapped to {remote}, which {there}", remedy, code), folder=found)
+    if here and not missing:
+        other = f" --cwd {allowed[0]}, or" if allowed else ""
+        remedy = f"use another folder:{other} cd to one; `acp-gateway up --add` in this one allows it"
+    elif suggested:
+        entry = " = ".join(json.dumps(path, ensure_ascii=False) for path in suggested)
+        remedy = f"if that is the folder there, add to this host in hosts.toml: maps = {{ {entry} }}"
+    else:
+        remedy = "give --map LOCAL=REMOTE with a folder of a workspace, or maps in hosts.toml"
+    return replace(fault("session", refused.message, remedy, code), folder=found)
+
+
+def _roots(refused: Refused) -> list[str]:
+    """Return the folders that an error names as allowed."""
+    allowed = refused.data.get("allowed")
+    return [root for root in allowed if isinstance(root, str)] if isinstance(allowed, list) else []
 
 
 def _suggested_map(refused: Refused) -> tuple[str, str] | None:

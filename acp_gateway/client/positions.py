@@ -7,7 +7,7 @@ Tens of thousands of notifications pass per second. So they are only buffered, a
 or a mark omits a session. A mark that names all sessions discards the buffer unparsed. Marks are frequent, which bounds
 the buffer.
 
-Updates during session/load are history, which positions do not count. A mark that arrives meanwhile is valid if it
+Updates during session/load are history, which positions do not count. A mark that arrives during it is valid if it
 follows the history, and stale if it crossed the request.
 """
 

@@ -303,7 +303,7 @@ class RecoveryState:
         return self._editor.close_all(message, reason)
 
     def _abandon(self) -> None:
-        """End a recovery early; the editor keeps its position in sessions of which nothing has passed."""
+        """End a recovery early; the editor keeps its position in sessions without a passed message."""
         for session_id, reopening in self._reopening.items():
             if not reopening.continues:
                 self._editor.positions.put(session_id, reopening.position)

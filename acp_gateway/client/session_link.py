@@ -14,6 +14,7 @@ from acp_gateway.terminal.dialogue import Dialogue, Event, Failed
 from acp_gateway.transports.memory import memory_message_stream_pair
 
 _SESSION_NOT_FOUND: Final = -32002
+_METHOD_NOT_FOUND: Final = -32601
 
 Receive = Callable[[list[Event]], Awaitable[None]]
 """Handles events. Until it returns, no further ones are received, and the gateway stops sending in the end."""
@@ -30,6 +31,7 @@ class SessionLink:
 
     def __init__(self, dialogue: Dialogue, destination: Callable[[], Destination], settings: shim.Settings) -> None:
         self.dialogue = dialogue
+        self._joined = dialogue.session
         self._destination = destination
         self._settings = settings
         self._here, self._there = memory_message_stream_pair()
@@ -50,7 +52,7 @@ class SessionLink:
                     events = self.dialogue.receive(batch)
                     self.flush()
                     if self._error is None:
-                        _check_opened(events)
+                        _check_opened(events, self._joined)
                     await receive(events)
             except (AgentError, UnknownSession) as error:
                 self._error = error
@@ -77,10 +79,15 @@ class SessionLink:
             await self._there.aclose()
 
 
-def _check_opened(events: list[Event]) -> None:
-    """Raise `AgentError` or `UnknownSession` if the session was refused."""
+def _check_opened(events: list[Event], joined: str) -> None:
+    """Raise `AgentError` or `UnknownSession` if the session was refused; `joined` is its id, empty for a new one."""
+    listed = "`acp-gateway sessions` lists those that can be joined"
     for event in events:
         if isinstance(event, Failed) and event.method in (INITIALIZE, NEW):
+            text = printable(event.text)
             if event.code == _SESSION_NOT_FOUND:
-                raise UnknownSession(f"{printable(event.text)}; `acp-gateway sessions` lists those that can be joined")
-            raise AgentError(f"the session can't be opened: {printable(event.text)}")
+                raise UnknownSession(f"{text}; {listed}")
+            if joined and event.method == NEW and event.code == _METHOD_NOT_FOUND:
+                # The gateway has no such session, and has asked the agent, which opens no former ones.
+                raise UnknownSession(f"there is no session {printable(joined)}; {listed}")
+            raise AgentError(f"the session can't be opened: {text}")

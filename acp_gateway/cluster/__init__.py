@@ -1,7 +1,7 @@
 """Several gateways that know of each other by a directory in Redis or Valkey (`[cluster]`). Imported only with it.
 
     records        the records of nodes, as values and as JSON
-    store          the operations on the directory, each of which is one step; an interface
+    store          the operations on the directory, one step each; an interface
     redis_store    the same in Redis or Valkey; scripts has the Lua of each operation
     seal           proves that a node of the cluster has written a value
     directory      the other nodes as this one knows them, and whether the directory can be reached; pure

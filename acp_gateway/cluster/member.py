@@ -1,20 +1,26 @@
 """Makes this gateway a node of its cluster: renews its record, learns of the other nodes, and passes on changes."""
 
 import logging
+import math
 import random
 import time
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, Protocol
 
 import trio
 
-from acp_gateway.cluster.directory import ClusterNodes, Contact
+from acp_gateway.cluster.directory import ClusterNodes, Contact, Update
+from acp_gateway.cluster.known_nodes import KnownCluster, KnownNodesFile
 from acp_gateway.cluster.records import NodeRecord
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.nodes import NodeSection
 
 log = logging.getLogger(__name__)
+
+READ_ALL: Final = 86400.0
+"""Seconds after which all records are read again, also those that have not changed: nodes without one for
+`RETENTION` are forgotten."""
 
 
 class KnownNodes(Protocol):
@@ -26,11 +32,8 @@ class KnownNodes(Protocol):
     def remove(self, name: str) -> None:
         """Forget a node."""
 
-    def is_up(self, name: str) -> bool:
-        """Return whether a node answers."""
-
     def assume(self, record: NodeRecord) -> None:
-        """Use what the directory has about a node that does not answer."""
+        """Use what the directory has about a node, until the node itself has answered."""
 
 
 class Member:
@@ -42,6 +45,8 @@ class Member:
         boot: a word unique to this process.
         describe: returns the present record of this node.
         nodes: the gateway's.
+        known: the other nodes, as far as they are known from before the start.
+        file: remembers these.
         clock: returns the time, in seconds since 1970.
     """
 
@@ -52,6 +57,8 @@ class Member:
         boot: str,
         describe: Callable[[], NodeRecord],
         nodes: KnownNodes,
+        known: ClusterNodes,
+        file: KnownNodesFile,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.store = store
@@ -60,10 +67,11 @@ class Member:
         self._describe = describe
         self._nodes = nodes
         self._clock = clock
-        self.contact = Contact(clock())
+        self.contact = Contact(clock(), section.ttl, file.read().lost)
         """True if the directory can be reached."""
-        self.known = ClusterNodes(section.name, section.token_file)
+        self.known = known
         """The other nodes."""
+        self._file = file
         self.renewed: list[Callable[[], Awaitable[None]]] = []
         """Called with each renewal. They may raise `ClusterLost`."""
         self.listeners: list[Callable[[Change], None]] = []
@@ -71,6 +79,9 @@ class Member:
         self.has_read = False
         """True once the other nodes were read."""
         self._refused = False
+        # Of the last read, and the time of the last read of all records.
+        self._version = 0
+        self._read_all = -math.inf
         self._wake = trio.Event()
 
     async def run(self) -> None:
@@ -106,15 +117,19 @@ class Member:
             except ClusterLost as error:
                 if self.contact.lost(str(error), self._clock()):
                     log.warning("the directory of the cluster is lost; the gateway goes on without it: %s", error)
+                if self.contact.fall_due(self._clock()):
+                    log.warning("%s", self.contact.problem)
+                await self._remember()
                 await trio.sleep(self._section.renew * (0.5 + random.random() / 2))  # noqa: S311
                 continue
             if self.contact.reached(self._clock()):
                 log.info("the directory of the cluster is there")
+            await self._remember()
             with trio.move_on_after(self._section.renew):
                 await self._wake.wait()
 
     async def renew(self) -> None:
-        """Renew the record of this node, and read those of the others. Raises `ClusterLost`."""
+        """Renew the record of this node, and read those of the others that have changed. Raises `ClusterLost`."""
         granted = await self.store.announce(self._describe(), self._section.ttl)
         if granted is self._refused:
             self._refused = not granted
@@ -134,16 +149,16 @@ class Member:
         self.has_read = True
 
     async def _update_nodes(self) -> None:
-        update = self.known.update(await self.store.nodes(), self._clock())
-        for line in update.unusable:
-            log.warning("the node %s of the cluster is left out: %s", *line)
-        for name, section in update.sections.items():
-            self._nodes.add(name, section)
-        for name in update.removed:
-            self._nodes.remove(name)
-        for name, record in self.known.records.items():
-            if not self._nodes.is_up(name):
-                self._nodes.assume(record)
+        now = self._clock()
+        since = self._version if now - self._read_all < READ_ALL else 0
+        read = await self.store.nodes(since)
+        tell_nodes(self._nodes, self.known, self.known.update(read.records, now), read.records)
+        self._version = read.version
+        if not since:
+            self._read_all = now
+
+    async def _remember(self) -> None:
+        await self._file.write(KnownCluster(self.known.remember(), None if self.contact.up else self.contact.since))
 
     async def _listen(self) -> None:
         while True:
@@ -158,7 +173,18 @@ class Member:
             await trio.sleep(self._section.renew)
 
     def _note(self, change: Change) -> None:
-        if change.kind == "node":
-            self.wake()
         for listener in self.listeners:
             listener(change)
+
+
+def tell_nodes(nodes: KnownNodes, known: ClusterNodes, update: Update, records: Iterable[NodeRecord]) -> None:
+    """Tell the nodes of a gateway what is known of those of the cluster, after an update by these records."""
+    for line in update.unusable:
+        log.warning("the node %s of the cluster is left out: %s", *line)
+    for name, section in update.sections.items():
+        nodes.add(name, section)
+    for name in update.removed:
+        nodes.remove(name)
+    for record in records:
+        if record.name in known.records:
+            nodes.assume(record)

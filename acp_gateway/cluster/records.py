@@ -15,7 +15,7 @@ TEXT: Final = 4096
 MAX_NAMES: Final = 200
 """Maximum number of agents and of workspaces of one node, more than a configuration has."""
 
-_Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
+Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
 _Text = Annotated[str, msgspec.Meta(max_length=TEXT)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -23,7 +23,7 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node's description of itself, every few seconds."""
 
-    name: _Name
+    name: Name
     url: Annotated[str, msgspec.Meta(max_length=TEXT)]
     """The address for the other nodes."""
     pin: Annotated[str, msgspec.Meta(max_length=128)] | None = None
@@ -31,7 +31,7 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     boot: Annotated[str, msgspec.Meta(max_length=64)]
     """A word unique to this process of the gateway."""
     version: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    agents: Annotated[tuple[_Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
+    agents: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
     workspaces: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
     sessions: _Count = 0
     """Number of its live sessions."""
@@ -39,6 +39,11 @@ class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Number of prompts that its agents work on."""
     lag: float = 0.0
     """Seconds by which its event loop was late in the last interval."""
+
+    @property
+    def lasting(self) -> "NodeRecord":
+        """The record without the load, which is another one each time."""
+        return msgspec.structs.replace(self, sessions=0, turns=0, lag=0.0)
 
 
 _node_decoder = msgspec.json.Decoder(NodeRecord)

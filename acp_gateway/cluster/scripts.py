@@ -29,17 +29,18 @@ end
 ANNOUNCE: Final = (
     _COMMON
     + """
--- name, boot, record, ttl in ms
-local key = prefix .. 'node:' .. ARGV[1]
-local boot = redis.call('HGET', key, 'boot')
-if boot and boot ~= ARGV[2] then
+-- name, boot, record, ttl in ms, a digest of what others read the record for
+local key, changed = prefix .. 'node:' .. ARGV[1], prefix .. 'changed'
+local known = redis.call('HMGET', key, 'boot', 'lasting')
+if known[1] and known[1] ~= ARGV[2] then
   return 0
 end
-redis.call('HSET', key, 'boot', ARGV[2], 'record', ARGV[3])
+redis.call('HSET', key, 'boot', ARGV[2], 'lasting', ARGV[5], 'record', ARGV[3])
 redis.call('PEXPIRE', key, ARGV[4])
-redis.call('SADD', prefix .. 'names', ARGV[1])
-if not boot then
-  tell('node', ARGV[1], ARGV[1])
+if known[2] ~= ARGV[5] or not redis.call('ZSCORE', changed, ARGV[1]) then
+  local version = math.max((tonumber(redis.call('GET', prefix .. 'version')) or 0) + 1, micros())
+  redis.call('SET', prefix .. 'version', whole(version))
+  redis.call('ZADD', changed, whole(version), ARGV[1])
 end
 return 1
 """
@@ -52,7 +53,6 @@ WITHDRAW: Final = (
 local key = prefix .. 'node:' .. ARGV[1]
 if redis.call('HGET', key, 'boot') == ARGV[2] then
   redis.call('DEL', key)
-  tell('node', ARGV[1], ARGV[1])
 end
 return 1
 """
@@ -61,15 +61,22 @@ return 1
 NODES: Final = (
     _COMMON
     + """
--- no arguments
-local found = {}
-for _, name in ipairs(redis.call('SMEMBERS', prefix .. 'names')) do
+-- version of the last read
+local version, since = tonumber(redis.call('GET', prefix .. 'version')) or 0, tonumber(ARGV[1])
+local found = {whole(version)}
+if since == version then
+  return found
+end
+if since > version then
+  since = 0
+end
+for _, name in ipairs(redis.call('ZRANGEBYSCORE', prefix .. 'changed', '(' .. whole(since), '+inf')) do
   local record = redis.call('HGET', prefix .. 'node:' .. name, 'record')
   if record then
     found[#found + 1] = name
     found[#found + 1] = record
   else
-    redis.call('SREM', prefix .. 'names', name)
+    redis.call('ZREM', prefix .. 'changed', name)
   end
 end
 return found
@@ -89,6 +96,13 @@ TOKENS: Final = (
     + """
 return {redis.call('GET', prefix .. 'tokens-number') or '0', redis.call('HGETALL', prefix .. 'tokens'),
   redis.call('ZRANGE', prefix .. 'revoked', 0, -1)}
+"""
+)
+
+TOKENS_NUMBER: Final = (
+    _COMMON
+    + """
+return redis.call('GET', prefix .. 'tokens-number') or '0'
 """
 )
 
@@ -118,5 +132,22 @@ end
 redis.call('ZREMRANGEBYRANK', prefix .. 'revoked', 0, -1 - ARGV[4])
 changed()
 return 1
+"""
+)
+
+CONFIRM_TOKENS: Final = (
+    _COMMON
+    + """
+-- node, number
+redis.call('HSET', prefix .. 'confirmed', ARGV[1], ARGV[2])
+return 1
+"""
+)
+
+CONFIRMATIONS: Final = (
+    _COMMON
+    + """
+-- no arguments
+return redis.call('HGETALL', prefix .. 'confirmed')
 """
 )

@@ -27,11 +27,21 @@ class Change:
     """Something that another node has changed."""
 
     kind: str
-    """`node` or `tokens`."""
+    """`tokens`."""
     name: str
-    """The node, or empty."""
+    """Empty for tokens."""
     node: str
     """The node that has published it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesRead:
+    """The records of nodes that have changed."""
+
+    version: int
+    """Number of the last change in the directory."""
+    records: list[NodeRecord]
+    """By name, those that are there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +64,35 @@ class ClusterStore(Protocol):
     async def announce(self, record: NodeRecord, ttl: float) -> bool:
         """Write a node's record, for `ttl` seconds; return False if another process holds the name.
 
-        Publishes the change if the node was not there.
+        Others read it again only if it has changed in more than its load, or was not there.
         """
 
     async def withdraw(self, name: str, boot: str) -> None:
-        """Remove a node's record if it is of this process, and publish the change."""
+        """Remove a node's record if it is of this process."""
 
-    async def nodes(self) -> list[NodeRecord]:
-        """Return the records that have not expired."""
+    async def nodes(self, since: int = 0) -> NodesRead:
+        """Return the records that are there and have changed since a version; all for 0, or if the directory is another
+        one or was emptied."""
 
     # Tokens
 
     async def tokens(self) -> SharedTokens:
         """Return all tokens that count on every node."""
 
+    async def tokens_number(self) -> int:
+        """Return the number of the last change of these tokens; 0 in an empty directory."""
+
     async def put_token(self, token_id: str, entry: bytes) -> bool:
         """Write the entry of a token, and publish the change; return False if the token is revoked."""
 
     async def revoke_token(self, token_id: str) -> bool:
         """Remove the entry of a token, remember that it is revoked, and publish; return False if that was known."""
+
+    async def confirm_tokens(self, number: int) -> None:
+        """Note that this node has taken over all changes up to a number."""
+
+    async def confirmations(self) -> Mapping[str, int]:
+        """Return the number that each node has confirmed last."""
 
     # Changes
 

@@ -1,13 +1,18 @@
-"""Keeps the tokens of this gateway and those of the directory the same: see `security/shared_tokens`."""
+"""Keeps the tokens of this gateway, those of the directory and those of other nodes the same.
+
+`security/shared_tokens` compares them, and `cluster/token_news` is what nodes tell each other.
+"""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import trio
 
 from acp_gateway.cluster.store import Change, ClusterLost, ClusterStore, SharedTokens
+from acp_gateway.cluster.token_news import Hearsay, News, make_news
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.shared_tokens import KnownFile, Merge, encode_token, merge
 from acp_gateway.security.token_file import Token
@@ -16,7 +21,7 @@ from acp_gateway.security.token_store import TokenStore
 log = logging.getLogger(__name__)
 
 LOOK: Final = 0.25
-"""Seconds between two looks at `tokens.json`, each of which is a `stat`. After a command revokes a token, the other
+"""Seconds between two looks at `tokens.json` by `stat`. After a command revokes a token, the other
 nodes refuse it within a second."""
 
 
@@ -24,12 +29,18 @@ class TokenSync:
     """The shared tokens of one gateway.
 
     Args:
+        name: the name of this node.
         store: the directory.
         state_dir: the folder of `tokens.json`.
         changed: called when other nodes have changed tokens of this gateway: connections by these have to end.
     """
 
-    def __init__(self, store: ClusterStore, state_dir: Path, changed: Callable[[], None]) -> None:
+    def __init__(self, name: str, store: ClusterStore, state_dir: Path, changed: Callable[[], None]) -> None:
+        self.hearsay = Hearsay(trio.current_time())
+        """The news of other nodes."""
+        self.tell: Callable[[], None] = lambda: None
+        """Called when something was changed here that other nodes have to know."""
+        self._name = name
         self._store = store
         self._path = state_dir / "tokens.json"
         # Stores of its own: they are used in a thread.
@@ -38,8 +49,15 @@ class TokenSync:
         self._look = TokenStore(state_dir)
         self._changed = changed
         self._lock = trio.Lock()
+        # Of the files: the thread is one at a time.
+        self._files = trio.Lock()
+        self._news = News(node=name)
+        self._facts: frozenset[str] = frozenset()
+        self._confirmed = -1
         self._wake = trio.Event()
         self._seen: list[Token] | None = None
+        # That of the tokens of the directory that this gateway has compared with its own; -1 if it has to compare.
+        self._number = -1
         self._complaint = ""
 
     def note(self, change: Change) -> None:
@@ -52,23 +70,51 @@ class TokenSync:
         while True:
             with trio.move_on_after(LOOK):
                 await self._wake.wait()
+            woken, self._wake = self._wake.is_set(), trio.Event()
             try:
-                woken, self._wake = self._wake.is_set(), trio.Event()
-                if woken or self._look.tokens() != self._seen:
+                if await self.look() or woken:
                     await self.sync()
-            except ConfigError:
-                pass  # The store itself says so.
             except ClusterLost:
-                # Revocations are remembered all the same; the next renewal writes them.
-                await self._compare(None)
+                pass  # The next renewal writes it.
+
+    async def look(self) -> bool:
+        """Take over a change that was made here; return whether there was one. Other nodes are told at once, whatever
+        the directory does; those do not tell it on."""
+        try:
+            if self._look.tokens() == self._seen:
+                return False
+        except ConfigError:
+            return False  # The store itself says so.
+        before = self._facts
+        await self._compare(None)
+        if self._facts != before:
+            self.tell()
+        return True
+
+    def news(self) -> News:
+        """Return what other nodes have to know."""
+        return msgspec.structs.replace(self._news, age=self.hearsay.age(trio.current_time()))
+
+    async def receive(self, news: News) -> None:
+        """Take over what another node tells."""
+        if not self.hearsay.hear(news, trio.current_time()) <= self._facts:
+            await self._compare(None, news)
+
+    def has_confirmed(self, name: str, token_id: str) -> bool:
+        """Return whether a node has told that it knows of all that happened to a token."""
+        return self.hearsay.has_confirmed(name, token_id, self._facts)
 
     async def renewed(self) -> None:
-        """Compare with each renewal. Raises `ClusterLost`."""
-        await self.sync()
+        """Compare with a renewal, if the tokens of the directory have changed. Raises `ClusterLost`."""
+        if await self._store.tokens_number() != self._number:
+            await self.sync()
+        self.hearsay.read(trio.current_time())
 
     async def sync(self) -> None:
         """Compare, and write what has changed on either side. Raises `ClusterLost`."""
         async with self._lock:
+            # What is not written to the directory now is written by the next renewal.
+            self._number = -1
             shared = await self._store.tokens()
             merged = await self._compare(shared)
             if merged is None:
@@ -79,15 +125,26 @@ class TokenSync:
                 await self._store.put_token(token.id, encode_token(token))
             if merged.put:
                 await self._remember(merged)
+            self._number = shared.number
+            if self._confirmed != shared.number:
+                await self._store.confirm_tokens(shared.number)
+                self._confirmed = shared.number
 
-    async def _compare(self, shared: SharedTokens | None) -> Merge | None:
-        """Change the files in accordance with the directory; return None if a file can't be read or written."""
-        try:
-            merged, is_changed = await trio.to_thread.run_sync(self._apply, shared)
-        except ConfigError as error:
-            self._complain(error)
-            return None
-        self._seen = merged.tokens
+    async def _compare(self, shared: SharedTokens | None, news: News | None = None) -> Merge | None:
+        """Change the files in accordance with the directory or another node; return None if one can't be read or
+        written."""
+        if shared is None:
+            # The next renewal writes it to the directory.
+            self._number = -1
+        async with self._files:
+            try:
+                merged, is_changed = await trio.to_thread.run_sync(self._apply, shared, news)
+            except ConfigError as error:
+                self._complain(error)
+                return None
+            self._seen = merged.tokens
+            self._news = make_news(self._name, merged.tokens, merged.before.revoked)
+            self._facts = self._news.facts
         if is_changed:
             log.info("tokens have changed on another node of the cluster")
             self._changed()
@@ -104,7 +161,7 @@ class TokenSync:
             log.error("tokens are not shared with the cluster: %s", error)
             self._complaint = str(error)
 
-    def _apply(self, shared: SharedTokens | None) -> tuple[Merge, bool]:
+    def _apply(self, shared: SharedTokens | None, news: News | None) -> tuple[Merge, bool]:
         """Merge, write both files, and return whether `tokens.json` has changed. Blocks. Raises `ConfigError`."""
         known = self._known.read()
         result: list[Merge] = []
@@ -112,7 +169,8 @@ class TokenSync:
         def change(tokens: list[Token]) -> list[Token]:
             local = tokens if self._path.exists() else None
             entries = None if shared is None else shared.entries
-            merged = merge(known, local, entries, () if shared is None else shared.revoked)
+            revoked = {*(() if shared is None else shared.revoked), *(() if news is None else news.revoked)}
+            merged = merge(known, local, entries, revoked, () if news is None else news.tokens)
             # Before the token disappears from the other file.
             self._known.write(merged.before)
             result.append(merged)

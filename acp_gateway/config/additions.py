@@ -41,7 +41,7 @@ def agent_additions(config: Config, agent: FoundAgent, cwd: Path) -> list[Additi
     name = free_name(agent.name, list(config.agents))
     options: dict[str, Value | None] = {
         "command": agent.command,
-        "env": {"PATH": agent.search_path},
+        "env": agent.env or None,
         "cwd": str(cwd),
         "login": agent.login,
     }

@@ -107,7 +107,7 @@ class AgentSection:
     initialize_timeout: SecondsOrNever = 60.0
     """Seconds to wait for the response to `initialize`; then the agent is stopped, and the error names the likely
     command. Agents respond within five, and one that `npx` has to fetch first within forty on a slow line. A program
-    that is no agent never does, and the editor would wait for it without any message."""
+    that is not an agent never does, and the editor would wait for it without any message."""
 
     permission_timeout: SecondsOrNever = math.inf
     """Seconds after which an undecided permission request or question counts as cancelled. Never, by default: a turn

@@ -126,9 +126,11 @@ def _read_agent(content: bytes, source: str) -> RegistryAgent:
     except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"is neither an ACP registry nor an entry of one: {error}", file=source) from None
     if not _ID.fullmatch(agent.id):
-        raise ConfigError(f"{agent.id[:64]!r} is no id of an agent: lower-case letters, digits, hyphens", file=source)
+        raise ConfigError(
+            f"{agent.id[:64]!r} is not an id of an agent: lower-case letters, digits, hyphens", file=source
+        )
     if not _VERSION.fullmatch(agent.version):
-        raise ConfigError(f"{agent.version[:64]!r} is no version", file=source, key=agent.id)
+        raise ConfigError(f"{agent.version[:64]!r} is not a version", file=source, key=agent.id)
     return agent
 
 
@@ -179,7 +181,7 @@ def _choose_package(agent: RegistryAgent, package: _Package, kind: Kind) -> Choi
     _check_words(agent, [package.package, package.cmd or "x", *package.args], package.variables)
     found = (_NPM if kind == "npx" else _PYPI).fullmatch(package.package)
     if found is None:
-        raise ConfigError(f"{package.package!r} is no name of a package for {kind}", key=agent.id)
+        raise ConfigError(f"{package.package!r} is not a name of a package for {kind}", key=agent.id)
     version = found["version"] or agent.version
     if not _EXACT.fullmatch(version):
         raise ConfigError(f"{package.package!r} is not pinned to one version", key=agent.id)
@@ -201,7 +203,7 @@ def _choose_binary(agent: RegistryAgent, target: _Target) -> Choice:
     _check_words(agent, [target.archive, target.cmd, *target.args], target.variables)
     path = PurePosixPath(target.cmd)
     if path.is_absolute() or ".." in path.parts or "\\" in target.cmd or not path.name:
-        raise ConfigError(f"{target.cmd!r} is no path below the agent's folder", key=agent.id)
+        raise ConfigError(f"{target.cmd!r} is not a path below the agent's folder", key=agent.id)
     if urlsplit(target.archive).path.lower().endswith(_INSTALLERS):
         raise ConfigError("comes as an installer, which this can't unpack", key=agent.id)
     if target.sha256 is not None and not re.fullmatch(r"[0-9A-Fa-f]{64}", target.sha256):
@@ -236,4 +238,4 @@ def _check_words(agent: RegistryAgent, words: Sequence[str], env: Mapping[str, s
     if not all(words[:2]) or not all(word.isprintable() for word in everything):
         raise ConfigError("its command has an empty word or a control character", key=agent.id)
     if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) for name in env):
-        raise ConfigError("its environment has a name that is none", key=agent.id)
+        raise ConfigError("a name in its environment is malformed", key=agent.id)

@@ -7,8 +7,8 @@ of bun, of npm's prefix. So each agent that is found has the PATH to start it wi
 import os
 import re
 import shutil
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -26,10 +26,17 @@ class FoundAgent:
     """Its name in the configuration."""
     command: tuple[str, ...]
     """The program and its arguments."""
-    search_path: str
-    """The PATH on which the program is found."""
+    search_path: str | None
+    """The PATH on which the program is found; None for the gateway's."""
     login: str | None = None
     """The command that logs it in, where that is known."""
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further variables."""
+
+    @property
+    def env(self) -> dict[str, str]:
+        """All variables."""
+        return {**({"PATH": self.search_path} if self.search_path is not None else {}), **self.variables}
 
 
 @dataclass(frozen=True, slots=True)

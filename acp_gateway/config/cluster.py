@@ -122,6 +122,11 @@ class ClusterSection:
     timeout: Seconds = 3.0
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
 
+    isolation_limit: Seconds = 3600.0
+    """Seconds for which shared tokens are accepted while this node can't know which were revoked: it sees neither the
+    directory, nor a node that sees it, nor all other nodes. Time to repair Redis, and the longest for which a revoked
+    token works here."""
+
 
 def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | None:
     """Read the section; None if it has problems, which are appended to `problems`."""

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from acp_gateway.config.agent_search import FoundAgent
-from acp_gateway.errors import ConfigError
+from acp_gateway.config.public_url import PublicUrl
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.printable import printable
 
 SOCKET: Final = "socket"
@@ -42,11 +43,25 @@ class FirstConfig:
     """The agents, the default one first."""
     cwd: Path | None = None
     """The working directory of the agents; None for the gateway's."""
+    public_host: str | None = None
+    """The name or address by which others reach this machine; None if it was not given."""
 
     @property
     def url(self) -> str:
         """The URL of the TLS listener."""
-        return f"wss://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+        return f"wss://{_bracketed(self.host)}:{self.port}"
+
+    @property
+    def public_url(self) -> str | None:
+        """The URL of the page by which others reach it. Raises `UsageError` for a host that can't be in one."""
+        if self.public_host is None:
+            return None
+        url = f"https://{_bracketed(self.public_host.lower())}:{self.port}"
+        try:
+            PublicUrl.parse(url)
+        except UsageError:
+            raise UsageError(f"{printable(self.public_host)!r} is no name or address of a machine") from None
+        return url
 
     def write(self) -> str:
         """Return the text of the configuration file."""
@@ -54,9 +69,10 @@ class FirstConfig:
         sections = [_HEADER]
         if len(self.agents) > 1:
             sections.append(f"[gateway]\ndefault_agent = {quote(self.agents[0].name)}\n")
-        sections.append(
-            f"[[listen]]\nurl = {quote(self.url)}\ncert = {quote(self.cert)}\nkey = {quote(self.key)}\n",
-        )
+        listener = f"[[listen]]\nurl = {quote(self.url)}\ncert = {quote(self.cert)}\nkey = {quote(self.key)}\n"
+        if self.public_url is not None:
+            listener += f"public_url = {quote(self.public_url)}\n"
+        sections.append(listener)
         if len(bytes(socket)) <= _SOCKET_PATH_SIZE:
             sections.append(
                 "# For connections over ssh, which need no open port, and for this user, who needs no token here.\n"
@@ -68,6 +84,10 @@ class FirstConfig:
             "# their tools.\n" + "\n".join(agent_section(agent, self.cwd) for agent in self.agents)
         )
         return "\n".join(sections)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def workspace_section(folder: Path) -> str:
@@ -91,8 +111,9 @@ def agent_section(agent: FoundAgent, cwd: Path | None = None) -> str:
     lines = [
         f"[agents.{_key(agent.name)}]",
         f"command = [{', '.join(map(quote, agent.command))}]",
-        f"env = {{ PATH = {quote(agent.search_path)} }}",
     ]
+    if agent.env:
+        lines.append(f"env = {{ {', '.join(f'{_key(name)} = {quote(value)}' for name, value in agent.env.items())} }}")
     if cwd is not None:
         lines.append(f"cwd = {quote(str(cwd))}")
     if agent.login is not None:

@@ -30,7 +30,7 @@ def check_host(path: Path, name: str, options: Mapping[str, Value | None]) -> No
     real, _ = _changed(path, name, options)
     folder = next(folder for folder in real.parents if os.path.exists(folder))
     if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        why = f"you may not write into {folder}" if folder.is_dir() else f"{folder} is no folder"
+        why = f"you may not write into {folder}" if folder.is_dir() else f"{folder} is not a folder"
         raise ConfigError(f"cannot be written, because {why}", file=str(path))
 
 

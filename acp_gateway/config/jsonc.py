@@ -38,14 +38,14 @@ class _Node:
 
 
 def read_jsonc(text: str) -> Any:
-    """Return the value of a text; an empty one is an empty object. Raises `ConfigError` for one that is no JSON."""
+    """Return the value of a text; an empty one is an empty object. Raises `ConfigError` for one that is not JSON."""
     return _read(text).value
 
 
 def set_member(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
     """Return the text with the member at `path` set; objects on the way to it are added.
 
-    Raises `ConfigError` for a text that is not understood, or whose values on the path are no objects.
+    Raises `ConfigError` for a text that is not understood, or whose values on the path are not objects.
     """
     bom = "\ufeff" if text.startswith("\ufeff") else ""
     source = text.removeprefix(bom)
@@ -56,7 +56,7 @@ def set_member(text: str, path: Sequence[str], value: Mapping[str, Any]) -> str:
     depth = 0
     for depth, name in enumerate(path):
         if not isinstance(node.value, dict):
-            raise ConfigError(f"{'.'.join(path[:depth]) or 'the whole'} is no object there")
+            raise ConfigError(f"{'.'.join(path[:depth]) or 'the whole'} is not an object there")
         if node.has_duplicates:
             raise ConfigError("a name stands there twice in one object: remove one of them")
         if name not in node.members:
@@ -194,4 +194,4 @@ def _after(text: str, at: int, closing: str) -> tuple[int, bool]:
 def _unexpected(text: str, at: int) -> ConfigError:
     line = text.count("\n", 0, at) + 1
     found = repr(text[at]) if at < len(text) else "the end"
-    return ConfigError(f"it is no JSON: {found} is unexpected in line {line}")
+    return ConfigError(f"it is not JSON: {found} is unexpected in line {line}")

@@ -21,8 +21,9 @@ class LimitsSection:
     most. A fleet of laptops that reconnect after an outage; each connection costs some 40 KB and a descriptor."""
 
     handshakes_per_address: Count = 32
-    """The same for one address, which may be an office behind NAT; beyond it, the oldest idle one of that address is
-    closed. Connections of trusted proxies and through unix sockets don't count."""
+    """The same for one address, which may be an office behind NAT; beyond it, others of that address wait for
+    their turn, as many again, and an idle one makes room. Connections of trusted proxies and through unix sockets don't
+    count."""
 
     failed_attempts: Count = 20
     """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are delayed.
@@ -90,7 +91,7 @@ class LimitsSection:
     frames_without_message: Count = 10_000
     """Burst of WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and
     confirmations on one connection; the sustained rate is a hundredth of it in a second. Beyond it the connection is
-    closed. A message of 64 MiB in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
+    closed. A message of any size in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
 
     observer_message_size: Size = 64 * 1024
     """Maximum bytes of one message of an observer. It asks for a list or a session: some hundred bytes."""
@@ -123,7 +124,7 @@ class LimitsSection:
     sending would fill the memory."""
 
     session_request_size: Size = 256 * 1024
-    """Maximum bytes of a request that the gateway reads and that is no prompt: `initialize`, `authenticate` and those
+    """Maximum bytes of a request that the gateway reads, except prompts: `initialize`, `authenticate` and those
     of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
     reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
 

@@ -37,7 +37,7 @@ def read_services(entry: Entry) -> tuple[Service, ...]:
     if "page" in entry.value and "acp" not in entry.value:
         raise entry.error('"page" needs "acp" beside it: the page connects to the endpoint at its own address')
     if "tap" in entry.value and len(entry.value) > 1:
-        raise entry.error('"tap" has an address of its own: its lines are no messages of ACP')
+        raise entry.error('"tap" has an address of its own: its lines are not messages of ACP')
     return tuple(entry.value)
 
 

@@ -28,6 +28,7 @@ from acp_gateway.config.schema import (
     FilePath,
     Flag,
     LargeSize,
+    MessageSize,
     Seconds,
     SecondsOrNever,
     Share,
@@ -60,13 +61,16 @@ class GatewaySection:
     default_agent: AgentName | None = None
     """The agent for clients that name none. Required with several agents."""
 
-    max_message_size: Size = 64 * 1024 * 1024
+    max_message_size: MessageSize = 16 * 1024 * 1024
     """Maximum bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or
-    1 MiB have broken many programs of this kind; without a limit one peer could fill the memory."""
+    1 MiB have broken many programs of this kind; without a limit one peer could fill the memory. Two images of
+    5 MB, the largest size that models take, or a hundred thousand lines of text; clients written in Rust read no larger
+    frame. At most 24 MiB count: reading a message takes up to 10 ms per MiB, during which the gateway does nothing
+    else."""
 
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a silent socket takes
-    up memory before it has sent a token. Each file of the page that a browser fetches begins the time anew."""
+    up memory before it has sent a token. Each file of the page that a browser fetches starts the time again."""
 
     ping_interval: Seconds = 20.0
     """Seconds between pings. Routers and proxies forget an idle connection after 30 to 60 seconds."""
@@ -92,7 +96,7 @@ class GatewaySection:
     resumable link. The same limit applies to requests of one side that wait until the other can take them."""
 
     away_grace: SecondsOrNever = 86400.0
-    """Seconds that a lost link is kept for its client to return, with the messages queued meanwhile. A night and a day:
+    """Seconds that a lost link is kept for its client to return, with the messages queued for it. A night and a day:
     a laptop that is closed in the evening continues on the next evening at the latest, without a loss."""
 
     away_grace_idle: Seconds = 900.0

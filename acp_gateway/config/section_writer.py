@@ -58,12 +58,12 @@ def remove_section(file: TomlFile, keys: Keys) -> str:
 
 
 def _begins_other(line: str, keys: Keys) -> bool:
-    """Return True for the header of a section that is no part of the one named."""
+    """Return True for the header of a section that is not part of the one named."""
     if not line.lstrip().startswith("["):
         return False
     table = _read(line)
     for key in keys:
-        # An array of tables has a list here. A line in the middle of an array of values is no header.
+        # An array of tables has a list here. A line in the middle of an array of values is not a header.
         table = table.get(key) if isinstance(table, dict) else None
     return not isinstance(table, dict) and _read(line) is not None
 
@@ -77,7 +77,7 @@ def _find(file: TomlFile, keys: Keys) -> dict[str, Any] | None:
         if table is None:
             return None
     if not isinstance(table, dict):
-        raise ConfigError(f"[{_spell(keys)}] is no table; correct that first", file=str(file.path))
+        raise ConfigError(f"[{_spell(keys)}] is not a table; correct that first", file=str(file.path))
     return table
 
 

@@ -207,7 +207,7 @@ CHECKS: Final = (
         "messages in pieces are read",
         partial(judge_prompts, scenario="split"),
     ),
-    Check("bad-line", "SHOULD", "JSON-RPC 2.0: 5.1", "the agent goes on after a line that is no JSON", judge_garbage),
+    Check("bad-line", "SHOULD", "JSON-RPC 2.0: 5.1", "the agent goes on after a line that is not JSON", judge_garbage),
     Check("stays", "MUST", "Transports: stdio", "the agent runs until its stdin ends", judge_stays),
     Check("exit", "SHOULD", "Transports: stdio", "the agent ends when its stdin ends", judge_exit),
 )

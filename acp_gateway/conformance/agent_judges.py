@@ -46,7 +46,7 @@ def judge_version(dialogues: Dialogues, *, scenario: str, asked: int) -> Verdict
         return not_shown("the agent did not come to that")
     version = response.result.get("protocolVersion") if isinstance(response.result, dict) else None
     if type(version) is not int or not 0 <= version <= 65535:
-        raise Fault("protocolVersion is no integer from 0 to 65535", response, scenario)
+        raise Fault("protocolVersion is not an integer from 0 to 65535", response, scenario)
     if asked == 1 and version != 1:
         raise Fault(f"version 1 was asked for and answered with {version}", response, scenario)
     if asked == 65535 == version:
@@ -59,7 +59,7 @@ def judge_initialize(dialogues: Dialogues) -> Verdict | None:
     if response is None:
         return not_shown("the agent did not come to that")
     if not isinstance(response.result, dict):
-        raise Fault("the result is no object", response, "initialize")
+        raise Fault("the result is not an object", response, "initialize")
     for name, kind in (("agentCapabilities", dict), ("authMethods", list), ("agentInfo", dict)):
         if response.result.get(name) is not None and not isinstance(response.result[name], kind):
             raise Fault(f"{name} has the wrong type", response, "initialize")
@@ -126,7 +126,7 @@ def judge_stop_reasons(dialogues: Dialogues) -> Verdict | None:
             result = exchange.response.result
             reason = result.get("stopReason") if isinstance(result, dict) else None
             if reason not in STOP_REASONS:
-                raise Fault(f"the stop reason {reason!r} is none of the protocol", exchange.response, scenario)
+                raise Fault(f"the protocol has no stop reason {reason!r}", exchange.response, scenario)
     return None if found else not_shown("no prompt had a result")
 
 
@@ -257,7 +257,7 @@ def judge_files(dialogues: Dialogues) -> Verdict | None:
                 raise Fault(fault, line, "file-system")
             first = line.params.get("line")
             if first is not None and (type(first) is not int or first < 1):
-                raise Fault("the line is no number from 1 on", line, "file-system")
+                raise Fault("the line is not a number from 1 on", line, "file-system")
     return None if found else not_shown("the agent used no file of the client")
 
 
@@ -278,7 +278,7 @@ def judge_modes(dialogues: Dialogues) -> Verdict | None:
     if fault := members_fault(modes, {"currentModeId": str, "availableModes": list}, "modes"):
         raise Fault(fault, response, "modes")
     if modes["currentModeId"] not in [mode.get("id") for mode in modes["availableModes"] if isinstance(mode, dict)]:
-        raise Fault("the current mode is none of the available ones", response, "modes")
+        raise Fault("the current mode is not among the available ones", response, "modes")
     _result(dialogues, "modes", "session/set_mode")
     return None
 
@@ -304,5 +304,5 @@ def judge_stays(dialogues: Dialogues) -> Verdict | None:
 
 
 def judge_garbage(dialogues: Dialogues) -> Verdict | None:
-    """Check that the agent answers `initialize` after a line that is no JSON."""
+    """Check that the agent answers `initialize` after a line that is not JSON."""
     return judge_version(dialogues, scenario="garbage", asked=0)

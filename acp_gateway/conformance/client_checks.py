@@ -214,7 +214,9 @@ CHECKS: Final = (
         "messages in pieces are read",
         partial(judge_survived, scenario="agent-split", probe=_is_update),
     ),
-    Check("bad-line", "SHOULD", "JSON-RPC 2.0: 5.1", "the client goes on after a line that is no JSON", judge_bad_line),
+    Check(
+        "bad-line", "SHOULD", "JSON-RPC 2.0: 5.1", "the client goes on after a line that is not JSON", judge_bad_line
+    ),
     Check("stderr", "MUST", "Transports: stdio", "the agent may write to stderr", judge_stderr),
     Check("agent-lost", "SHOULD", "Transports: stdio", "the client ends although its agent has ended", judge_lost),
     Check("exit", "SHOULD", "Transports: stdio", "the client ends when its stdin ends", judge_exit),

@@ -66,7 +66,7 @@ def judge_version(dialogues: Dialogues) -> Verdict | None:
         found = True
         version = line.params.get("protocolVersion")
         if type(version) is not int or not 0 <= version <= 65535:
-            raise Fault("protocolVersion is no integer from 0 to 65535", line, scenario)
+            raise Fault("protocolVersion is not an integer from 0 to 65535", line, scenario)
     return None if found else not_shown(NOT_COME)
 
 
@@ -99,10 +99,10 @@ def judge_initialize(dialogues: Dialogues) -> Verdict | None:
 def _initialize_fault(params: dict[str, Any]) -> str:
     capabilities, info = params.get("clientCapabilities"), params.get("clientInfo")
     if capabilities is not None and not isinstance(capabilities, dict):
-        return "clientCapabilities is no object"
+        return "clientCapabilities is not an object"
     files = (capabilities or {}).get("fs")
     if files is not None and not isinstance(files, dict):
-        return "the capability fs is no object"
+        return "the capability fs is not an object"
     flags = [
         (files or {}).get("readTextFile"),
         (files or {}).get("writeTextFile"),
@@ -282,7 +282,7 @@ def judge_stderr(dialogues: Dialogues) -> Verdict | None:
 
 
 def judge_bad_line(dialogues: Dialogues) -> Verdict | None:
-    """Check that the client opens a session after a line of the agent that is no JSON."""
+    """Check that the client opens a session after a line of the agent that is not JSON."""
     dialogue = dialogues.get("agent-garbage", NOTHING)
     if not dialogue.lines:
         return not_shown(NOT_COME)

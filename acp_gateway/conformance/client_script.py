@@ -27,7 +27,7 @@ FIXTURE_CWD: Final = "/home/user/project"
 
 
 def parse_fixture(text: bytes) -> list[Line]:
-    """Return the lines of a fixture. Raises `ValueError` for a line that is none."""
+    """Return the lines of a fixture. Raises `ValueError` for any other line."""
     return [Line(*read_line(line)) for line in text.split(b"\n") if line]
 
 
@@ -66,7 +66,7 @@ class ClientScript:
         self._answered: set[str] = set()
         self._left_out: set[str] = set()
         self._failed = False
-        # True from a cancellation to the next prompt: no permission is granted meanwhile.
+        # True from a cancellation to the next prompt, while no permission is granted.
         self._cancelled = False
         self._sessions: dict[str, str] = {}
         self._capabilities: dict[str, Any] = {}

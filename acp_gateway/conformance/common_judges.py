@@ -75,7 +75,7 @@ def judge_answers(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
                 open_requests.append(line.key)
             elif line.kind == RESPONSE and line.outgoing is outgoing:
                 found = True
-                # The response to a line that is no message has the id null.
+                # The response to a line that is not a message has the id null.
                 if line.key in open_requests:
                     open_requests.remove(line.key)
                 elif line.key != "null":

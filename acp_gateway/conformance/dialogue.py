@@ -28,7 +28,7 @@ def id_key(value: object) -> str:
 
 
 def parse_object(text: bytes) -> dict[str, Any] | None:
-    """Return the JSON object of a line, or None if it is none."""
+    """Return the JSON object of a line, or None if the line is not one."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -47,12 +47,12 @@ class Line:
 
     @cached_property
     def value(self) -> dict[str, Any] | None:
-        """The object of the line, None if it is none."""
+        """The object of the line, None if the line is not one."""
         return parse_object(self.text)
 
     @cached_property
     def kind(self) -> str:
-        """`REQUEST`, `NOTIFICATION` or `RESPONSE`; empty for a line that is no message."""
+        """`REQUEST`, `NOTIFICATION` or `RESPONSE`; empty for a line that is not a message."""
         value = self.value
         if value is None:
             return ""
@@ -64,7 +64,7 @@ class Line:
 
     @property
     def method(self) -> str:
-        """The method, empty for a response or a line that is no message."""
+        """The method, empty for a response or a line that is not a message."""
         return str(self.value["method"]) if self.value is not None and self.kind in (REQUEST, NOTIFICATION) else ""
 
     @property
@@ -74,7 +74,7 @@ class Line:
 
     @property
     def params(self) -> dict[str, Any]:
-        """The params, empty where they are no object."""
+        """The params, empty where they are not an object."""
         params = (self.value or {}).get("params")
         return params if isinstance(params, dict) else {}
 

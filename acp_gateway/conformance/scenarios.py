@@ -50,7 +50,7 @@ SCENARIOS: Final = (
     *(Scenario(name, name) for name in PLAIN),
     Scenario("big", "framing", prompt="x" * BIG),
     Scenario("split", "framing", piece=7),
-    Scenario("garbage", "initialize", first=b"this is no JSON"),
+    Scenario("garbage", "initialize", first=b"this is not JSON"),
 )
 
 STDERR: Final = 256 * 1024
@@ -68,7 +68,7 @@ CLIENT_SCENARIOS: Final = (
     *(Scenario(name, name) for name in CLIENT_PLAIN),
     Scenario("agent-big", "agent-text", chunk="x" * BIG),
     Scenario("agent-split", "agent-text", piece=7),
-    Scenario("agent-garbage", "agent-text", first=b"this is no JSON"),
+    Scenario("agent-garbage", "agent-text", first=b"this is not JSON"),
     Scenario("agent-stderr", "agent-text", stderr=STDERR),
     Scenario("agent-lost", "agent-lost", lost=True),
 )

@@ -42,7 +42,7 @@ _NAMES: Final = {str: "a string", dict: "an object", list: "an array", int: "an 
 
 
 def message_fault(line: Line) -> str:
-    """Return the reason why a line is no JSON-RPC message of ACP."""
+    """Return the reason why a line is not a JSON-RPC message of ACP."""
     value = line.value
     if value is None:
         return "is not a JSON object"
@@ -51,9 +51,11 @@ def message_fault(line: Line) -> str:
     if not line.kind:
         return "is neither a request nor a notification nor a response"
     if "id" in value and (isinstance(value["id"], bool | float | dict | list)):
-        return "has an id that is no string, integer or null"
+        return "has an id that is not a string, integer or null"
     if line.kind != RESPONSE:
-        return "has params that are no object" if "params" in value and not isinstance(value["params"], dict) else ""
+        return (
+            "has params that are not an object" if "params" in value and not isinstance(value["params"], dict) else ""
+        )
     if "result" in value and value.get("error") is not None:
         return "has both a result and an error"
     if "result" not in value:
@@ -68,7 +70,7 @@ def message_fault(line: Line) -> str:
 def members_fault(value: Any, wanted: dict[str, type], what: str) -> str:
     """Return the reason why an object lacks one of the members of these types."""
     if not isinstance(value, dict):
-        return f"{what} is no object"
+        return f"{what} is not an object"
     for name, kind in wanted.items():
         if not isinstance(value.get(name), kind) or isinstance(value[name], bool):
             return f"{what} has no {name} that is {_NAMES[kind]}"
@@ -76,7 +78,7 @@ def members_fault(value: Any, wanted: dict[str, type], what: str) -> str:
 
 
 def block_fault(block: Any) -> str:
-    """Return the reason why a value is no content block."""
+    """Return the reason why a value is not a content block."""
     kind = block.get("type") if isinstance(block, dict) else None
     if not isinstance(kind, str) or kind not in _BLOCKS:
         return f"a content block has the unknown type {kind!r}"

@@ -34,7 +34,7 @@ Agent. It is initialized once, by the first client. When it ends, each open requ
 for several clients is started again by the next request, and re-opens the sessions with attached clients before it gets
 any other request.
 
-Answered here and never forwarded: text that is no message, arrays, messages with a repeated member where the gateway
+Answered here and never forwarded: text that is not a message, arrays, messages with a repeated member where the gateway
 looks, requests before `initialize`, a second `initialize`, an id still in use, sessions in directories that are missing
 or not permitted, methods that observers and guests may not use, masked `fs/*` and `terminal/*` requests of the agent,
 and the gateway's reserved methods.

@@ -111,7 +111,7 @@ def wants_news(text: bytes) -> bool:
 
 
 def requested_version(text: bytes) -> int | None:
-    """Return the protocol version of a client's `initialize`; None if it is no whole number."""
+    """Return the protocol version of a client's `initialize`; None if it is not a whole number."""
     raw = lookup.raw_at(text, "params", "protocolVersion")
     return int(raw) if raw is not None and raw.isdigit() and len(raw) < 10 else None
 

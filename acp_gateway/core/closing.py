@@ -57,14 +57,15 @@ class SessionClosing:
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
-        session = self._agent.session_in_scope(client, session_id) or self._opening.session_to_open(
-            client, session_id, request
-        )
-        if session is not None:
-            self._end(session, request, forgets=True)
+        session = self._agent.session_in_scope(client, session_id)
+        if session is None:
+            session = self._opening.session_to_open(client, session_id, request)
+            if session is None or not self._opening.may_delete(client, request, session):
+                return
+        self._end(session, request, forgets=True)
 
     def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
-        """Forward a close or delete to the agent; a session that was not live is added to this process meanwhile."""
+        """Forward a close or delete to the agent; a session that was not live is added to this process for it."""
         request.session = session
         then = partial(self._closed, session=session, first=self._opening.is_first(session), forgets=forgets)
         if session.live:

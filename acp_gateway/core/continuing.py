@@ -41,7 +41,7 @@ def journal_loaded(
 ) -> None:
     """Take a journal that was read, None if it can't be, and resume the requests that waited for it."""
     if session not in agent.loading_journals:
-        return  # The process has ended meanwhile.
+        return  # The process has ended since.
     del agent.loading_journals[session]
     waiting = agent.waiting.release(Until.JOURNAL_LOADED, session)
     # Without a waiting client the journal would stay in memory unused.

@@ -45,7 +45,7 @@ class FarHistory:
         self._early: dict[str, _Place] = {}
 
     def take_marks(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the lines of the agent before, between and after the marks, each of which is taken in its place."""
+        """Yield the lines of the agent before, between and after the marks; each mark is taken in its place."""
         start = 0
         if self._agent.link is not None and Mark in set(map(type, lines)):
             for at, line in enumerate(lines):
@@ -126,7 +126,7 @@ def goes_on_elsewhere(agent: AgentState, session: Session) -> bool:
 
 
 def ask_to_continue(
-    agent: AgentState, session: Session, claims: Sequence[str] = (), *, anew: bool = False
+    agent: AgentState, session: Session, claims: Sequence[str] = (), *, whole: bool = False
 ) -> bytes | None:
     """Begin to open a session where its history ends here; return the gateway's own member of `_meta` for that.
 
@@ -134,7 +134,7 @@ def ask_to_continue(
         agent: has the session.
         session: is opened.
         claims: those of prompts whose client has returned.
-        anew: ask for the whole history.
+        whole: ask for the whole history.
 
     Returns None if the agent is not behind another gateway.
     """
@@ -145,7 +145,7 @@ def ask_to_continue(
         return None
     members = _claiming(session, claims)
     far = session.far
-    if far is not None and session.journal.epoch and not anew:
+    if far is not None and session.journal.epoch and not whole:
         session.asked_epoch = far.epoch
         members |= {"epoch": far.epoch, "position": far.at(session.journal.position)}
     return jsonrpc.encode(members)

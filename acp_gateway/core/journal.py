@@ -3,21 +3,25 @@
 History is truncated at the front, at the end of a turn: half a turn says little, half a tool call less. Only a running
 turn that exceeds the journal by itself loses its own beginning.
 
-Some updates hold a state, such as the session's mode, of which only the last one counts. When such a message is cut
+Some updates hold a state, such as the session's mode: only the last of each kind counts. When such a message is cut
 off, the last of its kind is set aside and stays at the head of every replay: a late joiner may miss text, never the
 state.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, islice, takewhile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
-from acp_gateway.core.times import Times
+from acp_gateway.core.times import Times, TimesView
 
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
 client that returns with an older epoch gets a gap."""
+
+
+STEP: Final = 4096
+"""Messages that are restored at once, in a millisecond."""
 
 
 class TurnMessages(NamedTuple):
@@ -174,14 +178,13 @@ class Journal:
         backwards.reverse()
         return backwards
 
-    def begin_of_last(self, size: int) -> int:
-        """Return the position after which the last messages have at most `size` bytes. Takes a step for each."""
-        sizes = accumulate(map(len, reversed(self._messages)))
-        return self._position - sum(1 for _ in takewhile(lambda so_far: so_far <= size, sizes))
-
     def times(self, begin: int, end: int) -> list[int | None]:
         """Return the times of the messages that `messages` returns, in milliseconds since 1970; None if unknown."""
         return self._times.of(max(begin, self.start), min(end, self._position))
+
+    def times_view(self, begin: int, end: int) -> TimesView:
+        """Return the same as `times`, without a step for each message."""
+        return self._times.view(max(begin, self.start), min(end, self._position))
 
     def runs(self) -> list[TurnMessages]:
         """Return the held messages, except those set aside, turn by turn. Takes a step per turn, state and time, none
@@ -212,6 +215,19 @@ class Journal:
         former: Iterable[tuple[str, int]] = (),
     ) -> None:
         """Fill this empty journal with another one's `states_set_aside`, `runs` and `former`."""
+        for _ in self.restoring(aside, runs, position, truncated=truncated, former=former):
+            pass
+
+    def restoring(
+        self,
+        aside: Iterable[tuple[bytes, str]],
+        runs: Iterable[TurnMessages],
+        position: int,
+        *,
+        truncated: bool,
+        former: Iterable[tuple[str, int]] = (),
+    ) -> Iterator[None]:
+        """As `restore`; yield after each `STEP` messages, for other tasks."""
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
         self._size = sum(map(len, self._aside.values()))
@@ -221,7 +237,9 @@ class Journal:
             self._states.extend((self._position + index, kind) for index, kind in states.items())
             if messages:
                 self._times.extend(self._position, times, self._position)
-                self._append(messages)
+            for start in range(0, len(messages), STEP):
+                self._append(messages[start : start + STEP] if len(messages) > STEP else messages)
+                yield
             if ends_turn:
                 self.turn_ended()
         self._truncated |= truncated

@@ -4,7 +4,7 @@ Each prompt has a word, its *claim*, composed of the identity and the link of it
 front of another one passes the claim on with the prompt, in `params._meta["acp-gateway"]`, and the other gateway
 remembers it with the turn. When the gateway in front was killed, its next process takes over the turns of a session
 when it opens that again: it names the former link, and is told the claims. So a client that returns gets its prompt
-back, whoever has opened the session before it.
+back, also where another client has opened the session before it.
 
 The last responses of a session are kept for a while: the link may have been lost on the way of one.
 """
@@ -46,7 +46,7 @@ class EndedPrompt(NamedTuple):
 
 
 class Reclaimed(NamedTuple):
-    """What a returning client gets back."""
+    """The prompts that a returning client gets back."""
 
     prompts: list[RawId]
     """Ids of its prompts that will be answered."""

@@ -12,21 +12,14 @@ from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.continuing import journal_loaded
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.far_history import FarHistory
-from acp_gateway.core.initialization import Initialization, with_output
+from acp_gateway.core.initialization import Initialization, lost_errors
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import end_vain_waits
-from acp_gateway.core.requests import (
-    DirectoryCheck,
-    DirectoryCheckResult,
-    ErrorObject,
-    LostErrors,
-    Request,
-    too_many_abandoned,
-)
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
@@ -36,6 +29,7 @@ from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.large_messages import Parsed
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
@@ -148,10 +142,12 @@ class Multiplexer:
         client.presence_time = self._agent.wall_time
         self._agent.clients[client] = None
 
-    def receive_from_client(self, client: Client, text: bytes) -> None:
-        """Handle a message of a client, valid or not."""
+    def receive_from_client(self, client: Client, text: bytes | Parsed | InvalidMessage) -> None:
+        """Handle a message of a client, valid or not; or one that was parsed before, or its error."""
         try:
-            message, repeated = strict_parsing.parse_strictly(text)
+            if isinstance(text, InvalidMessage):
+                raise text
+            message, repeated = text if isinstance(text, Parsed) else strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
             self.traffic.from_clients[INVALID] += 1
             self._agent.out.refusal(client, error.code, str(error))
@@ -186,14 +182,22 @@ class Multiplexer:
         """Note the link over which the agent that was started is reached; None for any other agent."""
         self._agent.link = link
 
+    def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
+        """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
+        self.traffic.from_agents[INVALID] += 1
+        self._agent.out.log(f"dropped a line of {len(line)} bytes from the agent: {error}")
+        self._agent.receive_unreadable(line, str(error))
+
     def _receive_line(self, text: bytes) -> None:
         try:
             message = jsonrpc.parse(text)
         except InvalidMessage as error:
-            self.traffic.from_agents[INVALID] += 1
-            self._agent.out.log(f"dropped a line of {len(text)} bytes from the agent: {error}")
-            self._agent.receive_unreadable(text, str(error))
+            self.receive_unreadable(text, error)
             return
+        self.receive_parsed(message)
+
+    def receive_parsed(self, message: Message) -> None:
+        """Handle a message of the agent."""
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
         if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
@@ -259,7 +263,7 @@ class Multiplexer:
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
         """
-        lost = LostErrors(ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), with_output(details or why, data, written))
+        lost = lost_errors(why, data, written, details or why)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
                 self._agent.refuse_lost(request, lost)
@@ -310,9 +314,9 @@ class Multiplexer:
         for request in self._agent.waiting.release(Until.SESSIONS_FREED):
             self._dispatch(request)
 
-    def end_vain_waits(self) -> None:
-        """Refuse requests that wait for sessions which other processes or nodes have, or that were forgotten."""
-        end_vain_waits(self._agent)
+    def end_vain_waits(self, patience: float) -> None:
+        """Refuse requests that wait in vain for sessions to be re-opened, or for `patience` seconds."""
+        end_vain_waits(self._agent, patience)
 
     def journal_loaded(self, session: Session, journal: Journal | None) -> None:
         """Take the journal that the archive has read, and resume the requests that waited for it."""

@@ -2,7 +2,7 @@
 
 A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
 attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
-is loaded once; other requests for it wait meanwhile.
+is loaded once; other requests for it wait for that.
 """
 
 from collections.abc import Callable, Sequence
@@ -261,12 +261,20 @@ class SessionOpening:
             request, preconditions.mcp_servers(self._agent, client, request)
         ):
             return False
-        if (
-            request.directory_check is None
-            and client.scope.workspaces is not None
-            and past is not None
-            and past.cwd is not None
-        ):
+        return self._is_permitted(client, request, past)
+
+    def may_delete(self, client: Client, request: Request, past: Session) -> bool:
+        """Return True if a session that is not live may be deleted; else the request was refused, or waits.
+
+        It is in the process until the response, as one that is re-opened.
+        """
+        fits = self._passes(request, preconditions.room(self._agent, request))
+        return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))
+
+    def _is_permitted(self, client: Client, request: Request, past: Session | None) -> bool:
+        """Return True if the directories of a request are permitted, and that of the `past` session, if any."""
+        bound = client.scope.workspaces is not None
+        if request.directory_check is None and bound and past is not None and past.cwd is not None:
             # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
             request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
         result = self._check(request)
@@ -335,10 +343,10 @@ class SessionOpening:
             session.recorded.begin_truncated()
         text = resume_as_load(request.message) if as_load else request.message.text
         claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
-        anew = (isinstance(request, Request) and rejoin is None) or continuation is not None
-        asked = ask_to_continue(self._agent, session, [*claims], anew=anew)
+        whole = (isinstance(request, Request) and rejoin is None) or continuation is not None
+        asked = ask_to_continue(self._agent, session, [*claims], whole=whole)
         text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
-        if asked is None or anew:
+        if asked is None or whole:
             then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
             self._agent.forward(request, then, text)
         else:

@@ -80,7 +80,7 @@ class EndLink:
 
 
 Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused | EndLink
-"""Work for the driver besides sending messages. Storage is no effect: see `archive`."""
+"""Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 
 @dataclass(slots=True)

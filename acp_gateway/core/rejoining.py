@@ -35,7 +35,7 @@ MAX_FORMER: Final = 16
 """Maximum number of earlier links that a client names beside the last one."""
 
 MAX_ID: Final = 10**15
-"""Maximum of the ids minted for a client; a larger number is none of them."""
+"""Maximum of the ids minted for a client; a larger number is not one of them."""
 
 _OWN_MEMBER: Final = b'"_meta":'
 
@@ -143,6 +143,8 @@ def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> boo
     if agent.never_reopens:
         _refuse(agent, request, _FORGETS)
     else:
+        if request.returned_at is None:
+            request.returned_at = agent.now
         agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
     return True
 
@@ -153,10 +155,11 @@ def refuse_returning(agent: AgentState, session: Session) -> None:
         _refuse(agent, request, "the agent has refused to open it again")
 
 
-def end_vain_waits(agent: AgentState) -> None:
-    """Refuse the requests that wait for sessions which can't be re-opened here any more.
+def end_vain_waits(agent: AgentState, patience: float) -> None:
+    """Refuse the requests that wait for sessions which can't be re-opened here any more, or have waited too long.
 
-    Another process has opened it, or it was forgotten.
+    Another process has opened it, or it was forgotten; or no client that may re-open it has come within `patience`
+    seconds, for which a client may be away.
     """
     for request in agent.waiting.of_kind(Until.SESSION_REOPENED):
         session_id = request.message.session
@@ -164,6 +167,9 @@ def end_vain_waits(agent: AgentState) -> None:
         if not _may_be_reopened(agent, session_id, request):
             agent.waiting.withdraw(request)
             agent.refuse_unknown(request, session_id)
+        elif request.returned_at is not None and agent.now - request.returned_at >= patience:
+            agent.waiting.withdraw(request)
+            _refuse(agent, request, f"no client that may open it has come within away_grace ({patience:g} s)")
 
 
 def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:

@@ -48,7 +48,7 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("claim", "client", "directory_check", "id", "key", "rejoin", "session")
+    __slots__ = ("claim", "client", "directory_check", "id", "key", "rejoin", "returned_at", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
@@ -65,6 +65,8 @@ class Request(ForwardedRequest):
         """State of the client from another link; False until it is read, which is once for all waits."""
         self.claim: str | None = None
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
+        self.returned_at: float | None = None
+        """Time, by the driver's clock, since when it waits for another client to re-open its session."""
 
     @property
     def abandoned(self) -> bool:

@@ -220,7 +220,7 @@ class Routing:
         for agent_request in self._agent.agent_requests.unrouted():
             if self.openings and agent_request.message.session is not None:
                 continue  # It may be of the session that is about to be named.
-            # Settle a request once none of its candidates has a turn any more.
+            # Settle a request once no candidate has a turn any more.
             if agent_request.in_turn and not agent_request.candidates & running:
                 self._agent.agent_requests.settle_undecided(agent_request)
         self._agent.announce_waiting()
@@ -291,7 +291,13 @@ class Routing:
             agent_request.session = session
             session.note_change()
             self._forward_in(session, agent_request)
-        elif agent_request.audience is Audience.HOST and not self.openings:
+        elif self.openings:
+            return  # A response may name it.
+        elif message.session in self._parents:
+            why = f"session {message.session:.80} has ended"
+            error = jsonrpc.error(agent_request.id, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": message.session})
+            self._agent.agent_requests.settle(agent_request, error)
+        elif agent_request.audience is Audience.HOST:
             self._agent.agent_requests.settle_undecided(agent_request)
 
     def _forward_in(self, session: Session, agent_request: AgentRequest) -> None:

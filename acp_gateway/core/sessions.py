@@ -238,7 +238,7 @@ class AgentHandle(Protocol):
 
     @property
     def abandoned(self) -> bool:
-        """True if none of its clients is connected."""
+        """True if it has no connected client."""
 
     def left_by(self, links: Sequence[str]) -> bool:
         """Return True if all of its clients have one of these links."""

@@ -18,7 +18,7 @@ MAX_REMEMBERED: Final = 10_000
 started for."""
 
 
-# A quote without a backslash before it is no part of a text that is shown.
+# A quote without a backslash before it is not part of a text that is shown.
 _MINTED: Final = re.compile(rb'(?<!\\)"terminalId"[ \t\n\r]*:[ \t\n\r]*"(acp-gateway-terminal-[0-9]{1,18})"')
 
 

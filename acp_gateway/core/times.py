@@ -2,10 +2,10 @@
 
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise, repeat
 from operator import add, lt, sub
-from typing import Final
+from typing import Final, overload
 
 import msgspec
 
@@ -54,7 +54,7 @@ class Times:
             times.append(noted)
 
     def extend(self, number: int, later: "Times", shift: int) -> None:
-        """Append the times of later messages, of which there is at least one.
+        """Append the times of at least one later message.
 
         Args:
             number: number of the first of them.
@@ -99,6 +99,10 @@ class Times:
             found += [None if time == _UNKNOWN else time] * (after - start)
         return found
 
+    def view(self, begin: int, end: int) -> "TimesView":
+        """Return the same as `of`, without a step for each message."""
+        return TimesView(self.part(begin, end), max(end - begin, 0))
+
     def copy(self) -> "Times":
         """Return a copy."""
         copied = Times()
@@ -116,6 +120,35 @@ class Times:
         # No step of a loop: there may be one run for each message.
         differences = [self.times[0], *map(sub, self.times[1:], self.times)]
         return msgspec.json.encode((self.starts.tolist(), differences))
+
+
+class TimesView(Sequence[int | None]):
+    """The time of each of some messages, which are found when they are asked for."""
+
+    def __init__(self, times: Times, count: int) -> None:
+        self._times = times
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> int | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int | None]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int | None] | None:
+        asked = range(self._count)[index]
+        if isinstance(asked, int):
+            return self._times.of(asked, asked + 1)[0]
+        return self._times.of(asked.start, asked.stop) if asked.step == 1 else [self[at] for at in asked]
+
+    def __iter__(self) -> Iterator[int | None]:
+        return iter(self._times.of(0, self._count))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def decode_times(text: object, count: int) -> Times:

@@ -9,7 +9,7 @@ OTHER: Final = "other"
 """Stands for all methods that have no count of their own: peers choose the names, and there may be any number."""
 
 INVALID: Final = "invalid"
-"""Stands for texts that are no messages."""
+"""Stands for texts that are not messages."""
 
 RESPONSE: Final = "response"
 

@@ -84,13 +84,14 @@ class Turns:
         turn_begins(session)
         session.turns[request] = self._agent.now
         self._agent.registry.set_archived(session, archived=False)
-        title = updates.title_of(request.message) if session.title is None else None
+        blocks = updates.blocks_of(request.message)
+        title = updates.title_of(blocks) if session.title is None else None
         if title is not None:
             session.title = title
             session.archive.keep(session)
         session.note_change()
         if not self._agent.abilities.echoes:
-            chunks = updates.user_chunks(session.id, request.message)
+            chunks = updates.user_chunks(session.id, request.message, blocks)
             # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
             # memory.
             if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:

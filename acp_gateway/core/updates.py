@@ -11,7 +11,7 @@ from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
-from acp_gateway.protocol.reasons import reason_of
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.spans import TooMany
 
 _CODE_LENGTH: Final = 12
@@ -30,8 +30,8 @@ MANY: Final = 8
 _TITLE_BLOCKS: Final = 4
 """Maximum number of blocks of a prompt that are searched for a title."""
 
-_TITLE_SEARCH: Final = 1000
-"""Maximum characters of a text that are searched for a title: the first line of a prompt may be a whole file."""
+_TITLE_SEARCH: Final = 4096
+"""Maximum bytes of a text that are searched for a title: the first line of a prompt may be a whole file."""
 
 _TITLE_SIZE: Final = 80
 """Maximum characters of a title from a prompt: a line of a list."""
@@ -135,34 +135,35 @@ def tool_call_details(message: Message) -> dict[str, str | None] | None:
 
 def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
     """Compose a `session/update`; the members are JSON texts."""
-    update = jsonrpc.compose({"sessionUpdate": jsonrpc.encode(kind), **members})
-    return b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":%b}}' % (
-        SESSION_UPDATE.encode(),
-        jsonrpc.encode(session_id),
-        update,
-    )
+    texts = [
+        b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":{"sessionUpdate":%b'
+        % (SESSION_UPDATE.encode(), jsonrpc.encode(session_id), jsonrpc.encode(kind))
+    ]
+    for name, text in members.items():
+        texts += (b",%b:" % jsonrpc.encode(name), text)
+    # Joined once: a member may be a picture.
+    return b"".join((*texts, b"}}}"))
 
 
-def user_chunks(session_id: str, prompt: Message) -> list[bytes]:
-    """Compose a prompt for the other clients: one chunk for each of its blocks, of any kind."""
+def blocks_of(prompt: Message) -> list[bytes]:
+    """Return the content blocks of a prompt; none if they are not an array."""
     blocks = lookup.param(prompt, "prompt")
-    if blocks is None or not blocks.startswith(b"["):
-        return []
+    return lookup.elements_of(blocks, len(blocks)) if blocks is not None and blocks.startswith(b"[") else []
+
+
+def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> list[bytes]:
+    """Compose a prompt with these blocks for the other clients: one chunk for each of them, of any kind."""
     said = lookup.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
-    return [
-        session_update(session_id, USER_CHUNK, content=block, **message_id)
-        for block in lookup.elements_of(blocks, len(blocks))
-    ]
+    return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
 
 
-def title_of(prompt: Message) -> str | None:
+def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
-    blocks = lookup.param(prompt, "prompt")
-    if blocks is None or not blocks.startswith(b"["):
-        return None
-    for block in lookup.elements_of(blocks, len(blocks))[:_TITLE_BLOCKS]:
-        words = (lookup.text_at(block, "text") or "").strip()[:_TITLE_SEARCH].split("\n", 1)[0].split()
+    for block in blocks[:_TITLE_BLOCKS]:
+        raw = lookup.raw_at(block, "text") or b""
+        text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
+        words = text.strip().split("\n", 1)[0].split()
         if words:
             line = " ".join(words)
             return line if len(line) <= _TITLE_SIZE else line[: _TITLE_SIZE - 1] + "…"
@@ -232,8 +233,9 @@ def read_state(session: Session, update: Message) -> None:
 
 
 def error_of(response: Message) -> ErrorObject:
-    """Return code and message of an error response; -32603 if it has no readable code."""
-    raw = lookup.raw_at(response.text, "error", "code") or b""
+    """Return code and message of an error response; -32603 if it has no readable code, or is very large."""
+    is_read = len(response.text) <= MAX_ERROR_SIZE
+    raw = (lookup.raw_at(response.text, "error", "code") if is_read else None) or b""
     code = int(raw) if raw.removeprefix(b"-").isdigit() and len(raw) < _CODE_LENGTH else jsonrpc.INTERNAL_ERROR
     return ErrorObject(code, reason_of(response.text))
 

@@ -25,7 +25,7 @@ class Until(enum.Enum):
     """A session is not in transit any more."""
     SESSION_REOPENED = enum.auto()
     """A permitted client has re-opened the session of an id, or it is known that none can: `core/rejoining.py`. Such a
-    client may never come; the agent is not needed meanwhile."""
+    client may never come; the agent is not needed for that."""
     JOURNAL_LOADED = enum.auto()
     """The journal of a session was read from the archive."""
     DIRECTORIES_CHECKED = enum.auto()

@@ -102,11 +102,6 @@ class Access:
         return "the system" if self.certificate is None else f"certificate {self.certificate}"
 
     @property
-    def is_node(self) -> bool:
-        """True for a gateway that may act for everyone, as the nodes of a cluster may."""
-        return EVERYONE in self.may_speak_for and self.browser is None
-
-    @property
     def is_own_user(self) -> bool:
         """True for the gateway's own user, whom the kernel identifies."""
         return self.token is None and self.certificate is None and self.browser is None and not self.spoken_for

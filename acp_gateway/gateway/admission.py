@@ -109,7 +109,14 @@ class Authorizer:
                     raise unknown_session(scope.only)
         if connect_request.passed and agent and agent not in self.config.agents:
             raise UnknownAgent(f"{agent} is an agent of a node, and another gateway can't use those through this one")
+        if agent and agent not in self.config.agents:
+            self._need_nodes()
         return Grant(access, connect_request, agent, self._at(agent, scope), role)
+
+    def _need_nodes(self) -> None:
+        """Have the nodes watched: a client uses one of them."""
+        if self.node_sessions is not None:
+            self.node_sessions.need()
 
     def _place_of(self, name: str) -> str:
         """Return the name of a session as it is here: without the name of this node."""
@@ -149,8 +156,10 @@ class Authorizer:
                 agent = agents.pop()
             elif self._is_told_more(node, access):
                 agent = self.directory.agent_of(node, real_id, access.identity)
-                if agent is None and self.directory.nodes[node].agents is None:
-                    raise Busy(self.directory.nodes[node].away)
+                there = self.directory.nodes[node]
+                if agent is None and (there.agents is None or not there.asked):
+                    self._need_nodes()
+                    raise Busy(there.away)
         if agent is None or not agent.startswith(f"{node}{SEPARATOR}"):
             raise unknown_session(session_id)
         return replace(connect_request, session=real_id, agent=agent)
@@ -166,7 +175,7 @@ class Authorizer:
         return replace(scope, apart=apart) if apart else scope
 
     def _split(self, name: str) -> tuple[str | None, str]:
-        """Return the node of a session's name and its id there; None and the name if it is none of a node."""
+        """Return the node of a session's name and its id there; None and the name if it does not belong to a node."""
         # Imported only where there are nodes.
         from acp_gateway.config.nodes import split_name
 

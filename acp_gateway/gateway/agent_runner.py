@@ -20,7 +20,7 @@ class AgentRunner:
     Args:
         config: returns the configuration in force.
         spawner: starts their processes.
-        environment: the gateway's own, of which agents get a part.
+        environment: the gateway's own; agents get a part of it.
         dial: connects to agents that listen; None where there are none.
         audit: is told of each link to a node.
     """

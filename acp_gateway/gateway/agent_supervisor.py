@@ -22,6 +22,10 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.attachment import Attachment
+from acp_gateway.gateway.large_messages import has_large, parse_message
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.large_texts import LARGE
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.streams import MessageTooLarge
 
@@ -35,7 +39,7 @@ MAX_BACKOFF: Final = 30.0
 
 AT_ONCE: Final = 1024
 """Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
-that are no messages take ten milliseconds, and a read may hold sixty times as many."""
+that are not messages take ten milliseconds, and a read may hold sixty times as many."""
 
 FIRST_PAUSE: Final = 0.25
 MAX_PAUSE: Final = 4.0
@@ -71,6 +75,12 @@ class AgentOwner(Protocol):
 
     def receive_from_agent(self, batch: Sequence[bytes]) -> None:
         """Handle messages of the agent."""
+
+    def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
+        """Handle a large line of the agent, which was parsed before."""
+
+    def input_grew(self, size: int) -> None:
+        """Account for bytes of the agent's message that has begun."""
 
     def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
         """Notify clients that wait for the agent."""
@@ -243,6 +253,11 @@ class AgentSupervisor:
                 why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
                 self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
 
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of a message that has begun; an agent is never throttled."""
+        self._owner.input_grew(size)
+        return 0.0
+
     # Start and end
 
     async def watch_startup(self) -> None:
@@ -270,7 +285,7 @@ class AgentSupervisor:
             return False
         await trio.sleep_until(start)
         if not self._owner.attachments:
-            # The clients that needed it have left meanwhile.
+            # The clients that needed it have left since.
             self._owner.multiplexer.agent_stopped()
             self._queued.clear()
         return bool(self._owner.attachments)
@@ -289,6 +304,7 @@ class AgentSupervisor:
             return None
         self.agent = self._unrecorded = agent
         self._owner.multiplexer.agent_linked(agent.messages.link_id)
+        agent.messages.meter.charge = self._charge_unfinished
         self._end = "stopped"
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
@@ -354,13 +370,27 @@ class AgentSupervisor:
         return too_large
 
     async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
-        """Relay lines of the agent, unless it is given up meanwhile: they would count as its successor's."""
+        """Relay lines of the agent until it is given up: later ones would count as its successor's."""
+        if has_large(batch):
+            for line in batch:
+                if len(line) <= LARGE:
+                    await self._relay_part(agent, [line])
+                    continue
+                parsed = await parse_message(line, self._ignore)
+                if self.agent is agent:
+                    self._owner.receive_large(line, parsed)
+                    await self._owner.wait_for_only_client()
+            return
         for start in range(0, len(batch), AT_ONCE):
             if start:
                 await trio.lowlevel.checkpoint()
-            if self.agent is not agent:
-                return
-            part = batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE]
+            await self._relay_part(agent, batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE])
+
+    def _ignore(self, seconds: float) -> None:
+        """Charge an agent nothing."""
+
+    async def _relay_part(self, agent: Agent, part: Sequence[bytes]) -> None:
+        if self.agent is agent:
             self._startup.receive_output(part)
             self._owner.receive_from_agent(part)
             await self._owner.wait_for_only_client()

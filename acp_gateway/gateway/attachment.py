@@ -170,7 +170,7 @@ class Attachment:
         self.away_since: float | None = None
         """Time of the loss of the connection, in seconds of Trio's clock; None while connected."""
         self.catching_up = False
-        """True from a disconnection until the peer has received all messages that waited meanwhile."""
+        """True from a disconnection until the peer has received all messages that waited for it."""
         self.sent_while_congested = 0
         """Bytes sent to the agent while more than the high-water mark was pending for it."""
         self.discarding = False
@@ -204,7 +204,7 @@ class Attachment:
         return self.outbox.backlog - self._largest
 
     def send(self, messages: Sequence[bytes], replayed: int = 0) -> bool:
-        """Send messages as the peer reads them, `replayed` bytes of which are history.
+        """Send messages as the peer reads them; `replayed` bytes of them are history.
 
         `messages` must not be changed afterwards. Returns True if the peer is behind.
         """
@@ -290,7 +290,7 @@ class Attachment:
         return self.connection
 
     def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Charge the client for data that is no message, or no complete one yet."""
+        """Charge the client for data that is not a complete message."""
         self._memory_grew(size)
         return self.charge(messages, size, seconds, frames)
 

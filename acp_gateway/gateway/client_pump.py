@@ -17,7 +17,11 @@ import trio
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.agent_supervisor import AgentSupervisor
 from acp_gateway.gateway.attachment import Attachment, ClientConnection, Disconnect
+from acp_gateway.gateway.large_messages import has_large, parse_messages
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.large_texts import LARGE
 from acp_gateway.transports.link import Miscounted, Overrun
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import TaskSpawner, TimerQueue
@@ -160,13 +164,21 @@ class ClientPump:
                         await self._hold_back(attachment, size)
                     else:
                         attachment.sent_while_congested = 0
-                handled, surcharge, seconds = 0, 0, 0.0
-                while handled < len(batch):
+                texts: Sequence[bytes | Parsed | InvalidMessage] = batch
+                spent: list[float] = []
+                if size > LARGE and has_large(batch):
+                    # Shielded, because received messages count whatever becomes of the connection.
+                    with trio.CancelScope(shield=True):
+                        texts = await parse_messages(batch, spent.append)
+                    if attachment.ended:
+                        return True
+                handled, surcharge, seconds = 0, 0, sum(spent)
+                while handled < len(texts):
                     if handled:
                         # Shielded, because received messages count whatever becomes of the connection.
                         await trio.lowlevel.cancel_shielded_checkpoint()
                     began = self._clock()
-                    handled = self._handle(attachment, batch, handled, began + TURN)
+                    handled = self._handle(attachment, texts, handled, began + TURN)
                     seconds += self._clock() - began
                     surcharge += self._multiplexer.take_surcharge()
                     if handled < 0:
@@ -178,7 +190,7 @@ class ClientPump:
                     self._acknowledge(attachment)
                 count = len(batch) + surcharge
                 # Freed now, because it may be large and the next batch may be long in coming.
-                del batch
+                del batch, texts
                 uncharged, frames = stream.meter.take()
                 pause = attachment.charge(count, uncharged, seconds, frames)
                 if pause:
@@ -207,7 +219,9 @@ class ClientPump:
             log.info("%s: %s", client.name, error)
             return attachment.link.left
 
-    def _handle(self, attachment: Attachment, messages: Sequence[bytes], first: int, until: float) -> int:
+    def _handle(
+        self, attachment: Attachment, messages: Sequence[bytes | Parsed | InvalidMessage], first: int, until: float
+    ) -> int:
         """Handle messages from index `first` on, until this time at most; return the index of the next one.
 
         Returns -1 if the client was cut off because of them.

@@ -16,6 +16,8 @@ from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import Revocations
+from acp_gateway.security.shared_tokens import is_shared
+from acp_gateway.security.token_file import CLUSTER
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.streams import CloseReason
 
@@ -28,6 +30,7 @@ REVOKED = Disconnect(CloseReason.POLICY, "the token is not valid any more", "una
 ROTATED = Disconnect(CloseReason.POLICY, "the token was rotated: show the new one", "unauthorized")
 EVICTED = Disconnect(CloseReason.POLICY, "others needed the room", "evicted")
 REVOKED_CERTIFICATE = Disconnect(CloseReason.POLICY, "the client certificate was revoked", "unauthorized")
+UNSURE = Disconnect(CloseReason.GOING_AWAY, "no token can be checked here for now: try again", "busy")
 SIGNED_OUT = Disconnect(CloseReason.POLICY, "this browser is not signed in any more", "unauthorized")
 CERTIFICATE_EXPIRED = Disconnect(CloseReason.POLICY, "the client certificate has expired", "unauthorized")
 
@@ -62,6 +65,11 @@ def _count_down(counter: Counter[_Key], key: _Key) -> None:
     counter[key] -= 1
     if not counter[key]:
         del counter[key]
+
+
+def _may_be_revoked_elsewhere(access: Access) -> bool:
+    """Return whether the credential depends on a token that any node of a cluster may revoke."""
+    return access.token is not None and access.token.id != CLUSTER and is_shared(access.token)
 
 
 class _Sharing(NamedTuple):
@@ -117,6 +125,8 @@ class Connections:
         browsers: BrowserStore | None = None,
     ) -> None:
         self.set_limits(limits)
+        self.unsure: Callable[[], str | None] = lambda: None
+        """Says why this gateway can't know whether tokens of its cluster were revoked; replaced where there is one."""
         self._tokens = tokens
         self._revoked = revocations or Revocations()
         self._browsers = browsers
@@ -228,6 +238,12 @@ class Connections:
         watch.connection.close(EVICTED)
         return True
 
+    def check_trust(self, access: Access) -> None:
+        """Raise `Busy` for a token of the cluster while this gateway can't know whether it was revoked."""
+        why = self.unsure() if _may_be_revoked_elsewhere(access) else None
+        if why is not None:
+            raise Busy(why)
+
     def enforce(self) -> None:
         """End the connections with a token or certificate that is no longer valid."""
         # One look for each credential: right after a change, each reads the file of tokens again.
@@ -242,7 +258,7 @@ class Connections:
             disconnect = reasons[access]
             if disconnect is None or watch.ended:
                 continue
-            if disconnect is ROTATED and watch.connection.drop():
+            if disconnect in (ROTATED, UNSURE) and watch.connection.drop():
                 continue
             log.warning("%s is not valid any more: closing its connection", access.credential)
             watch.ended = True
@@ -257,7 +273,7 @@ class Connections:
         if browser is not None and (self._browsers is None or not self._browsers.is_current(browser)):
             return SIGNED_OUT
         if token is None or self._tokens.is_current(token):
-            return None
+            return UNSURE if _may_be_revoked_elsewhere(access) and self.unsure() is not None else None
         if browser is not None:
             return SIGNED_OUT
         return ROTATED if self._tokens.is_rotated(token) else REVOKED

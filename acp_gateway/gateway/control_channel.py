@@ -1,7 +1,9 @@
 """Answers the requests of control connections: sessions, rights, codes for browsers, the gateway's state, reload."""
 
+import json
 import time
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,17 +18,22 @@ from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.session_changes import Subscription
 from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
 from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
+from acp_gateway.gateway.told_list import ToldList
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import ACCESS, OPEN, RELOAD, SESSIONS, STATUS
+from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.metering import Charge, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 
 PAST: Final = 200
 """Maximum number of listed sessions that are not live: a few screens, of the thousands that are remembered."""
+
+PAGE: Final = 1000
+"""Maximum number of further ones in one response to a client that asks for the rest: some ten milliseconds' work."""
 
 TEXT: Final = 4096
 """Maximum characters of a title, a path or a date in the list: no path is longer, and some agents use a whole first
@@ -37,6 +44,9 @@ WEIGHT: Final = 100
 
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
+
+REQUEST_SIZE: Final = 64 * 1024
+"""Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
 
 _UNSPECIFIED: Final = "the gateway's storage has a problem; its log says which"
 
@@ -55,10 +65,18 @@ class ControlConnection:
         """The way to close it."""
         self.scope = trio.CancelScope()
         """Scope of the task that serves it."""
+        self.input_bytes = 0
+        """Bytes that were received over it and are kept."""
+
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+        return self.access.identity
 
     def close(self, disconnect: Disconnect) -> None:
         """End it."""
         self.disconnect = disconnect
+        self.input_bytes = 0
         self.scope.cancel()
 
     def drop(self) -> bool:
@@ -70,10 +88,22 @@ class ControlConnection:
 class Operations:
     """Requests of the gateway's own user that the program around the gateway carries out."""
 
-    status: Callable[[], Awaitable[dict[str, Any]]]
-    """Returns the state of the gateway, as members of the response."""
+    status: Callable[..., Awaitable[dict[str, Any]]]
+    """Returns the state of the gateway, as members of the response; `with_nodes`, that of the nodes is a present one.
+    """
     reload: Callable[[], dict[str, Any]]
     """Reads the configuration again, and returns what has changed, as members of the response."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenExchange:
+    """Requests about the tokens that count on all nodes of a cluster."""
+
+    tell: Callable[[object], Awaitable[object]]
+    """Takes over what another node tells, the params of the request, and returns the same of this gateway. Raises
+    `UsageError`."""
+    confirm: Callable[[str], Awaitable[dict[str, Any]]]
+    """Tells the other nodes of a change of a token; returns which of them have confirmed it."""
 
 
 MergeNodes = Callable[[SessionScope, Container[str], dict[str, Any]], Awaitable[dict[str, Any]]]
@@ -106,6 +136,12 @@ class ControlContext:
     """Identities whose sessions are listed as well; `EVERYONE` for all."""
     max_sessions: int = 5000
     """Maximum sessions in a list for another gateway."""
+    tell: Callable[[object], Awaitable[object]] | None = None
+    """See `TokenExchange`; None for a connection that is not of a node of the cluster."""
+    confirm: Callable[[str], Awaitable[dict[str, Any]]] | None = None
+    """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
+    subscribe: Callable[[], AbstractContextManager[Subscription]] | None = None
+    """Subscribes to changes of all sessions of this gateway; None if its lists are always read."""
 
 
 async def serve_control_channel(
@@ -118,12 +154,14 @@ async def serve_control_channel(
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge
+    stream.limit(REQUEST_SIZE, "control_message_size")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
+        told = ToldList(context.subscribe if context.merge is None else None)
         try:
             async for batch in stream:
                 for text in batch:
-                    reply, weight = await _answer(text, scope, context)
+                    reply, weight = await _answer(text, scope, context, told)
                     if reply is not None:
                         await stream.send(reply)
                     size, frames = stream.meter.take()
@@ -139,11 +177,15 @@ async def serve_control_channel(
             disconnect = Disconnect(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
+        finally:
+            told.close()
         nursery.cancel_scope.cancel()
     return disconnect
 
 
-async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> tuple[bytes | None, int]:
+async def _answer(
+    text: bytes, scope: SessionScope, context: ControlContext, told: ToldList
+) -> tuple[bytes | None, int]:
     """Return the response to a message, None for a notification, and what it counts as."""
     try:
         message: Message = jsonrpc.parse(text)
@@ -152,20 +194,44 @@ async def _answer(text: bytes, scope: SessionScope, context: ControlContext) -> 
     if message.kind is not Kind.REQUEST:
         return None, WEIGHT
     if message.method == SESSIONS:
-        listed = list_sessions(scope, context, _limit(message))
-        if context.merge is not None:
-            listed = await context.merge(scope, context.agents, listed)
-        if context.load is not None:
-            listed["load"] = context.load()
-        return jsonrpc.result(message.id, listed), WEIGHT
+        skip = _count(message, "skip")
+        if skip is not None:
+            return jsonrpc.result(message.id, list_earlier(scope, context, skip)), WEIGHT
+        return jsonrpc.result(message.id, await _list(message, scope, context, told)), WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
     if message.method == ACCESS:
         return jsonrpc.result(message.id, context.describe_access()), WEIGHT
     if message.method in (STATUS, RELOAD):
         return await _answer_operation(message, context.operations), CODE_WEIGHT
+    if message.method == TOKENS:
+        return await _answer_tokens(message, context.tell), WEIGHT
+    if message.method == CONFIRM:
+        return await _answer_confirm(message, context), CODE_WEIGHT
     known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
+
+
+async def _list(message: Message, scope: SessionScope, context: ControlContext, told: ToldList) -> dict[str, Any]:
+    """Return the members of the response to a request for sessions: all, or what has changed since the last one."""
+    limit, follows = _count(message, "limit"), lookup.param(message, "changes") == b"true"
+    access = told.access(context.describe_access()) if follows else {}
+    if follows and not told.has_changed(_state(context, limit)) and not access:
+        listed = told.nothing()
+    else:
+        listed = list_sessions(scope, context, limit)
+        if context.merge is not None:
+            listed = await context.merge(scope, context.agents, listed)
+        listed = (told.changes(listed) if follows else listed) | access
+    if context.load is not None:
+        listed["load"] = context.load()
+    return listed
+
+
+def _state(context: ControlContext, limit: int | None) -> Hashable:
+    """Return what a list depends on beside sessions and rights: requests of agents in no known session, problems."""
+    unrouted = tuple((id(hub), tuple(map(id, hub.multiplexer.waiting(None)))) for hub in context.hubs())
+    return limit, context.problem(), unrouted
 
 
 async def _answer_operation(message: Message, operations: Operations | None) -> bytes:
@@ -173,24 +239,45 @@ async def _answer_operation(message: Message, operations: Operations | None) -> 
         why = "only the gateway's own user may ask this, on its machine"
         return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
     if message.method == STATUS:
-        return jsonrpc.result(message.id, await operations.status())
+        return jsonrpc.result(message.id, await operations.status(with_nodes=lookup.param(message, "nodes") == b"true"))
     return jsonrpc.result(message.id, operations.reload())
 
 
-def _answer_open(message: Message, context: ControlContext) -> bytes:
-    params = bytes(lookup.members_at(message.text).get("params", b"{}"))
+async def _answer_tokens(message: Message, tell: Callable[[object], Awaitable[object]] | None) -> bytes:
+    if tell is None:
+        why = "only a node of the same cluster may tell this"
+        return jsonrpc.error(message.id, Forbidden.http_status, why, {"reason": Forbidden.reason})
     try:
-        return jsonrpc.result(message.id, context.make_code(params))
+        return jsonrpc.result(message.id, await tell(json.loads(_params(message))))
+    except (UsageError, ValueError, RecursionError) as error:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+
+
+async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
+    if context.operations is None:
+        return await _answer_operation(message, None)
+    if context.confirm is None:
+        return jsonrpc.result(message.id, {"nodes": []})
+    return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
+
+
+def _params(message: Message) -> bytes:
+    return bytes(lookup.members_at(message.text).get("params", b"{}"))
+
+
+def _answer_open(message: Message, context: ControlContext) -> bytes:
+    try:
+        return jsonrpc.result(message.id, context.make_code(_params(message)))
     except UsageError as error:
         return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
     except AccessError as error:
         return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
 
 
-def _limit(message: Message) -> int | None:
-    """Return the `limit` of a request for sessions; None without a valid one."""
-    limit = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, "limit") or b"null"))
-    return None if limit is None or limit < 0 else limit
+def _count(message: Message, name: str) -> int | None:
+    """Return a count in the params of a request; None without a valid one."""
+    count = jsonrpc.id_number(jsonrpc.RawId(lookup.param(message, name) or b"null"))
+    return None if count is None or count < 0 else count
 
 
 def list_sessions(scope: SessionScope, context: ControlContext, limit: int | None = None) -> dict[str, Any]:
@@ -222,6 +309,16 @@ def list_sessions(scope: SessionScope, context: ControlContext, limit: int | Non
         is_own = scope.identity == context.registry.own_identity
         answer["problems"] = [problem if is_own else _UNSPECIFIED]
     return answer
+
+
+def list_earlier(scope: SessionScope, context: ControlContext, skip: int) -> dict[str, Any]:
+    """Return the sessions that are not live, without the last `skip` of them, in pages: the last ones that fit."""
+    own = shown_scope(context.registry, scope)
+    past = past_sessions(context.registry, Viewer(own, agents=context.agents))
+    past = past[: max(0, len(past) - skip)]
+    listed = within_size([_describe(session) for session in past[-PAGE:]], MAX_SIZE)
+    more = len(past) - len(listed)
+    return {"sessions": listed, **({"more": more} if more else {})}
 
 
 def load_of(hubs: Iterable[Hub], lag: float) -> dict[str, Any]:
@@ -272,7 +369,8 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     """Describe a session, which is live in `hub` if that is given."""
     presences = [client.presence for client in session.attached]
     described: dict[str, Any] = {"sessionId": session.id, "agent": session.agent}
-    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": session.updated_at}
+    updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
+    texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
     waiting = [] if hub is None else hub.multiplexer.waiting(session)
     loss = history_loss(session, live=hub is not None)
@@ -286,6 +384,12 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "turn": bool(session.turns),
         "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
     }
+
+
+def _iso(milliseconds: int | None) -> str | None:
+    if milliseconds is None:
+        return None
+    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScope, *, titled: bool) -> dict[str, Any]:

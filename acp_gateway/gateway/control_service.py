@@ -9,6 +9,7 @@ from acp_gateway.gateway.access_view import UsableAgents, describe_access
 from acp_gateway.gateway.attachment import BUG
 from acp_gateway.gateway.control_channel import ControlConnection, ControlContext, load_of, serve_control_channel
 from acp_gateway.gateway.sign_in_codes import SignInCodes
+from acp_gateway.security.token_file import CLUSTER
 from acp_gateway.transports.maintained import MaintainedStream
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
+    exchange = gateway.token_exchange
     is_gateway = bool(grant.connect_request.passed) and grant.scope.only is None
     return ControlContext(
         gateway.registry,
@@ -52,4 +54,13 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
         max_sessions=gateway.config.limits.max_node_sessions,
+        tell=exchange.tell if exchange is not None and _is_of_cluster(grant) else None,
+        confirm=exchange.confirm if exchange is not None and grant.access.is_own_user else None,
+        subscribe=gateway.changes.subscribe,
     )
+
+
+def _is_of_cluster(grant: Grant) -> bool:
+    """Return whether the connection is that of a node with the token of the cluster, for itself."""
+    access = grant.access
+    return access.token is not None and access.token.id == CLUSTER and not access.spoken_for

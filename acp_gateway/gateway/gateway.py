@@ -23,7 +23,7 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import Operations
+from acp_gateway.gateway.control_channel import Operations, TokenExchange
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
@@ -65,6 +65,10 @@ RETENTION_INTERVAL = 6 * 3600.0
 
 REVOCATION_INTERVAL = 1.0
 """Seconds between two checks of the credentials of open connections; new ones are checked at once."""
+
+PROMPT_SIZE = 8 * 1024 * 1024
+"""Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
+or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -139,6 +143,8 @@ class Gateway:
         )
         self.operations: Operations | None = None
         """Requests of the gateway's own user; set by the program around it."""
+        self.token_exchange: TokenExchange | None = None
+        """The tokens of the cluster; set where there is one."""
         self.admissions = Authorizer(config, self.registry, self.storage, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
@@ -182,17 +188,13 @@ class Gateway:
 
     @property
     def agent_ancestors(self) -> Container[int]:
-        """Processes and process sessions of which all descendants are agents, for telling an agent from its user."""
+        """Processes and process sessions whose descendants are all agents, for telling an agent from its user."""
         return self._spawner.ancestors
 
     @property
     def hubs(self) -> list[Hub]:
         """The running hubs."""
         return list(self._hubs.values())
-
-    def find_hub(self, handle: AgentHandle) -> Hub | None:
-        """Return the hub of an agent process; None if that has ended."""
-        return self._hubs.get(handle)
 
     @property
     def views(self) -> SessionViews:
@@ -233,7 +235,7 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self.bound(stream, grant.role)
+        self.bound(stream, grant.role, guest=grant.scope.guest)
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
@@ -251,12 +253,17 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def bound(self, stream: MaintainedStream, role: Role) -> None:
+    def bound(self, stream: MaintainedStream, role: Role, *, guest: bool, browser: bool = False) -> None:
         """Limit the messages of a connection to what its client may need."""
-        size = self.config.limits.observer_message_size
         stream.message_timeout = self.config.limits.message_timeout
-        if role is Role.OBSERVER and size < self.config.gateway.max_message_size:
-            stream.limit(size, "observer_message_size")
+        sizes = {"max_message_size": self.config.gateway.max_message_size}
+        if guest or browser:
+            sizes["guest_message_size" if guest else "browser_message_size"] = PROMPT_SIZE
+        if role is Role.OBSERVER:
+            sizes["observer_message_size"] = self.config.limits.observer_message_size
+        setting = min(sizes, key=lambda name: sizes[name])
+        if setting != "max_message_size":
+            stream.limit(sizes[setting], setting)
 
     def _begin(self, attached: AttachedClient) -> Tape | None:
         """Record the start of a connection, and return its recording, if there is one."""
@@ -321,7 +328,7 @@ class Gateway:
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self.bound(stream, resumption.link.client.role)
+        self.bound(stream, resumption.link.client.role, guest=resumption.link.client.scope.guest)
         await serve_resumed(stream, resumption)
 
     def _find_hub(self, grant: Grant) -> Hub | None:

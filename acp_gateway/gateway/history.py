@@ -69,7 +69,7 @@ def slice_of(
         epoch=journal.epoch,
         first=first + 1,
         messages=journal.messages(first, end),
-        times=journal.times(first, end),
+        times=journal.times_view(first, end),
         truncated=seen < journal.start or (seen == 0 and journal.truncated),
         more=first > begin,
         last=journal.position,
@@ -122,8 +122,10 @@ class HistoryReader:
         else:
             await trio.lowlevel.checkpoint()
         if not journal.epoch:
-            # It may have become live meanwhile.
+            # It may have become live since.
             journal = session.journal
         if not journal.epoch:
             return HistorySlice("", 1, (), (), True, False, 0, epoch is not None or since > 0)
+        # One that was read from the disk may be long.
+        await trio.lowlevel.checkpoint()
         return slice_of(journal, since=since, epoch=epoch, before=before, limit=limit)

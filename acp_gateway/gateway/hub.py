@@ -42,6 +42,8 @@ from acp_gateway.gateway.client_pump import ClientPump
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub_limits import Limits
 from acp_gateway.gateway.hub_needs import HubServices
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
@@ -201,7 +203,7 @@ class Hub:
     def _check_backlog(self, attachment: Attachment) -> None:
         """Detach a client for which too much is waiting, unless it is about to leave anyway."""
         name, limit = "outbox_limit", self._limits.outbox_limit
-        # A client that has just returned is not slow because of what waited for it meanwhile.
+        # A client that has just returned is not slow because of what waited for it.
         if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
             name, limit = "away_limit", self._limits.away_limit
         # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.
@@ -224,6 +226,21 @@ class Hub:
         size = sum(map(len, batch))
         self.multiplexer.traffic.bytes_from_agents += size
         # Journals grow even without clients.
+        self._services.memory_grew(size)
+
+    def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
+        """Handle a large line of the agent, which was parsed before."""
+        self.note_time()
+        if isinstance(parsed, Parsed):
+            self.multiplexer.receive_parsed(parsed.message)
+        else:
+            self.multiplexer.receive_unreadable(line, parsed)
+        self.deliver()
+        self.multiplexer.traffic.bytes_from_agents += len(line)
+        self._services.memory_grew(len(line))
+
+    def input_grew(self, size: int) -> None:
+        """Account for bytes of the agent's message that has begun."""
         self._services.memory_grew(size)
 
     async def wait_for_only_client(self) -> None:
@@ -306,7 +323,7 @@ class Hub:
             await trio.sleep(min(TICK, shortest / 4))
             now = trio.current_time()
             self.tell_time(now)
-            self.multiplexer.end_vain_waits()
+            self.multiplexer.end_vain_waits(limits.away_grace)
             self.deliver()
             self._expire_away_clients(now)
             idle = now - self._last_activity >= limits.idle_timeout

@@ -23,7 +23,7 @@ from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.memory_limit import MemoryLimiter
+from acp_gateway.gateway.memory_limit import Input, MemoryLimiter
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
@@ -102,7 +102,9 @@ class GatewayServices:
         self._audit = audit
         self._hooks = hooks
         self._metrics = metrics
-        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()))
+        self.inputs: set[Input] = set()
+        """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
+        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
         self._start_task = start_task
 
     def notify(self, event: HookEvent) -> None:

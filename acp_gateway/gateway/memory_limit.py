@@ -11,12 +11,13 @@ are not, at none but what waits and the histories it may stand in, and then not 
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, Protocol
 
 from acp_gateway.core.journal import Journal
-from acp_gateway.gateway.attachment import Attachment
+from acp_gateway.gateway.attachment import TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub import Hub
+from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)
 
@@ -28,12 +29,34 @@ ECHO_SHARE: Final = 1 / 64
 """Share of the limit that the echoes of one hub have at least where they are given up: less is not worth it."""
 
 
-class MemoryLimiter:
-    """The limit for all hubs together, in bytes; `hubs` says which there are at the moment."""
+class Input(Protocol):
+    """A connection that no hub has, such as that of a browser, with what it has sent."""
 
-    def __init__(self, limit: int, hubs: Callable[[], list[Hub]]) -> None:
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that were received over it and are kept."""
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End the connection, and drop these bytes."""
+
+
+class MemoryLimiter:
+    """The limit for everything together, in bytes.
+
+    Args:
+        limit: maximum bytes.
+        hubs: returns the present hubs.
+        inputs: connections that no hub has, as they are at the moment.
+    """
+
+    def __init__(self, limit: int, hubs: Callable[[], list[Hub]], inputs: Collection[Input] = ()) -> None:
         self._limit = limit
         self._hubs = hubs
+        self._inputs = inputs
         # Bytes since the last look.
         self._new = 0
 
@@ -54,7 +77,7 @@ class MemoryLimiter:
 
     def _is_exceeded(self, hubs: list[Hub]) -> bool:
         """Check the limit; single messages are looked at only if they can make a difference."""
-        histories = sum(journal.size for journal in _journals(hubs)) + _sent(hubs)
+        histories = sum(journal.size for journal in _journals(hubs)) + self._incoming(hubs).total() + _outgoing(hubs)
         waiting = sum(attachment.outbox.unconfirmed_bytes for _, attachment in _attachments(hubs))
         # Two histories have nothing in common.
         return histories > self._limit or (
@@ -82,9 +105,8 @@ class MemoryLimiter:
 
         It costs least: clients may see a prompt twice.
         """
-        hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes)
-        size = hub.multiplexer.memory.echo_bytes
-        if size < self._limit * ECHO_SHARE:
+        hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes, default=None)
+        if hub is None or hub.multiplexer.memory.echo_bytes < self._limit * ECHO_SHARE:
             return False
         log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
         hub.multiplexer.memory.end_echoes()
@@ -94,14 +116,14 @@ class MemoryLimiter:
     def _give_up_incoming(self, hubs: list[Hub]) -> bool:
         """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
         reached = f"memory_limit ({self._limit} bytes) is reached"
-        incoming, waiting = _incoming(hubs), Counter[str]()
+        incoming, waiting = self._incoming(hubs), Counter[str]()
         for _, attachment in _attachments(hubs):
             waiting[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
         most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
         held, others = incoming[most], max(waiting.values(), default=0)
-        busiest = max(hubs, key=lambda hub: hub.outgoing_bytes)
-        size = busiest.outgoing_bytes
-        if size > max(held, others):
+        busiest = max(hubs, key=lambda hub: hub.outgoing_bytes, default=None)
+        size = 0 if busiest is None else busiest.outgoing_bytes
+        if busiest is not None and size > max(held, others):
             busiest.stop_agent(f"{reached}, and most of it waits for the agent {busiest.name}")
             return busiest.outgoing_bytes < size
         if not held or held < others:
@@ -116,9 +138,31 @@ class MemoryLimiter:
                 for hub, attachment in _attachments(hubs)
                 if attachment.client.scope.identity == most and not attachment.ended
             ]
-            hub, attachment = max(mine, key=lambda place: place[1].incoming_bytes)
-            hub.detach(attachment, f"{reached}, and no client has sent more that is still kept")
+            why = f"{reached}, and no client has sent more that is still kept"
+            place = max(mine, key=lambda place: place[1].incoming_bytes, default=None)
+            inputs = [it for it in self._inputs if it.identity == most]
+            largest = max(inputs, key=lambda it: it.input_bytes, default=None)
+            if largest is not None and (place is None or largest.input_bytes > place[1].incoming_bytes):
+                log.warning("%s: a connection is closed: %s", most, why)
+                largest.close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
+            elif place is not None:
+                place[0].detach(place[1], why)
+            else:
+                return False
         return True
+
+    def _incoming(self, hubs: list[Hub]) -> Counter[str]:
+        """Count the bytes of what clients have sent and is kept, by identity."""
+        sizes: Counter[str] = Counter()
+        for _, attachment in _attachments(hubs):
+            # Of a client that is about to leave all of it is about to be dropped.
+            if not attachment.ended:
+                sizes[attachment.client.scope.identity] += attachment.incoming_bytes
+        for hub in hubs:
+            sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
+        for it in self._inputs:
+            sizes[it.identity] += it.input_bytes
+        return sizes
 
     def _give_up_one_away(self, hubs: list[Hub]) -> bool:
         """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
@@ -151,21 +195,9 @@ class MemoryLimiter:
         return True
 
 
-def _incoming(hubs: list[Hub]) -> Counter[str]:
-    """Count the bytes of what clients have sent and is kept, by identity."""
-    sizes: Counter[str] = Counter()
-    for _, attachment in _attachments(hubs):
-        # Of a client that is about to leave all of it is about to be dropped.
-        if not attachment.ended:
-            sizes[attachment.client.scope.identity] += attachment.incoming_bytes
-    for hub in hubs:
-        sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
-    return sizes
-
-
-def _sent(hubs: list[Hub]) -> int:
+def _outgoing(hubs: list[Hub]) -> int:
     """Bytes of all that was sent to agents or by them, and is kept."""
-    return _incoming(hubs).total() + sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes for hub in hubs)
+    return sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes for hub in hubs)
 
 
 def _attachments(hubs: list[Hub]) -> Iterator[tuple[Hub, Attachment]]:

@@ -32,7 +32,7 @@ LAG_BOUNDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.
 """Seconds: an idle event loop is late by less than the first."""
 
 LATEST_LAGS: Final = 5
-"""Number of values, one a second, of which other gateways are told the largest: as many seconds as between two lists.
+"""Number of values, one a second, whose maximum other gateways are told: as many seconds as between two lists.
 """
 
 _NOT_RESUMED: Final = (LinkGone, LinkExpired, TooFarBehind)

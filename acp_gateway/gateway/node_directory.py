@@ -51,6 +51,8 @@ class Node:
     """True while the node answers."""
     since: float
     """Time since which `up` is as it is, in seconds since 1970."""
+    watched: bool = True
+    """True while this gateway keeps a connection to it; else `up` is False, and the rest is as it was last."""
     why: str = _NOT_REACHED
     """The cause of its absence; empty while it is up."""
     reason: str = ""
@@ -73,6 +75,11 @@ class Node:
     while it is away, and if it does not tell."""
     seen: float | None = None
     """Time of its last answer, in seconds since 1970."""
+
+    @property
+    def asked(self) -> bool:
+        """True once an attempt to reach it has succeeded or failed."""
+        return self.up or self.why != _NOT_REACHED
 
     def speaks_for(self, identity: str) -> bool:
         """Return whether this gateway may act for an identity there."""
@@ -128,7 +135,7 @@ class NodeDirectory:
         """
         self.nodes: dict[str, Node] = {}
         self.is_unread: Callable[[], bool] = lambda: False
-        """Returns True as long as further nodes may exist of which nothing was told since the start."""
+        """Returns True as long as further nodes may exist that were not named since the start."""
         self.configure(nodes, now)
 
     @property
@@ -151,7 +158,7 @@ class NodeDirectory:
     def remove(self, name: str) -> None:
         """Forget a node that was discovered, if there is such; one of the configuration stays.
 
-        This is for a node that is none any more, not for one that is away.
+        This is for a node that was removed, not for one that is away.
         """
         self._discovered.pop(name, None)
         self._settle(name, 0.0)
@@ -174,6 +181,13 @@ class NodeDirectory:
                 node.up, node.since, node.load = False, now, None
             # The result of the first attempt is news.
             node.why, node.reason = "" if node.up else _NOT_REACHED, ""
+
+    def set_watched(self, name: str, now: float, *, watched: bool) -> None:
+        """Note whether this gateway keeps a connection to a node. When it begins, nothing is known of its state."""
+        node = self.nodes[name]
+        if node.watched != watched:
+            node.watched, node.up, node.since, node.load = watched, False, now, None
+            node.why, node.reason = _NOT_REACHED, ""
 
     def set_up(self, name: str, agents: Iterable[str], version: str, now: float, folders: Sequence[str] = ()) -> bool:
         """Note that a node has answered; return True if it was away, or has other agents than before."""
@@ -255,8 +269,8 @@ class NodeDirectory:
 
     @property
     def absences(self) -> list[str]:
-        """Say of each node that is away since when, in one line."""
-        return [node.away_since for node in self.nodes.values() if not node.up]
+        """Say of each watched node that is away since when, in one line."""
+        return [node.away_since for node in self.nodes.values() if node.watched and not node.up]
 
     def describe(self) -> list[dict[str, Any]]:
         """Return the state of all nodes for the gateway's own user; see `docs/wire.md`."""
@@ -265,6 +279,7 @@ class NodeDirectory:
                 "name": node.name,
                 "url": str(self.sections[node.name].url),
                 "configured": node.name in self._configured,
+                "watched": node.watched,
                 "up": node.up,
                 "since": node.since_text,
                 "why": node.why or None,

@@ -47,6 +47,8 @@ class NodeSessions:
         self._registry = registry
         self.refresh = refresh
         """Waits for the present lists of the nodes, for a bounded time."""
+        self.need: Callable[[], None] = lambda: None
+        """Called when a client uses nodes, so that these are watched."""
         self.version = 0
         """Grows with each report of a node."""
         self._listeners: dict[Callable[[], None], None] = {}
@@ -57,10 +59,16 @@ class NodeSessions:
         for listener in list(self._listeners):
             listener()
 
+    @property
+    def is_listened_to(self) -> bool:
+        """True while there are listeners."""
+        return bool(self._listeners)
+
     @contextmanager
     def listening(self, listener: Callable[[], None]) -> Iterator[None]:
         """Call a function after each report of a node in this block. It must be fast, and not raise."""
         self._listeners[listener] = None
+        self.need()
         try:
             yield
         finally:
@@ -154,7 +162,7 @@ def merge_sessions(
 
 
 def _describe(node: Node, session: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe a session of a node anew: another machine has written it."""
+    """Describe a session of a node by its checked members alone: another machine has written it."""
     described: dict[str, Any] = {
         "sessionId": f"{node.name}{SEPARATOR}{session['sessionId']}",
         "agent": f"{node.name}{SEPARATOR}{session['agent']}"[:TEXT],

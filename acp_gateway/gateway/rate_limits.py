@@ -51,7 +51,7 @@ class TokenBucket:
     def take(self, cost: float, now: float, parts: int = 1) -> float:
         """Take tokens, which may leave a debt; return the seconds until it is paid.
 
-        `parts`: the number of equal parts of the bucket, of which the taker has one.
+        `parts`: the number of equal parts of the bucket; the taker has one.
         """
         rate = self._rate / parts
         left = self._left + (now - self._since) * rate
@@ -91,7 +91,7 @@ class RateLimiter:
         rates: of all clients of the identity together.
         together: the bucket that they share, in seconds of `rates`.
         accounts: accounts with a connection, of all identities; the observers of an identity are one of their own.
-        parts: returns the number of parts of which the client has one.
+        parts: returns the number of equal parts; the client has one.
         clock: returns the time in seconds.
     """
 
@@ -199,7 +199,7 @@ class EventAggregator(Generic[Topic]):
 def network_of(address: str) -> str:
     """Return the network under which an IP address is counted: itself, or its /64 for IPv6, which one machine may own.
 
-    Text that is no IP address is returned unchanged.
+    Text that is not an IP address is returned unchanged.
     """
     try:
         ip = ipaddress.ip_address(address)

@@ -51,6 +51,10 @@ class Readiness:
     def set_listening(self, urls: Iterable[str], *, accepting: bool) -> None:
         """Note that a listener is open at these addresses, and whether it accepts connections."""
         self._listeners |= dict.fromkeys(urls, accepting)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Use no earlier result for the next answer."""
         self._checked_at = -math.inf
 
     @property

@@ -34,7 +34,7 @@ class SignInCodes:
         registry: the sessions of the gateway.
         browsers: where codes are kept.
         audit: is told of each code.
-        listeners: of the gateway, one of which may have a public URL.
+        listeners: of the gateway; one may have a public URL.
     """
 
     def __init__(

@@ -4,7 +4,7 @@ A session's directory must exist and be in a workspace after symbolic links are 
 error is the same for directories that exist and those that do not. These functions read the disk, so they are called in
 a thread.
 
-Workspaces limit sessions and are no sandbox: an agent may read and write all files that its user may.
+Workspaces limit sessions and are not a sandbox: an agent may read and write all files that its user may.
 """
 
 import os
@@ -160,14 +160,17 @@ def _outside(directory: str, real: Mapping[Workspace, str]) -> Problem:
 
 
 def _suggest(directory: str, real: Mapping[Workspace, str]) -> str:
-    """Return the path map that is likely missing for a client's directory."""
-    roots = [workspace.root for workspace in real]
+    """Return the path map that is likely missing for a client's directory.
+
+    The home of the gateway's user, which may be in a workspace or one itself, is seldom meant as a whole: it is last.
+    """
+    home = os.path.expanduser("~")
+    roots = [workspace.root for workspace in real if workspace.root != home][:SHOWN]
     name = _last_name(directory)
     same = next((root for root in roots if _last_name(root) == name), None)
-    home = os.path.expanduser("~")
     return suggest_map(
         directory,
-        home=home if _workspace_at(home, real) is not None else roots[0],
+        roots=[*roots, *([home] if _workspace_at(home, real) is not None else [])],
         agent_cwd=same,
         is_directory=lambda path: _workspace_at(path, real) is not None and os.path.isdir(path),
     )

@@ -71,6 +71,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     """`params.update.sessionUpdate`, if it is a string: the kind of a `session/update`."""
     params: Mapping[str, bytes | msgspec.Raw] | None = None
     """The members of `params` as JSON texts, if they were read, see `lookup.params_of`; mostly views of `text`."""
+    id_start: int = -1
+    """Index of the id in `text`, if it is known; -1 says nothing."""
 
 
 class InvalidMessage(ValueError):
@@ -118,6 +120,8 @@ _HIDDEN_NAME = rb"\u006"
 # anywhere else: Python's calls count as levels, and a text that was read once must be readable later as well.
 FEW_BRACKETS = 200
 _RESERVE = 150
+# Bytes of an unreadable text that are looked at for its id.
+_READABLE = 1024 * 1024
 # Maximum characters of a number that was minted here, in any spelling.
 _MAX_NUMBER_LENGTH = 30
 
@@ -127,7 +131,7 @@ def parse(text: bytes) -> Message:
 
     Raises:
         InvalidMessage: `-32700` for what is not JSON in UTF-8 or is nested hundreds of levels deep, `-32600` for JSON
-        that is no request, notification or response, or that a lenient parser might take for another one.
+        that is not a request, notification or response, or that a lenient parser might take for another one.
     """
     check_utf8(text)
     try:
@@ -279,16 +283,21 @@ def read_unreadable_id(text: bytes) -> RawId | None:
 
     Programs in Python and JavaScript write `Infinity` and `NaN`, which no other parser reads.
     """
-    try:
-        readable = text.replace(b"-Infinity", b"-1e000000").replace(b"Infinity", b"1e000000").replace(b"NaN", b"1e0")
-        message = parse(readable)
-        return message.id if message.kind is Kind.RESPONSE else None
-    except InvalidMessage:
-        first = _ID_FIRST.match(text)
-        if first is None or (b'"result"' not in text and b'"error"' not in text) or b'"method"' in text:
-            return None
-        number = _match_number(text, first.end())
-        return None if number is None else RawId(number[0])
+    if len(text) <= _READABLE:
+        try:
+            readable = (
+                text.replace(b"-Infinity", b"-1e000000").replace(b"Infinity", b"1e000000").replace(b"NaN", b"1e0")
+            )
+            message = parse(readable)
+            return message.id if message.kind is Kind.RESPONSE else None
+        except InvalidMessage:
+            pass
+    begun = text[:_READABLE]
+    first = _ID_FIRST.match(begun)
+    if first is None or (b'"result"' not in begun and b'"error"' not in begun) or b'"method"' in begun:
+        return None
+    number = _match_number(begun, first.end())
+    return None if number is None else RawId(number[0])
 
 
 def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
@@ -297,7 +306,7 @@ def with_id(message: Message, new_id: RawId, *, unique: bool = False) -> bytes:
     `unique` is true if no member is repeated: then there is no second id.
     """
     text = message.text
-    start = _id_at_once(text, unique=unique)
+    start = message.id_start if message.id_start >= 0 else _id_at_once(text, unique=unique)
     if start is None:
         at = spans.find(text, "id")
         assert at is not None  # `parse` has counted the members.

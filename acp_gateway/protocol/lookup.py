@@ -32,7 +32,7 @@ _check = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def method_of(text: bytes) -> str:
-    """Return the method of a text that may be no message, the last of several; empty if it has none.
+    """Return the method of a text that may not be a message, the last of several; empty if it has none.
 
     UTF-8 is not checked. Raises `MalformedJson` if the text is not JSON, or is nested hundreds of levels deep.
     """

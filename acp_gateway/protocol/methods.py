@@ -11,7 +11,7 @@ RESERVED_PREFIX = "_acp-gateway/"
 """The gateway's own methods: never passed on, from either side."""
 
 HELLO = RESERVED_PREFIX + "hello"
-"""The first line of a connection that is no WebSocket: who is there, and for which agent."""
+"""The first line of a connection that is not a WebSocket: who is there, and for which agent."""
 
 ACK = RESERVED_PREFIX + "ack"
 """On a link that resumes: how many messages have arrived, and up to where in which session a client is then."""
@@ -33,6 +33,12 @@ STATUS = RESERVED_PREFIX + "status"
 
 RELOAD = RESERVED_PREFIX + "reload"
 """On a control connection of the gateway's own user: read the configuration again."""
+
+TOKENS = RESERVED_PREFIX + "tokens"
+"""On a control connection of a node of the same cluster: which tokens were revoked or rotated."""
+
+CONFIRM = RESERVED_PREFIX + "confirm"
+"""On a control connection of the gateway's own user: which nodes know that a token was revoked or rotated."""
 
 NEWS = RESERVED_PREFIX + "news"
 """Notification of events around a session, for clients that set `clientCapabilities._meta["acp-gateway"]`."""
@@ -86,7 +92,7 @@ TOOL_CALL_UPDATE = "tool_call_update"
 STATE_UPDATES = frozenset(
     {"available_commands_update", MODE_UPDATE, CONFIG_UPDATE, INFO_UPDATE, "usage_update", "plan"}
 )
-"""Kinds of `session/update` of which only the last one counts; a late joiner needs it whatever else is left out."""
+"""Kinds of `session/update` that replace each other; a late joiner needs the last of each whatever else is left out."""
 
 
 _CHECKED = (
@@ -107,7 +113,7 @@ _CHECKED = (
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 
 PLAIN_NAMES = frozenset((*_CHECKED, "_meta", "clientInfo", "content", "line", "limit", "command", "args", "env"))
-"""Names of which nothing is to be checked: those above, and others that are frequent."""
+"""Names that need no check: those above, and others that are frequent."""
 
 
 def fold(name: str) -> str:

@@ -1,6 +1,6 @@
 """Path maps: the same files have other names on the gateway's machine than on the editor's.
 
-The tables below say which members of which messages hold a path or a `file:` URI; nothing else is touched, least
+The tables below say which members of a message hold a path or a `file:` URI; nothing else is touched, least
 of all free text, `_meta`, `rawInput` and `rawOutput`. A `StringFinder` walks along the table, and the strings that
 lie below a mapped directory are spliced into it: everything else stays byte for byte, and a message that has
 nothing to map is returned as the same object. Most messages are not even walked, see `_Direction._concerns`.
@@ -113,25 +113,25 @@ def parse_map(text: str) -> tuple[str, str]:
     raise UsageError(f"path map {text!r}: write LOCAL=REMOTE with two absolute paths, like /Users/ann/proj=/srv/proj")
 
 
-def suggest_map(path: str, *, home: str, agent_cwd: str | None, is_directory: Callable[[str], bool]) -> str:
+def suggest_map(path: str, *, roots: Sequence[str], agent_cwd: str | None, is_directory: Callable[[str], bool]) -> str:
     """Return the `LOCAL=REMOTE` that most likely makes `path` work, a directory that this machine does not have.
 
     `path` is absolute on the editor's machine, Windows included. It goes to the agent's working directory if that
-    has the same name, else to the home directory's subdirectory that ends as `path` does, the longest such end first,
-    else to the agent's working directory, else to the home directory.
+    has the same name, else to the subdirectory of one of `roots` that ends as `path` does, the longest such end first,
+    else to the agent's working directory, else to the first of `roots`.
     """
     root = Root.parse(path)
     names = [name for name in root.components if name]
     if agent_cwd is not None and names and root.fold(names[-1]) == root.fold(agent_cwd.rstrip("/").split("/")[-1]):
         return f"{root.path()}={Root.parse(agent_cwd).path()}"
-    below_home = Root.parse(home)
     for start in range(max(0, len(names) - _MAX_TAILS), len(names)):
         tail = names[start:]
-        candidate = below_home.path("/".join(tail))
-        # `..` would lead out of the home, and tell a stranger what is there.
-        if ".." not in tail and is_directory(candidate):
-            return f"{root.path()}={candidate}"
-    return f"{root.path()}={Root.parse(agent_cwd or home).path()}"
+        for place in roots:
+            candidate = Root.parse(place).path("/".join(tail))
+            # `..` would lead out of it, and tell a stranger what is there.
+            if ".." not in tail and is_directory(candidate):
+                return f"{root.path()}={candidate}"
+    return f"{root.path()}={Root.parse(agent_cwd or roots[0]).path()}"
 
 
 class PathMaps:

@@ -9,7 +9,7 @@ A message is read token by token, with a stack and without recursion. It is not 
 spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open
 containers are closed: the result is JSON, and never longer than the limit.
 
-The event loop does nothing else meanwhile, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
+The event loop waits for the result, so the work is bounded: `MAX_STEPS` steps of about a microsecond, and
 `MAX_SIZE` bytes. The part beyond these bounds is left out in the same way.
 """
 
@@ -133,7 +133,7 @@ def redact(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes:
 def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     """Return the description of a message for which `redact_json` returns None."""
     if len(message) <= largest:
-        return f"{len(message)} bytes that are no JSON"
+        return f"{len(message)} bytes that are not JSON"
     # Only such a name is certainly not a secret.
     method = _METHOD.search(message, 0, _BEGINNING)
     return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"

@@ -26,7 +26,7 @@ _NAME_ENDS: Final = (
 )
 # What may stand behind such a name.
 _SUFFIXES: Final = ("pem", "value", "string", "plaintext", "base", "hex")
-# Names that end like a secret's and are none's: a number of MCP's own, and words.
+# Names that end like a secret's but belong to other things: a number of MCP's own, and words.
 _HARMLESS_ENDS: Final = ("progresstoken", "compass", "bypass", "trespass", "surpass", "overpass", "underpass")
 
 _SEPARATORS: Final = dict.fromkeys(map(ord, " _-."))
@@ -38,7 +38,7 @@ _NAME_HINTS: Final = ("token", "secret", "pass", "pwd", "key", "credential")
 
 Shape: TypeAlias = tuple[tuple[str, ...], re.Pattern[str]]
 
-# What secrets look like in a text: what is found in lower case wherever there is one, and the pattern, of which the
+# Secrets in a text: words in lower case that occur wherever there is one, and the pattern for it. The pattern's
 # first group stays. Each pattern takes time in proportion to the text, whatever is in it.
 SHAPES: Final[tuple[Shape, ...]] = (
     (("acpgw",), re.compile(r"(acpgw[a-z]?_)[A-Za-z0-9]+")),
@@ -116,7 +116,7 @@ OPTION: Final = re.compile(rf"--?[A-Za-z0-9_-]*(?i:{_SECRETS_NAME})")
 
 
 def redact_text(text: str, limit: int) -> str:
-    """A text that is no JSON without what looks like a secret, at most `limit` characters of it."""
+    """A text that is not JSON without what looks like a secret, at most `limit` characters of it."""
     plain, is_part = beginning_without_secrets(text, limit)
     if not is_part and len(plain) <= limit:
         return plain

@@ -67,7 +67,7 @@ def parse_strictly(text: bytes) -> tuple[Message, str | None]:
 def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
     """Return the members of an object, as JSON texts.
 
-    Raises `InvalidMessage` for what is not JSON in UTF-8, is no object, or has a member twice, as some parser may see
+    Raises `InvalidMessage` for other text than an object in UTF-8, or a member that is there twice, as a parser may see
     it, or more than `spans.MEMBERS`.
     """
     check_utf8(text)

@@ -1,6 +1,6 @@
 """Finds strings in messages by their position, without reading anything else.
 
-A table says which members of the `params` of which method hold them. A message is walked along it: a value that is not
+A table says for each method which members of its `params` hold them. A message is walked along it: a value that is not
 on the way is skipped by a parser written in C. The cost of a walk is limited, because the sender decides how many
 members there are.
 """

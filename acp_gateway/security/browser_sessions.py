@@ -37,7 +37,7 @@ USE_INTERVAL: Final = 3600.0
 """Minimum seconds between two writes of a browser's last use."""
 
 LOCK_ATTEMPTS: Final = 50
-"""Attempts to take the lock of the file. The gateway's event loop waits meanwhile: a writer that was stopped in the
+"""Attempts to take the lock of the file. The gateway's event loop waits for it: a writer that was stopped in the
 middle must not stop it as well."""
 
 DAY: Final = 86400.0

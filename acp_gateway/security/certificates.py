@@ -65,7 +65,11 @@ def create_certificate(hosts: Sequence[str], out_dir: Path) -> CreatedCertificat
         ),
         mode=0o600,
     )
-    _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    try:
+        _write_new(cert_path, certificate.public_bytes(serialization.Encoding.PEM), mode=0o644)
+    except ConfigError:
+        key_path.unlink(missing_ok=True)  # It would be in the way of the next attempt.
+        raise
     pin = spki_pin(certificate.public_bytes(serialization.Encoding.DER))
     return CreatedCertificate(cert_path, key_path, pin)
 
@@ -310,8 +314,13 @@ def _not_overwritten(path: Path) -> ConfigError:
 
 def _write_new(path: Path, content: bytes, *, mode: int) -> None:
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-            file.write(content)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        try:
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        except OSError:
+            path.unlink(missing_ok=True)  # On a full disk it is empty.
+            raise
     except FileExistsError:
         raise _not_overwritten(path) from None
     except OSError as error:

@@ -30,7 +30,7 @@ MAX_INVITATIONS: Final = 64
 """Maximum unused codes; a further one makes the oldest worthless."""
 
 LOCK_ATTEMPTS: Final = 50
-"""Attempts to take the lock of the file. The gateway's event loop waits meanwhile."""
+"""Attempts to take the lock of the file. The gateway's event loop waits for it."""
 
 FILE_NAME: Final = "invitations.json"
 

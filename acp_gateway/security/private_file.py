@@ -166,7 +166,7 @@ class PrivateFile(Generic[Content]):
                 raise self._flaw(f"was written by a newer acp-gateway (version {version} of the file); update this one")
             return self._decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise self._flaw(f"is no {self._name}: {error}; restore it, or remove it and {self._again}") from None
+            raise self._flaw(f"is not a {self._name}: {error}; restore it, or remove it and {self._again}") from None
 
     def _explain_refusal(self) -> ConfigError:
         """Return the error for a file that the system does not let this process open."""
@@ -184,7 +184,7 @@ class PrivateFile(Generic[Content]):
     def _check(self, status: os.stat_result) -> None:
         """Raise `ConfigError` for a file that others could have written, before any of it is read."""
         if not stat.S_ISREG(status.st_mode):
-            raise self._flaw(f"is no file; remove it and {self._again}")
+            raise self._flaw(f"is not a file; remove it and {self._again}")
         mode = stat.S_IMODE(status.st_mode)
         if mode & ~0o600:
             raise self._flaw(f"others may use it (mode {mode:04o}): chmod 600 {self._path}")

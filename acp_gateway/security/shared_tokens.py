@@ -91,7 +91,11 @@ def decode_token(token_id: str, entry: bytes) -> Token | None:
 
 
 def merge(
-    known: Known, local: Sequence[Token] | None, entries: Mapping[str, bytes] | None, revoked: Collection[str] = ()
+    known: Known,
+    local: Sequence[Token] | None,
+    entries: Mapping[str, bytes] | None,
+    revoked: Collection[str] = (),
+    told: Sequence[Token] = (),
 ) -> Merge:
     """Compare the tokens of this gateway with those of the directory.
 
@@ -99,7 +103,8 @@ def merge(
         known: the result of the last comparison.
         local: the entries of `tokens.json`; None if there is no such file: nothing was revoked by that.
         entries: those of the directory; None while it is lost.
-        revoked: the ids of the tokens that are revoked in the directory.
+        revoked: the ids of the tokens that are revoked in the directory, or at another node.
+        told: entries of another node, which replace those that were rotated earlier.
     """
     own = {token.id: token for token in local or ()}
     gone = [] if local is None else [token_id for token_id in known.entries if token_id not in own]
@@ -108,7 +113,10 @@ def merge(
     if entries is None:
         kept = {token_id: digest for token_id, digest in known.entries.items() if token_id not in refused}
         rest = Known(kept if local is not None else known.entries, all_revoked)
-        return Merge(list(local or ()), [], [], rest, rest)
+        if local is not None:
+            own |= {token.id: token for token in told if _is_later(token, own.get(token.id))}
+        left = [token for token in own.values() if token.id not in refused or not is_shared(token)]
+        return Merge(left, [], [], rest, rest)
     theirs = {token_id: decode_token(token_id, entry) for token_id, entry in entries.items()}
     tokens: list[Token] = []
     put: list[Token] = []
@@ -133,6 +141,13 @@ def merge(
             digests[token_id] = _digest(found)
     revoke = [token_id for token_id in all_revoked if token_id not in revoked]
     return Merge(tokens, put, revoke, Known(digests | unsure, all_revoked), Known(digests, all_revoked))
+
+
+def _is_later(token: Token, own: Token | None) -> bool:
+    """Return whether another node has this entry in the place of one here, or of none."""
+    if own is None:
+        return True
+    return is_shared(own) and own.created == token.created and (own.rotated or "") < (token.rotated or "")
 
 
 def _choose(token: Token, theirs: Mapping[str, Token | None], base: str | None) -> tuple[Token, bool]:

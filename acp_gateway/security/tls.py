@@ -167,7 +167,7 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path, hint: str) -> None
             message = f"cert and key look swapped: {cert.name} holds a private key, and {key.name} none"
             raise ConfigError(message, file=str(cert)) from None
         raise ConfigError(
-            f"this and {key} are no certificate and key in PEM ({error.reason or 'unreadable'}); {hint}",
+            f"this and {key} are not a certificate and a key in PEM ({error.reason or 'unreadable'}); {hint}",
             file=str(cert),
         ) from None
 
@@ -219,7 +219,7 @@ def _element(data: bytes, at: int, end: int, tag: int) -> tuple[int, int]:
 
 
 def _no_certificate() -> TrustError:
-    return TrustError("the far side showed something that is no X.509 certificate; is it really an acp-gateway?")
+    return TrustError("the far side showed something that is not an X.509 certificate; is it really an acp-gateway?")
 
 
 def _require_readable(path: Path, remedy: str = "") -> None:

@@ -14,12 +14,23 @@ Role = Literal["controller", "observer", "metrics"]
 """A controller has all rights of its identity; an observer only reads; `metrics` reads metrics and nothing else."""
 
 _VERSION: Final = 4
-"""Version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of that age
-would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse a current file.
-Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own."""
+"""The newest version of the file. Version 1 had no roles, sessions and expiry, version 2 no workspaces: a program of
+that age would give full access to observers, expired tokens and tokens for some workspaces, so it must refuse their
+file. Version 3 had no `may_speak_for`: such a program would take everything of a door for the door's own."""
+
+_SINCE: Final = {
+    **dict.fromkeys(("role", "session", "expires"), 2),
+    **dict.fromkeys(("workspaces", "rotated", "former_sha256", "former_until"), 3),
+    **dict.fromkeys(("may_speak_for", "local"), 4),
+}
+"""The version that each member of an entry came with. A file is of the oldest version that has all members of its
+entries, so that a program of that age, which may be running, goes on to read it."""
 
 EVERYONE: Final = "*"
 """In `may_speak_for`: all identities."""
+
+CLUSTER: Final = "cluster"
+"""The id of the entry that stands for the token of the cluster; no token in the file can have it."""
 
 IDENTITY_SIZE: Final = 256
 """Maximum characters of an identity that another gateway may act for: it is sent in a header."""
@@ -77,6 +88,13 @@ class _Content(msgspec.Struct, forbid_unknown_fields=True):
     tokens: list[Token]
 
 
+class _Written(msgspec.Struct):
+    """The content as it is written: entries without members that have their default."""
+
+    version: int
+    tokens: list[dict[str, object]]
+
+
 class TokenFile:
     """The stored tokens of one gateway."""
 
@@ -97,11 +115,19 @@ class TokenFile:
 
     def write(self, entries: Sequence[Token]) -> None:
         """Replace the file. Must be called in `writing`."""
-        self._file.write(_Content(version=_VERSION, tokens=list(entries)))
+        written = [_encode(token) for token in entries]
+        version = max((_SINCE.get(name, 1) for entry in written for name in entry), default=1)
+        self._file.write(_Written(version, written))
 
 
 def _decode(content: bytes) -> tuple[Token, ...]:
     return tuple(msgspec.json.decode(content, type=_Content).tokens)
+
+
+def _encode(token: Token) -> dict[str, object]:
+    """Return the members of an entry that differ from their defaults."""
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Token)}
+    return {name: value for name, value in msgspec.to_builtins(token).items() if getattr(token, name) != defaults[name]}
 
 
 def kind_of(role: Role, session: str | None) -> tokens.Kind:

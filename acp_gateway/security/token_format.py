@@ -38,7 +38,7 @@ Kind = Literal["controller", "observer", "guest", "metrics"]
 """Purpose of a token, encoded in its prefix."""
 
 OtherKind = Literal["code", "browser", "invitation"]
-"""A secret that is no token: the code that signs a browser in, the cookie that keeps it signed in, and the code of an
+"""A secret other than a token: the code that signs a browser in, the cookie that keeps it signed in, and the code of an
 invitation, for which a program gets a token."""
 
 _LETTERS: Final[Mapping[Kind | OtherKind, str]] = {
@@ -84,9 +84,9 @@ def explain_flaw(text: str) -> str | None:
     if _PREFIX.match(text) is None:
         return "does not begin with acpgw_, acpgwo_, acpgwg_ or acpgwm_"
     if text.startswith("acpgwi_"):
-        return "is no token: it is the code of an invitation, for `acp-gateway join`"
+        return "is not a token: it is the code of an invitation, for `acp-gateway join`"
     if _BROWSER_PREFIX.match(text):
-        return "is no token: it signs a browser in, and belongs there"
+        return "is not a token: it signs a browser in, and belongs there"
     return None if _is_whole(text) else "is not whole: the checksum does not match"
 
 
@@ -134,7 +134,7 @@ def read_token_file(path: Path, *, any_form: bool = False) -> str:
             file=str(path),
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError("is no text in UTF-8; save the token alone in it", file=str(path)) from None
+        raise ConfigError("is not text in UTF-8; save the token alone in it", file=str(path)) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
     # Windows has no group and others: the mode that Python makes up there says nothing.

@@ -24,7 +24,7 @@ import msgspec
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security import token_format as tokens
 from acp_gateway.security.private_file import login_name
-from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE, Role, Token, TokenFile, kind_of
+from acp_gateway.security.token_file import CLUSTER, EVERYONE, IDENTITY_SIZE, Role, Token, TokenFile, kind_of
 
 __all__ = ["Role", "Token", "TokenStore", "default_identity"]
 
@@ -57,8 +57,8 @@ class TokenStore:
     def accept_cluster(self, secret: str) -> None:
         """Accept the token of the cluster, with which other nodes connect; no list shows it."""
         cluster = Token(
-            id="cluster",
-            label="cluster",
+            id=CLUSTER,
+            label=CLUSTER,
             identity=default_identity(self._state_dir),
             agents=None,
             sha256=tokens.digest(secret),

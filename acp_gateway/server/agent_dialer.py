@@ -64,7 +64,7 @@ async def connect_to_agent(
         if dialed.received is None:
             if of_node:
                 await dialed.stream.aclose()
-                raise ProtocolError(f"{destination.address} resumes no links, so it is no acp-gateway")
+                raise ProtocolError(f"{destination.address} resumes no links, so it is not an acp-gateway")
             return dialed.stream
 
         def again() -> Destination:

@@ -52,7 +52,7 @@ class _Receiver:
     """Takes what the uplink receives, and notes the end of the link."""
 
     started: Final = True
-    """The other gateway was reached, so errors that may pass are no reason to give up."""
+    """The other gateway was reached, so errors that may pass do not end the attempts."""
     waiting: Final = False
     """Does not count once the link has started."""
 

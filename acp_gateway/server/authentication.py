@@ -29,7 +29,7 @@ class Authenticator:
         self._state_dir = gateway.config.gateway.state_dir
 
     def authenticate(self, token: str | None, sock: socket.socket, certificate: bytes | None) -> Access:
-        """Return the principal of a connection, of which `certificate` is the verified one. Raises `AccessError`."""
+        """Return the principal of a connection; `certificate` is the verified one. Raises `AccessError`."""
         if token is None:
             access = self._by_kernel(sock) or self._by_certificate(certificate)
             if access is not None:
@@ -53,7 +53,7 @@ class Authenticator:
         peer = peer_credentials(sock)
         if peer is None or peer.uid != os.geteuid():
             return None
-        # The gateway's own process is no agent, though all agents descend from it.
+        # The gateway's own process is not an agent, though all agents descend from it.
         if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
             raise Forbidden("an agent can't let itself in: a token is needed here")
         return Access(default_identity(self._state_dir), None)

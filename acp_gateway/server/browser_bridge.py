@@ -19,7 +19,6 @@ from acp_gateway.server.browser_sessions import CallRefused
 from acp_gateway.server.local_client import ClientEnded
 from acp_gateway.server.session_connection import SessionConnection
 from acp_gateway.server.session_feed import Describer
-from acp_gateway.transports.streams import MessageTooLarge
 
 if TYPE_CHECKING:
     from acp_gateway.server.browser_nodes import BrowserNodes
@@ -107,8 +106,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         self._start_call(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, str(error))
+    def _failure(self, why: str) -> bytes:
+        return jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why)
 
     def _lane(self, message: Call | Answer) -> Hashable:
         """Return the session whose calls a message waits for; itself if it waits for none.

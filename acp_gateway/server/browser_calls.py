@@ -146,7 +146,7 @@ class BrowserCalls:
         most, more = self._gateway.config.limits.max_browser_sessions, 0
         async with bridge.composing:
             await bridge.wait_quiet()
-            # What changes meanwhile is told after the list, which may be older.
+            # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
                 found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
                 names = Counter(session.name for session in found)
@@ -260,7 +260,7 @@ class BrowserCalls:
     async def _share(self, call: Call) -> bytes:
         session, bridge = await self._opened(call.session), self._bridge
         if not may_share(bridge.access, bridge.role, bridge.bound):
-            why = "only a controller that is no guest, and not bound to one session, can share a session"
+            why = "only a controller that is not a guest, and not bound to one session, can share a session"
             raise CallRefused(jsonrpc.INVALID_REQUEST, why)
         link = share_session(
             self._gateway, bridge.access, session, bridge.page, bridge.name, observe=call.members.get("observe", False)

@@ -81,10 +81,12 @@ class BrowserHistory:
         if used is not None:
             # The former feed must not tell what the next one will.
             used.feed = None
-        updates = await entries_of(session.id, found)
+        # Megabytes are copied with a checkpoint between two times.
+        updates = b"[%b]" % b",".join(await entries_of(session.id, found))
+        await trio.lowlevel.checkpoint()
         result = {
             "session": jsonrpc.encode(answered),
-            "updates": b"[%b]" % b",".join(updates),
+            "updates": updates,
             "states": b"[%b]" % b",".join(browser_output.states(found.states)),
             "pendingRequests": b"[%b]" % b",".join(requests),
             "epoch": jsonrpc.encode(found.epoch),
@@ -94,7 +96,9 @@ class BrowserHistory:
             **kept,
             "promptCapabilities": prompt_capabilities(None if used is None else used.joined),
         }
-        reply = call.result(jsonrpc.compose(result))
+        composed = jsonrpc.compose(result)
+        await trio.lowlevel.checkpoint()
+        reply = call.result(composed)
         if reply is not None:
             bridge.reply(reply)
         if used is not None:
@@ -123,13 +127,17 @@ def large_responses(identity: str) -> trio.Semaphore:
 
 
 async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:
-    """Compose a history in steps, between which other tasks get their turn."""
+    """Compose a history in steps, between which other tasks get their turn.
+
+    Each of the texts returned holds several updates, with commas between them.
+    """
     entries: list[bytes] = []
-    while len(entries) < len(found.messages):
-        start = len(entries)
+    start = 0
+    while start < len(found.messages):
         some = found.messages[start : start + PIECE_COUNT]
         some = some[: fitting(some, PIECE_SIZE, PIECE_COUNT)]
         times = found.times[start : start + len(some)]
-        entries += browser_output.entries(session_id, some, found.first + start, times)
+        entries.append(b",".join(browser_output.entries(session_id, some, found.first + start, times)))
+        start += len(some)
         await trio.lowlevel.checkpoint()
     return entries

@@ -240,7 +240,7 @@ class BrowserSessions:
             if used.joined is None:
                 used.client = client
             else:
-                # `session/new` was answered meanwhile, with the client that has created the session.
+                # `session/new` has been answered, with the client that has created the session.
                 superfluous = client
         except (CallRefused, AccessError, ClientEnded) as error:
             used.failure = error
@@ -249,7 +249,7 @@ class BrowserSessions:
             if joining is not None:
                 joining.set()
         if self._used.get(used.session) is not used:
-            # The browser has left the session meanwhile.
+            # The browser has left the session since.
             superfluous = used.client
         if superfluous is not None:
             await superfluous.leave()

@@ -28,7 +28,6 @@ from acp_gateway.server.local_client import ClientEnded
 from acp_gateway.server.session_calls import SessionCalls, not_open
 from acp_gateway.server.session_connection import SessionConnection
 from acp_gateway.server.session_feed import SessionFeed, requests_for
-from acp_gateway.transports.streams import MessageTooLarge
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +101,8 @@ class ChatBridge(SessionConnection[ChatCall]):
         self._start_call(call, self._lane(call), len(text))
         return WEIGHTS.get(call.type, 1)
 
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        return self._output.failure(None, jsonrpc.INVALID_REQUEST, str(error))
+    def _failure(self, why: str) -> bytes:
+        return self._output.failure(None, jsonrpc.INVALID_REQUEST, why)
 
     def _lane(self, call: ChatCall) -> Hashable:
         """Return the session whose calls a call waits for; itself if it waits for none, as those of browsers."""
@@ -216,7 +215,7 @@ class ChatBridge(SessionConnection[ChatCall]):
                 await self.wait_told(feed)
 
     def _begin_feed(self, session: Session, kind: str, found: HistorySlice | None = None) -> SessionFeed:
-        """Tell that a session was opened, and begin to tell its history, of which `found` was read from the disk."""
+        """Tell that a session was opened, and begin to tell its history; `found` was read from the disk."""
         used, journal = self.sessions.use(session), session.journal
         self.changes.follow(session)
         view = self.gateway.views.view(session, self.viewer)

@@ -8,15 +8,18 @@ import time
 from collections.abc import Callable, Container, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import trio
 
-from acp_gateway import INSTALL_EXTRA, __version__
-from acp_gateway.cluster.member import Member
+from acp_gateway import __version__
+from acp_gateway.cluster.directory import ClusterNodes
+from acp_gateway.cluster.known_nodes import KnownNodesFile
+from acp_gateway.cluster.member import Member, tell_nodes
 from acp_gateway.cluster.records import MAX_NAMES, TEXT, NodeRecord
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import ClusterStore
 from acp_gateway.cluster.token_sync import TokenSync
@@ -26,13 +29,14 @@ from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions import SessionScope
 from acp_gateway.errors import ConfigError, GatewayError
-from acp_gateway.gateway.control_channel import load_of
+from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context, spki_pin
 from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.node_set import NodeSet
+from acp_gateway.server.token_exchange import Messenger, SharedTrust
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +46,6 @@ OpenStore = Callable[[ClusterSection, str], AbstractAsyncContextManager[ClusterS
 
 def open_store(section: ClusterSection, token: str) -> AbstractAsyncContextManager[ClusterStore]:
     """Open the directory in Redis. Raises `ConfigError` if a file of the section can't be used."""
-    if find_spec("coredis") is None:
-        raise ConfigError(
-            f"needs the package coredis: `{INSTALL_EXTRA.format('cluster')}` in a checkout",
-            key="cluster",
-        )
-    from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
-
     address = section.url
     options = RedisOptions(
         host=address.host,
@@ -79,10 +76,6 @@ class GatewayNodes:
     def remove(self, name: str) -> None:
         self._nodes.remove(name)
 
-    def is_up(self, name: str) -> bool:
-        node = self._nodes.directory.nodes.get(name)
-        return node is not None and node.up
-
     def assume(self, record: NodeRecord) -> None:
         if record.name in self._nodes.directory.nodes:
             self._nodes.directory.assume(
@@ -108,11 +101,17 @@ class ClusterNode:
         self._section = config.cluster
         self._opening = store
         self._boot = secrets.token_hex(8)
+        self._file = KnownNodesFile(config.gateway.state_dir)
+        self._known = ClusterNodes(self._section.name, self._section.token_file)
         self.member: Member | None = None
         """None until the gateway runs."""
 
     def expect(self, gateway: Gateway, nodes: NodeSet) -> None:
-        """Have clients that ask for a node try again, until the directory has told which ones there are."""
+        """Lead to the nodes that were known before the start. Have clients that ask for another one try again, until
+        the directory has told which ones there are."""
+        remembered = self._file.read().nodes
+        update = self._known.recall(remembered, time.time())
+        tell_nodes(GatewayNodes(nodes), self._known, update, [node.record for node in remembered])
         gateway.admissions.own_node = self._section.name
         nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
 
@@ -121,7 +120,7 @@ class ClusterNode:
         try:
             await self._run(gateway, nodes, urls)
         except* Exception:
-            log.exception("internal error: this gateway is no node of its cluster any more")
+            log.exception("internal error: this gateway is not a node of its cluster any more")
 
     async def _run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
         name = self._section.name
@@ -168,11 +167,24 @@ class ClusterNode:
         nursery: trio.Nursery,
     ) -> None:
         """Start the tasks of a node."""
-        member = self.member = Member(store, self._section, self._boot, describe, GatewayNodes(nodes), time.time)
-        tokens = TokenSync(store, self._config.gateway.state_dir, gateway.connections.enforce)
+        member = self.member = Member(
+            store, self._section, self._boot, describe, GatewayNodes(nodes), self._known, self._file
+        )
+        tokens = TokenSync(self._section.name, store, self._config.gateway.state_dir, gateway.connections.enforce)
+        lost = self._file.read().lost
+        if lost is not None:
+            tokens.hearsay.lost_since(trio.current_time() - (time.time() - lost))
+        limit = self._section.isolation_limit
+        messenger = Messenger(tokens, store, member, nodes.directory.nodes, gateway.admissions.own_id, limit)
+        tokens.tell = messenger.tell
+        gateway.token_exchange = TokenExchange(messenger.answer, messenger.confirm)
+        nursery.start_soon(messenger.run)
+        trust = SharedTrust(tokens.hearsay, self._known, limit)
+        gateway.connections.unsure = trust.problem
+        nursery.start_soon(trust.run)
         member.renewed.append(tokens.renewed)
         member.listeners.append(tokens.note)
-        _tell_of(member, gateway)
+        _tell_of(member, trust, gateway)
         nursery.start_soon(tokens.run)
         nursery.start_soon(member.run)
 
@@ -226,9 +238,9 @@ def _pin_of(cert: Path) -> str:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
 
 
-def _tell_of(member: Member, gateway: Gateway) -> None:
+def _tell_of(member: Member, trust: SharedTrust, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: member.problem
+    gateway.readiness.cluster_problem = lambda: trust.problem() or member.problem
     gateway.readiness.cluster_up = lambda: member.contact.up
     merge = gateway.admissions.merge_nodes
     assert merge is not None, "the gateway has nodes"

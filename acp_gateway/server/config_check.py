@@ -148,7 +148,7 @@ def problems_with_files(config: Config) -> list[Finding]:
     except ConfigError as error:
         return [Finding("error", problem) for problem in [*errors, error]]
     if not existing.is_dir() or not os.access(existing, os.W_OK):
-        errors.append(ConfigError(f"{existing} is no directory that can be written", key="gateway.state_dir"))
+        errors.append(ConfigError(f"{existing} is not a directory that can be written", key="gateway.state_dir"))
     else:
         try:
             check_state_folder(state_dir)

@@ -168,7 +168,7 @@ def _check_user(facts: MachineFacts) -> Iterator[Line]:
 
 def _check_gateway(facts: MachineFacts) -> Iterator[Line]:
     if facts.gateway is not None:
-        yield ok("gateway", f"it runs, as process {facts.gateway}")
+        yield ok("gateway", f"it runs, as process {facts.gateway}" if facts.gateway else "it runs")
     elif any(severity == "error" for severity, _ in facts.config.problems):
         yield fault("gateway", "it does not run", "correct the configuration first", Unreachable.exit_code)
     elif any(unit.is_socket and unit.active for unit in facts.units):

@@ -13,7 +13,7 @@ from typing import Final
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.load import AgentSection, Config, agent_environment, default_config_path, load_config
 from acp_gateway.errors import ConfigError, TrustError
-from acp_gateway.gateway.storage.state_folder import LOCK, check_state_folder, find_holder
+from acp_gateway.gateway.storage.state_folder import check_state_folder, find_process
 from acp_gateway.printable import printable
 from acp_gateway.security.certificates import read_certificate
 from acp_gateway.security.token_store import TokenStore
@@ -83,7 +83,7 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
         and (finding.severity, finding.error.key) != ("warning", "gateway.state_dir")
     ]
     problems += told
-    gateway = _holder(config.gateway.state_dir)
+    gateway = find_process(config.gateway.state_dir)
     served = None if gateway is None else _environment_of(gateway, proc)
     units = tuple(find_units(environment))
     activated = any(unit.active and unit.is_socket for unit in units)
@@ -106,7 +106,7 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
             if section.command is not None
         ),
         state=state,
-        others=tuple(other_gateways(gateway, proc)),
+        others=tuple(other_gateways(gateway, environment, proc)),
         has_systemd=shutil.which("systemctl", path=environment.get("PATH")) is not None
         and Path("/run/systemd/system").is_dir(),
         units=units,
@@ -117,16 +117,6 @@ def gather(path: Path | None, environment: Mapping[str, str], *, proc: Path = PR
 def looks_like_key(variable: str) -> bool:
     """Return whether the name of a variable is that of a key for models or services of agents."""
     return _KEY.fullmatch(variable) is not None
-
-
-def _holder(state_dir: Path) -> int | None:
-    if find_holder(state_dir) is None:
-        return None
-    try:
-        text = (state_dir / LOCK).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _environment_of(pid: int, proc: Path) -> dict[str, str] | None:
@@ -226,8 +216,11 @@ def _state(state_dir: Path) -> StateFacts:
     return StateFacts(str(state_dir), problem, shutil.disk_usage(there).free, size)
 
 
-def other_gateways(gateway: int | None, proc: Path = PROC) -> Iterator[tuple[int, str]]:
-    """Yield process id and command line of each other `acp-gateway serve`, of any user."""
+def other_gateways(gateway: int | None, environment: Mapping[str, str], proc: Path = PROC) -> Iterator[tuple[int, str]]:
+    """Yield process id and command line of each other `acp-gateway serve` of this user, in the same home folder.
+
+    Those of others have configurations and clients of their own.
+    """
     for entry in proc.glob("[0-9]*/cmdline"):
         try:
             words = entry.read_bytes().decode(errors="replace").rstrip("\0").split("\0")
@@ -236,8 +229,19 @@ def other_gateways(gateway: int | None, proc: Path = PROC) -> Iterator[tuple[int
         pid = int(entry.parent.name)
         names = {os.path.basename(word) for word in words[:3]}
         serves = {"serve", "up"} & set(words[1:5])
-        if serves and names & {"acp-gateway", "acp_gateway"} and pid not in (gateway, os.getpid()):
+        if not serves or not names & {"acp-gateway", "acp_gateway"} or pid in (gateway, os.getpid()):
+            continue
+        # That of another user may not be read.
+        its = _environment_of(pid, proc)
+        if its is not None and its.get("HOME") == environment.get("HOME") and _is_own(entry.parent):
             yield pid, printable(" ".join(words), _COMMAND_SIZE)
+
+
+def _is_own(process: Path) -> bool:
+    try:
+        return process.stat().st_uid == os.geteuid()
+    except OSError:
+        return False  # It has ended.
 
 
 def find_units(environment: Mapping[str, str]) -> Iterator[UnitFacts]:

@@ -24,6 +24,7 @@ from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.large_messages import check_message
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -53,7 +54,7 @@ _NO_CACHE: Final = {"Content-Type": "text/plain; charset=utf-8", "Cache-Control"
 _NOSNIFF: Final = {"X-Content-Type-Options": "nosniff"}
 
 NOT_FOUND: Final = Response(HTTPStatus.NOT_FOUND, b"Not Found", _NO_CACHE | _NOSNIFF)
-"""Response for a path below `/acp/` that is none of the dialect's."""
+"""Response for a path below `/acp/` that the dialect does not have."""
 
 _OK: Final = Response(HTTPStatus.OK, b"ok", _NO_CACHE | _NOSNIFF)
 
@@ -75,11 +76,11 @@ class EditorBridge:
         self._options = gateway.config.editor
         self._receiving = composers_of(gateway).receiving
 
-    def answer(self, client: Client, access: Access, request: Request) -> Response | Exchange:
+    def answer(self, client: Client, request: Request, access: Access) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError`."""
         restricted = access.role != "controller" or access.session is not None or access.only is not None
         if restricted and request.path in editor.ACTS:
-            raise Forbidden("only a controller that is no guest, and not bound to one session, may do this")
+            raise Forbidden("only a controller that is not a guest, and not bound to one session, may do this")
         if request.method == "POST":
             if media_types(request.headers, "Content-Type") != ["application/json"]:
                 text = f"{request.path} takes application/json only"
@@ -111,22 +112,28 @@ class _EditorRequest:
         """Answer the request; return whether another one may follow."""
         connection = ControlConnection(self._access)
         with connection.scope, self._gateway.connections.watched(connection):
-            self._body = await self._receive(http) if self._request.method == "POST" else b""
+            self._body = await self._receive(http, connection) if self._request.method == "POST" else b""
             await trio.sleep(self._charge(WEIGHTS[self._request.path]))
             return await self._answer_while_there(http)
         # The token is not valid any more.
         return False
 
-    async def _receive(self, http: HttpConnection) -> bytes:
+    async def _receive(self, http: HttpConnection, connection: ControlConnection) -> bytes:
+        services = self._gateway.services
+
         async def received(size: int, pieces: int) -> None:
+            connection.input_bytes += size
+            services.memory_grew(size)
             await trio.sleep(self._charge(0, size, 0.0, pieces))
 
         receiving, identity = composers_of(self._gateway).receiving, self._access.identity
         receiving[identity] += 1
+        services.inputs.add(connection)
         try:
             config = self._gateway.config
             return await http.receive_body(config.editor.message_size, received, config.limits.message_timeout)
         finally:
+            services.inputs.discard(connection)
             receiving -= Counter([identity])
 
     async def _answer_while_there(self, http: HttpConnection) -> bool:
@@ -143,6 +150,7 @@ class _EditorRequest:
 
     async def _answer(self, http: HttpConnection, nursery: trio.Nursery) -> bool:
         try:
+            self._body = await self._checked()
             match self._request.path:
                 case editor.SEND_MESSAGE:
                     return await self._send(http, nursery, await self._read(editor.SendMessage))
@@ -169,6 +177,16 @@ class _EditorRequest:
         except ClientEnded as error:
             response = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         return await http.respond(response)
+
+    async def _checked(self) -> bytes:
+        """Return the body as it may be read at once, and charge the editor for that. Raises `BadBody`."""
+        spent: list[float] = []
+        try:
+            return await check_message(self._body, spent.append)
+        except InvalidMessage as error:
+            raise BadBody(str(error)) from None
+        finally:
+            await trio.sleep(self._charge(0, 0, sum(spent)))
 
     async def _read(self, kind: type[_Body]) -> _Body:
         """Read the body, and charge the editor for the time that it takes. Raises `BadBody`."""
@@ -289,7 +307,7 @@ class _EditorRequest:
             except InvalidMessage as error:
                 raise BadBody(str(error)) from None
             if not is_offered:
-                raise BadBody("the outcome is none of those that the agent has offered")
+                raise BadBody("the outcome is not one that the agent has offered")
             client.send(text)
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()

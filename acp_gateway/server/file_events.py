@@ -41,7 +41,7 @@ class FileEvents:
         self._session = session
         self.ignored = tuple(ignored)
         self.history = 0
-        """Grows whenever the journal is replaced by another history; the events begin anew then."""
+        """Grows whenever the journal is replaced by another history; the events then start from the beginning."""
         self._refusable: dict[str, Refusable] = {}
         self._begin()
 

@@ -99,7 +99,7 @@ def _walk(directory: str, most: int) -> Iterator[tuple[str, bool]]:
                 with os.scandir(os.path.join(directory, folder)) as found:
                     inside = sorted(islice(found, most), key=lambda entry: entry.name)
             except OSError:
-                continue  # Removed meanwhile, or not for the gateway's user.
+                continue  # Just removed, or not for the gateway's user.
             for entry in inside:
                 path = f"{folder}{entry.name}"
                 if not path.isprintable() or entry.is_symlink():

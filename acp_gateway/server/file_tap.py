@@ -1,7 +1,7 @@
 """Serves the file tap: tells one reader which files the agents of its sessions use, as lines of JSON.
 
 Four tasks share the connection: one reads requests, one follows the sessions, one lets files cool, one writes. A reader
-joins no session, is no client of an agent, and can change nothing.
+joins no session, is not a client of an agent, and can change nothing.
 """
 
 import logging
@@ -121,7 +121,7 @@ class FileTap:
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the reader until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self._gateway, self._connection
-        gateway.bound(stream, Role.OBSERVER)
+        gateway.bound(stream, Role.OBSERVER, guest=self._access.session is not None)
         limiter = gateway.connections.rate_limiter(
             self._access.identity, guest=self._access.session is not None, observer=True
         )
@@ -239,7 +239,7 @@ class FileTap:
     async def _catch_up(self, tapped: _Tapped) -> None:
         """Take what a journal has, in steps between which other tasks get their turn."""
         session, events = tapped.session, tapped.events
-        # What comes meanwhile is taken at the next look, after other sessions.
+        # Later messages are taken at the next look, after other sessions.
         until = session.journal.position
         while events.read_some(until):
             await trio.lowlevel.checkpoint()

@@ -2,9 +2,10 @@
 
 Unauthenticated connections must neither slow down clients nor keep valid ones out. They share a fixed budget:
 
-- number: `max_handshakes` in all, `handshakes_per_address` from one address. Beyond it one is evicted, from the address
-  that holds the most: the oldest idle one, if there is any. Refused connections that wait for a delayed response count
-  apart, or an address that guesses tokens would lock out its neighbours behind the same NAT.
+- number: `max_handshakes` in all. Beyond it one is evicted, from the address that holds the most: the oldest idle one,
+  if there is any. Of one address `handshakes_per_address` are under way, and others wait for their turn: see
+  `network_turns`. Refused connections that wait for a delayed response count apart, or an address that guesses tokens
+  would lock out its neighbours behind the same NAT.
 - CPU time: one step per turn of the event loop, that is one of a TLS handshake, a read or a request. The time spent on
   connections that fail is paid back by a longer pause, in which no unauthenticated connection makes a step. A fleet
   that reconnects after an outage causes no pause.
@@ -16,9 +17,9 @@ import logging
 import os
 import socket
 import ssl
-import time
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -26,7 +27,8 @@ import trio
 from acp_gateway.config.load import Config, LimitsSection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.pending import FREE_STEPS, PendingConnection
+from acp_gateway.server.network_turns import NetworkTurns
+from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
@@ -35,7 +37,7 @@ log = logging.getLogger(__name__)
 
 SHARE: Final = 0.15
 """Share of the event loop's time that failing handshakes may take: some 250 refusals a second, or 100 over TLS. A
-client's message waits for one step meanwhile, a third of a millisecond, and mostly for none."""
+client's message waits for one step, a third of a millisecond, or more often for none."""
 
 BURST: Final = 0.02
 """Burst, in seconds: a dozen refusals over TLS before the first pause."""
@@ -128,7 +130,7 @@ class HandshakeLimiter:
         self.refusals = Refusals(config.gateway, config.limits, audit)
         self._budget = CpuBudget(SHARE)
         # Unauthenticated connections by network, and their number.
-        self._by_network: dict[str, dict[PendingConnection, None]] = {}
+        self._by_network: dict[str, NetworkTurns] = {}
         # True while a task reports refusals.
         self._is_run = False
         self._pending = 0
@@ -163,22 +165,30 @@ class HandshakeLimiter:
 
         An eviction cancels the block and sets `evicted`.
         """
-        self._arrivals += 1
-        connection.number = self._arrivals
-        network = self._by_network.setdefault(connection.network, {})
-        network[connection] = None
-        self._pending += 1
-        if connection.limited and len(network) > self._limits.handshakes_per_address:
-            self._evict_one_of(network)
-        elif self._pending + len(self._refused) > self._limits.max_handshakes:
-            self.evict_one()
+        self.enter(connection)
         try:
             with connection.scope:
                 yield
         finally:
+            self.leave(connection)
+
+    def enter(self, connection: PendingConnection) -> None:
+        """Count a connection until `leave`, or until `authenticated`. An eviction cancels its scope."""
+        self._arrivals += 1
+        connection.number = self._arrivals
+        network = self._by_network.setdefault(connection.network, NetworkTurns())
+        self._pending += 1
+        surplus = network.add(connection, self._limits.handshakes_per_address)
+        if surplus is not None:
+            self._evict(surplus)
+        elif self._pending + len(self._refused) > self._limits.max_handshakes:
+            self.evict_one()
+
+    def leave(self, connection: PendingConnection) -> None:
+        """Count a connection no longer; charge it unless it was authenticated, when that was done."""
+        if not connection.authenticated:
             self._remove(connection)
-            if not connection.authenticated:
-                self._charge(connection)
+            self._charge(connection)
 
     def release(self, cost: float, since: float) -> None:
         """Release an authenticated connection: charge its handshake's cost if it ended right after `since`.
@@ -193,13 +203,10 @@ class HandshakeLimiter:
         if self._refused:
             self._evict(next(iter(self._refused)))
         elif self._by_network:
-            most = max(map(len, self._by_network.values()))
-            largest = (network for network in self._by_network.values() if len(network) == most)
-            self._evict_one_of(connection for network in largest for connection in network)
-
-    def _evict_one_of(self, connections: Iterable[PendingConnection]) -> None:
-        now = trio.current_time()
-        self._evict(min(connections, key=lambda connection: connection.eviction_key(now)))
+            networks = [network.connections for network in self._by_network.values()]
+            most, now = max(map(len, networks)), trio.current_time()
+            candidates = (connection for network in networks if len(network) == most for connection in network)
+            self._evict(min(candidates, key=lambda connection: connection.eviction_key(now)))
 
     def _evict(self, connection: PendingConnection) -> None:
         connection.evicted = True
@@ -209,12 +216,11 @@ class HandshakeLimiter:
 
     def _remove(self, connection: PendingConnection) -> None:
         self._refused.pop(connection, None)
-        network = self._by_network.get(connection.network, {})
-        if connection in network:
-            del network[connection]
+        network = self._by_network.get(connection.network)
+        if network is not None and network.remove(connection):
             self._pending -= 1
             self._freed.unpark_all()
-            if not network:
+            if not network.connections:
                 del self._by_network[connection.network]
 
     # Time
@@ -226,34 +232,35 @@ class HandshakeLimiter:
             with trio.move_on_after(FULL_TIMEOUT):
                 await self._freed.park()
 
-    async def step(self, connection: PendingConnection) -> None:
-        """Wait until the next step of a handshake may be made.
-
-        A connection that has shown a valid token before need not wait for its first steps.
+    async def step(self, connection: PendingConnection, *, has_waited: bool = False) -> None:
+        """Wait until the next step of a handshake may be made: at once for the first ones of a connection that has
+        shown a valid token before, if it `has_waited` for what it was sent.
         """
         connection.begin_step(trio.current_time())
         if connection.answered and connection.steps <= FREE_STEPS:
             connection.cost += STEP_COST
             connection.last_received_at = trio.current_time()
-            await trio.lowlevel.checkpoint()
+            if not has_waited:
+                await trio.lowlevel.checkpoint()
             return
         if connection.steps > FREE_STEPS:
             self._budget.charge(STEP_COST)
         else:
             connection.cost += STEP_COST
+        network = self._by_network.get(connection.network)
+        if network is not None and connection.limited:
+            await network.take(connection, lambda: self._limits.handshakes_per_address, self._evict)
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 
-    @contextmanager
-    def measured(self, connection: PendingConnection) -> Iterator[None]:
-        """Measure the time of a block that does not wait."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            connection.cost += time.perf_counter() - began
-            if connection.cost > FREE_COST or connection in self._refused:
-                self._charge(connection)
+    def measured(self, connection: PendingConnection) -> Measured:
+        """Measure the time of blocks that do not wait."""
+        return Measured(partial(self._spend, connection))
+
+    def _spend(self, connection: PendingConnection, seconds: float) -> None:
+        connection.cost += seconds
+        if connection.cost > FREE_COST or connection in self._refused:
+            self._charge(connection)
 
     def _charge(self, connection: PendingConnection) -> None:
         """Charge the cost of a connection to the budget."""
@@ -388,7 +395,7 @@ class ThrottledStream(ConfirmedBytes):
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
         if self._connection is not None:
-            await self._limiter.step(self._connection)
+            await self._limiter.step(self._connection, has_waited=self.has_waited(data))
         return data
 
     async def receive_line(self, limit: int) -> bytes:

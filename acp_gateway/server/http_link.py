@@ -8,8 +8,7 @@ it confirms the messages that were written to an event stream, and what it has n
 import logging
 import secrets
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
@@ -21,10 +20,11 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.protocol.event_streams import EventStream, EventStreams
 from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
-from acp_gateway.transports.http_server import Response
+from acp_gateway.transports.http_server import HttpConnection, Response
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.metering import Meter
+from acp_gateway.transports.streams import LITTLE, CloseReason
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,41 @@ class Refused(Exception):
         super().__init__(text)
 
 
+class StreamReader:
+    """The reader of an event stream."""
+
+    def write_now(self) -> None:
+        """Write the events that wait, as far as that takes no waiting; the rest follows by itself."""
+        raise NotImplementedError
+
+
+class Receiving:
+    """A POST request whose body is being received."""
+
+    __slots__ = ("_link", "_size")
+
+    def __init__(self, link: "HttpLink") -> None:
+        self._link = link
+        self._size = 0
+
+    def __enter__(self) -> Callable[[int, int], Awaitable[None]]:
+        self._link.posting += 1
+        return self._received
+
+    def __exit__(self, *_: object) -> None:
+        self._link.posting -= 1
+        self._link.body_bytes -= self._size
+
+    async def _received(self, more: int, pieces: int) -> None:
+        link, meter = self._link, self._link.meter
+        self._size += more
+        link.body_bytes += more
+        meter.size += more
+        # A small body is paid for with the reading of its message.
+        if pieces or meter.size > LITTLE:
+            await link.pay(frames=pieces)
+
+
 class HttpLink:
     """One client, by its `Acp-Connection-Id`. Made by `HttpLinks.begin`."""
 
@@ -63,7 +98,7 @@ class HttpLink:
         self.grant = grant
         self.streams = EventStreams(secrets.token_hex(4), settings.resume_window)
         self.changed = Signal()
-        """Notified when an event is to be written, when there is room for a message, and at the end."""
+        """Notified when a reader has something to do besides writing events, and at the end."""
         self.taken = Signal()
         """Notified when events were written, and when the gateway has received messages."""
         # Keeps the order of messages that wait for room.
@@ -76,6 +111,7 @@ class HttpLink:
         """Seconds for one message."""
         self.posting = 0
         """POST requests that are being received."""
+        self._bodies: set[trio.CancelScope] = set()
         self.body_bytes = 0
         """Bytes of their bodies."""
         self.asking: Counter[str | None] = Counter()
@@ -108,6 +144,7 @@ class HttpLink:
             log.exception("%s: internal error, connection closed", self.name)
         finally:
             self.ended = True
+            self.drop_bodies()
             self.changed.notify()
             self.taken.notify()
 
@@ -145,33 +182,39 @@ class HttpLink:
 
     # From the client
 
-    @contextmanager
-    def receiving(self) -> Iterator[Callable[[int, int], Awaitable[None]]]:
-        """Count a POST request, and by the function that is yielded the bytes and small pieces of its body."""
-        size = 0
+    async def receive_body(self, http: HttpConnection, received: Callable[[int, int], Awaitable[None]]) -> bytes:
+        """Receive the body of a POST request, as `HttpConnection.receive_body`. Raises `Refused` if the link ends."""
+        with trio.CancelScope() as scope:
+            self._bodies.add(scope)
+            try:
+                return await http.receive_body(self.max_message_size, received, self.message_timeout)
+            finally:
+                self._bodies.discard(scope)
+        raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "this connection has ended; begin with initialize")
 
-        async def received(more: int, pieces: int) -> None:
-            nonlocal size
-            size += more
-            self.body_bytes += more
-            await self.pay(more, pieces)
+    def drop_bodies(self) -> None:
+        """Receive no more of the bodies that have begun."""
+        for scope in self._bodies:
+            scope.cancel()
 
-        self.posting += 1
-        try:
-            yield received
-        finally:
-            self.posting -= 1
-            self.body_bytes -= size
+    def receiving(self) -> "Receiving":
+        """Count a POST request, and by its `received` the bytes and small pieces of its body."""
+        return Receiving(self)
 
-    async def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> None:
-        """Charge the client for bytes, what is no message and time of the loop, and wait while it is over its rate.
+    @property
+    def meter(self) -> Meter:
+        """Counts what the client sends."""
+        return self._stream.meter
+
+    def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> Awaitable[None]:
+        """Charge the client for its bytes, lines that are not messages and loop time; wait while it is over its rate.
 
         Raises `Flooded`.
         """
         meter = self._stream.meter
         meter.size += size
         meter.frames += frames
-        await meter.pay(seconds)
+        return meter.pay(seconds)
 
     @property
     def has_room(self) -> bool:
@@ -213,12 +256,14 @@ class HttpLink:
     # To the client
 
     def put(self, messages: Sequence[bytes]) -> None:
-        """Sort messages into their streams, and wake the readers."""
-        streams = set(map(self.streams.put, messages))
-        self.changed.notify()
-        for stream in streams:
-            if stream is not None and stream.reader is None:
+        """Sort messages into their streams, and write them to their readers."""
+        for stream in set(map(self.streams.put, messages)):
+            if stream is None:
+                self.changed.notify()
+            elif stream.reader is None:
                 self._watch(stream)
+            elif isinstance(stream.reader, StreamReader):
+                stream.reader.write_now()
 
     def readers_changed(self) -> None:
         """A stream was opened, or its reader has left."""
@@ -310,8 +355,9 @@ class HttpStream(MaintainedStream):
         self.last_received_at = trio.current_time()
 
     async def _receive_batch(self) -> list[bytes]:
-        await trio.lowlevel.checkpoint()
         link = self._link
+        if link.inbox or self._acknowledge:
+            await trio.lowlevel.checkpoint()
         while not (link.inbox or self._acknowledge or link.left or self.closed):
             await link.arrived.wait()
         if self.closed:
@@ -338,6 +384,9 @@ class HttpStream(MaintainedStream):
 
     def limit(self, max_message_size: int, size_setting: str) -> None:
         self._link.max_message_size = max_message_size
+
+    def abandon(self) -> None:
+        self._link.drop_bodies()
 
     @property
     def unfinished_bytes(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway import INSTALL_EXTRA, __version__
+from acp_gateway import INSTALL_ALL, __version__
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.metrics import Histogram
@@ -34,7 +34,7 @@ CACHE_TIME: Final = 1.0
 def check_library() -> None:
     """Raise `ConfigError` if `prometheus_client` is not installed."""
     if find_spec("prometheus_client") is None:
-        how = f"`{INSTALL_EXTRA.format('metrics')}` in a checkout"
+        how = f"`{INSTALL_ALL}` in a checkout"
         raise ConfigError(f'serves "metrics", which needs the package prometheus_client: {how}', key="listen")
 
 
@@ -108,8 +108,8 @@ class _GatewayCollector:
         yield _gauge("journal_bytes", "Bytes of the histories of live sessions in memory", (), [((), journals)])
         directory = self._gateway.admissions.directory
         if directory is not None:
-            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items()]
-            yield _gauge("node_up", "1 while a node answers", ("node",), nodes)
+            nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
+            yield _gauge("node_up", "1 while a node answers that is watched", ("node",), nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
         if self._gateway.config.cluster is not None:

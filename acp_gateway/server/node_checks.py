@@ -28,7 +28,7 @@ async def check_nodes(gateway: LocalGateway) -> list[Line]:
     """Return a line for each node of a gateway that runs; none if it has none. Raises nothing."""
     try:
         gateway.check_running()
-        nodes = (await gateway.status(time_limit=TIME_LIMIT))["nodes"]
+        nodes = (await gateway.status(time_limit=TIME_LIMIT, nodes=True))["nodes"]
         return [line for node in nodes for line in judge_node(node)]
     except GatewayError as error:
         return [warning("gateway", f"it does not tell its state: {error}", "its log may say why")]

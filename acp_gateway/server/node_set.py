@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.nodes import SEPARATOR, NodeSection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.node_sessions import NodeSessions
@@ -53,7 +53,8 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
     gateway.admissions.directory = directory
     sessions = NodeSessions(directory, gateway.registry, watcher.refresh)
-    watcher.reported = sessions.note_report
+    watcher.reported, sessions.need = sessions.note_report, watcher.need
+    watcher.is_used = lambda: sessions.is_listened_to or any(SEPARATOR in hub.name for hub in gateway.hubs)
     gateway.admissions.node_sessions = sessions
     gateway.admissions.merge_nodes = sessions.merge
     gateway.readiness.absent_nodes = lambda: directory.absences

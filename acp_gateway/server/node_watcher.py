@@ -4,9 +4,11 @@ Each node has a task of its own, so a slow one delays no other. Imported only wh
 """
 
 import logging
+import math
 import random
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from typing import Final
 
@@ -29,6 +31,9 @@ LIST_SIZE: Final = 4 * 1024 * 1024
 
 INTERVAL: Final = 5.0
 """Seconds between two lists of a node: its end is noticed within, and costs its rate limit 200 messages each time."""
+
+IDLE: Final = 600.0
+"""Seconds for which discovered nodes are watched after a client has used nodes: a person comes back within."""
 
 ANSWER_TIMEOUT: Final = 2.0
 """Seconds to wait for the present lists of nodes; then the last ones are used. Users wait for all nodes together."""
@@ -56,10 +61,16 @@ class _Watch:
         self.scope = trio.CancelScope()
         self.feed: ControlFeed | None = None
         """None before the first attempt."""
+        self.last: Overview | None = None
+        """The last that it has told."""
+        self.told = trio.Event()
+        """Set once the node has answered or an attempt has failed, and at the end."""
 
 
 class NodeWatcher:
-    """Watches all nodes of one gateway.
+    """Watches nodes of one gateway: those of its configuration, and the discovered ones while clients use nodes.
+
+    So a node that is not used as a door keeps no connection to the others of its cluster.
 
     Args:
         directory: has the nodes, and is told what was found.
@@ -73,7 +84,13 @@ class NodeWatcher:
         self._clock = clock
         self.reported: Callable[[], None] = lambda: None
         """Called after each report of a node, and when there are other nodes."""
+        self.is_used: Callable[[], bool] = lambda: False
+        """Returns whether a client uses nodes now."""
         self._watches: dict[str, _Watch] = {}
+        # True while discovered nodes are watched, and the time of their last use.
+        self._watches_all = False
+        self._used_at = -math.inf
+        self._needed = trio.Event()
         # That of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
@@ -82,16 +99,39 @@ class NodeWatcher:
         async with trio.open_nursery() as self._nursery:
             try:
                 self.update()
-                await trio.sleep_forever()
+                while True:
+                    await self._needed.wait()
+                    await self._rest()
             finally:
                 self._nursery = None
 
+    def need(self) -> None:
+        """Watch all nodes from now on, for `IDLE` seconds after the last use."""
+        self._used_at = trio.current_time()
+        if not self._watches_all:
+            self._watches_all = True
+            self._needed.set()
+            self.update()
+
+    async def _rest(self) -> None:
+        """Wait until nodes were not used for `IDLE` seconds, and end to watch the discovered ones."""
+        while True:
+            await trio.sleep_until(self._used_at + IDLE)
+            if self.is_used():
+                self._used_at = trio.current_time()
+            elif trio.current_time() >= self._used_at + IDLE:
+                break
+        self._watches_all, self._needed = False, trio.Event()
+        self.update()
+
     def update(self) -> None:
-        """Begin to watch nodes that were added to the directory, end it for those that were removed, and connect anew
+        """Begin to watch nodes that were added to the directory, end it for those that were removed, and connect again
         to those whose section has changed. Before `run`, nothing is watched."""
         if self._nursery is None:
             return
-        sections = self._directory.sections
+        sections = self._directory.sections if self._watches_all else self._directory.configured
+        for name in self._directory.nodes:
+            self._directory.set_watched(name, self._clock(), watched=name in sections)
         for name, watch in [*self._watches.items()]:
             if sections.get(name) != watch.section:
                 del self._watches[name]
@@ -105,7 +145,9 @@ class NodeWatcher:
     async def _watch(self, name: str, watch: _Watch) -> None:
         handler = FeedHandler(partial(self._receive, name, watch), partial(self._lose, name, watch))
         failures = 0
-        with watch.scope:
+        with ExitStack() as stack:
+            stack.callback(watch.told.set)
+            stack.enter_context(watch.scope)
             while True:
                 # A feed that has listed sessions connects again by itself, except after a refusal.
                 watch.feed = ControlFeed(
@@ -127,29 +169,39 @@ class NodeWatcher:
         return self._watches.get(name) is watch
 
     async def refresh(self) -> None:
-        """Have the nodes that answer list their sessions, and wait until they have, for `ANSWER_TIMEOUT` at most."""
+        """Have the nodes list their sessions, and wait until they have, for `ANSWER_TIMEOUT` at most.
+
+        Nodes that are known to be away are not waited for.
+        """
+        self.need()
         with trio.move_on_after(ANSWER_TIMEOUT):
             async with trio.open_nursery() as nursery:
                 for name, watch in self._watches.items():
-                    if self._directory.nodes[name].up and watch.feed is not None:
+                    if not watch.told.is_set():
+                        nursery.start_soon(watch.told.wait)
+                    elif self._directory.nodes[name].up and watch.feed is not None:
                         nursery.start_soon(watch.feed.refresh().wait)
 
     def _receive(self, name: str, watch: _Watch, overview: Overview) -> None:
         if not self._is_current(name, watch):
             return
-        rights = overview.rights
-        self._directory.set_rights(name, rights.identity, rights.may_speak_for)
+        rights, listing = overview.rights, overview.listing
         if self._directory.set_up(name, rights.agents, rights.version, self._clock(), rights.folders):
             agents = ", ".join(self._directory.nodes[name].agents or ()) or "none"
             log.info("node %s is there; its agents: %s", name, agents)
-        listing = overview.listing
-        self._directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+            watch.last = None
         self._directory.set_load(name, listing.load)
-        self.reported()
+        last, watch.last = watch.last, overview
+        watch.told.set()
+        if last is None or not overview.is_as(last):
+            self._directory.set_rights(name, rights.identity, rights.may_speak_for)
+            self._directory.set_sessions(name, listing.sessions, listing.more, listing.more_of)
+            self.reported()
 
     def _lose(self, name: str, watch: _Watch, error: GatewayError) -> None:
         if not self._is_current(name, watch):
             return
         if self._directory.set_away(name, str(error), self._clock(), error.reason):
             log.warning("node %s is away: %s", name, self._directory.nodes[name].why)
+        watch.told.set()
         self.reported()

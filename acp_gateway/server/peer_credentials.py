@@ -3,8 +3,8 @@
 At its unix socket a gateway accepts its own user without a token. Its agents run as the same user, and must not be able
 to connect there and approve their own requests.
 
-This keeps out an agent that runs `acp-gateway connect` or a similar program. It is no sandbox: a malicious program that
-runs as the user can leave its session and its parents, as a daemon does, and has other ways to act as the user.
+This keeps out an agent that runs `acp-gateway connect` or a similar program. It is not a sandbox: a malicious program
+that runs as the user can leave its session and its parents, as a daemon does, and has other ways to act as the user.
 """
 
 import socket

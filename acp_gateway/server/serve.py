@@ -27,6 +27,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
+from acp_gateway.server.allocator import give_back_memory
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http_link import HttpLinks
@@ -70,7 +71,7 @@ async def serve(
 
     Args:
         config: its listeners and its agents.
-        environment: the gateway's own, of which agents inherit a part. systemd's variables about inherited sockets and
+        environment: the gateway's own; agents inherit a part of it. systemd's variables about inherited sockets and
             notifications are removed.
         file: the source of `config`, which is read again at a SIGHUP.
         recorder: records the messages of connections.
@@ -83,6 +84,7 @@ async def serve(
     for line in config.removed:
         log.warning("%s", line)
     sys.setswitchinterval(SWITCH_INTERVAL)
+    give_back_memory()
     settings = config.gateway
     state_dir = settings.state_dir
     try:

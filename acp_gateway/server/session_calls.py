@@ -129,7 +129,7 @@ class SessionCalls:
             raise not_open("this request is not open any more")
         text = response_to(number)
         if not agent_request.accepts(jsonrpc.parse(text)):
-            raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is none of those that the agent has offered")
+            raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
         client.send(text)
         with trio.move_on_after(HANDLING_TIMEOUT):
             await client.drain()

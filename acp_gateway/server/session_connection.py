@@ -19,8 +19,10 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.attachment import BUG, Disconnect
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.large_messages import check_message
 from acp_gateway.gateway.session_changes import Changed, Subscription
 from acp_gateway.gateway.session_view import Viewer
+from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.server.browser_sessions import SHOWN, BrowserSessions, Used
 from acp_gateway.server.session_feed import SessionFeed
 from acp_gateway.transports.maintained import MaintainedStream
@@ -122,13 +124,15 @@ class SessionConnection(Generic[CallT]):
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
         self._stream = stream
-        gateway.bound(stream, self.role)
+        gateway.bound(stream, self.role, guest=self.access.session is not None, browser=True)
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )
-        self._charge = stream.meter.charge = limiter.charge
+        self._charge = limiter.charge
+        stream.meter.charge = self._charge_unfinished
         log.info("%s: %s of %s attached", self.name, self.via, self.access.identity)
         gateway.control_streams.add(stream)
+        gateway.services.inputs.add(self)
         try:
             with (
                 connection.scope,
@@ -141,9 +145,31 @@ class SessionConnection(Generic[CallT]):
             raise
         finally:
             gateway.control_streams.discard(stream)
+            gateway.services.inputs.discard(self)
             log.info("%s: %s detached", self.name, self.via)
             with trio.CancelScope(shield=True):
                 await stream.aclose(connection.disconnect.code, connection.disconnect.text)
+
+    # As an `Input` of the memory limit
+
+    @property
+    def identity(self) -> str:
+        """The identity of the browser."""
+        return self.access.identity
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of unfinished messages, and of calls that are not finished."""
+        return 0 if self._connection.scope.cancel_called else self._stream.unfinished_bytes + self._size
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End the connection."""
+        self._stream.abandon()
+        self._connection.close(disconnect)
+
+    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        self.gateway.services.memory_grew(size)
+        return self._charge(messages, size, seconds, frames)
 
     async def _serve(self, stream: MaintainedStream) -> Disconnect:
         async with trio.open_nursery() as nursery:
@@ -183,8 +209,8 @@ class SessionConnection(Generic[CallT]):
         """Serve a call to its end."""
 
     @abstractmethod
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        """Return the last message for a browser whose message was too large."""
+    def _failure(self, why: str) -> bytes:
+        """Return the message for a browser whose message was not read."""
 
     def _note(self, changed: Changed) -> None:
         """Take note of changes, which feeds tell otherwise, before sessions that were removed are left."""
@@ -203,16 +229,22 @@ class SessionConnection(Generic[CallT]):
         try:
             async for batch in stream:
                 for text in batch:
+                    spent: list[float] = []
+                    try:
+                        checked = await check_message(text, spent.append)
+                    except InvalidMessage as error:
+                        self.reply(self._failure(str(error)))
+                        checked = None
                     began = time.perf_counter()
-                    weight = self._receive(text)
+                    weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
-                    pause = self._charge(weight, size, time.perf_counter() - began, frames)
+                    pause = self._charge_unfinished(weight, size, sum(spent) + time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
                     await trio.sleep(pause)
                     while self._is_full:
                         await self._progress.wait()
         except MessageTooLarge as error:
-            self._send_last(self._too_large(error))
+            self._send_last(self._failure(str(error)))
             return Disconnect(CloseReason.TOO_LARGE, str(error))
         except (Flooded, Unfinished) as error:
             return Disconnect(CloseReason.POLICY, str(error))

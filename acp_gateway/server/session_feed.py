@@ -51,7 +51,7 @@ class FeedOutput(Protocol):
         times: Sequence[int | None],
         name: str | None = None,
     ) -> list[bytes]:
-        """Tell `session/update` messages, the first of which has the number `first`; none is passed over.
+        """Tell `session/update` messages; the first one has the number `first`, and none is passed over.
 
         `name` is that of the session for the browser, where it is not the id.
         """
@@ -113,8 +113,9 @@ class SessionFeed:
         self._is_read = not view.session.journal.epoch
         # The epoch of a history that does not continue at the position.
         self._reset_to: str | None = None
-        # Updates of a session that has ended, which were read from the disk.
+        # Updates of an ended session as they were read from the disk, with their times; and how many are told.
         self._rest = rest
+        self._rest_told = 0
         self._requests = {request.key: request for request in requests_for(view)} if knows_requests else {}
         self._status = _status(view)
         self._turn = view.last_turn
@@ -130,7 +131,7 @@ class SessionFeed:
     @property
     def holds_rest(self) -> bool:
         """True while updates that were read from the disk wait in memory to be told."""
-        return bool(self._rest[0])
+        return self._rest_told < len(self._rest[0])
 
     async def read_rest(self, reader: HistoryReader) -> None:
         """Read the last updates of a session that has ended; if the disk is too slow, the browser has to ask again."""
@@ -143,7 +144,7 @@ class SessionFeed:
             return
         self._is_read = True
         if not found.reset and found.messages and found.first == self._position + 1:
-            self._rest = found.messages, found.times
+            self._rest, self._rest_told = (found.messages, found.times), 0
         elif found.epoch and (found.reset or found.last > self._position):
             self._reset_to = found.epoch
 
@@ -156,7 +157,7 @@ class SessionFeed:
             self._reset_to = None if self._follows() else epoch
         if self._reset_to is not None:
             self.stopped = True
-            self._rest = (), ()
+            self._rest, self._rest_told = ((), ()), 0
             return self._output.reset(self.session.name, self._reset_to)
         updates = self._next_updates()
         return [*self._next_requests(), *self._next_status()] if updates is None else updates
@@ -168,7 +169,7 @@ class SessionFeed:
             if journal.shared_with(self._epoch, self._position) != self._position:
                 return False
             self._epoch = journal.epoch
-        self._rest = (), ()
+        self._rest, self._rest_told = ((), ()), 0
         return journal.start <= self._position <= journal.position
 
     def _next_updates(self) -> list[bytes] | None:
@@ -180,12 +181,14 @@ class SessionFeed:
             messages: Sequence[bytes] = journal.messages(self._position, end)
             times: Sequence[int | None] = journal.times(self._position, end)
         else:
-            messages, times = self._rest
-            if not messages:
+            if not self.holds_rest:
+                self._rest, self._rest_told = ((), ()), 0
                 return None
+            some = slice(self._rest_told, self._rest_told + PIECE_COUNT)
+            messages, times = self._rest[0][some], self._rest[1][some]
         count = fitting(messages, PIECE_SIZE, PIECE_COUNT)
         if not journal.epoch:
-            self._rest = messages[count:], times[count:]
+            self._rest_told += count
         told = self._output.updates(
             self.session.id, messages[:count], self._position + 1, times[:count], self.session.name
         )

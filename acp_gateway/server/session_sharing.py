@@ -89,13 +89,11 @@ async def _revoke_unused(gateway: Gateway, token: Token) -> None:
     gateway.audit.record("token_revoked", id=token.id, label=token.label, identity=token.identity)
 
 
-def qr_code(link: str) -> list[str] | None:
-    """Return the rows of a QR code, "1" for a dark module and "0" for a light one; None without the extra `page`.
+def qr_code(link: str) -> list[str]:
+    """Return the rows of a QR code, "1" for a dark module and "0" for a light one.
 
     It takes some milliseconds: call it in a thread.
     """
-    try:
-        import segno
-    except ImportError:
-        return None
+    import segno
+
     return ["".join(map(str, row)) for row in segno.make_qr(link, error="l").matrix]

@@ -110,7 +110,7 @@ def find_own_address() -> str | None:
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:
     """Return the first two addresses that can't both be listened at, because they are the same; None if there are none.
 
-    Resolves host names, and blocks meanwhile.
+    Resolves host names, and blocks while it does.
     """
     resolved = [_resolve(address) for address in addresses]
     for (first, its), (second, others) in combinations(zip(addresses, resolved, strict=True), 2):
@@ -134,7 +134,7 @@ def _resolve(address: Address) -> list[str]:
 def _explain(error: OSError, address: Address) -> str:
     """Explain why the system refused an address, with the likeliest cause and the next step."""
     if isinstance(error, socket.gaierror):
-        return f"{address.host} is no name or address of this machine (it does not resolve)"
+        return f"{address.host} is not a name or address of this machine (it does not resolve)"
     if error.errno == errno.EADDRNOTAVAIL:
         return f"this machine does not have the address {address.host}: use one that it has, or 0.0.0.0 for all"
     if error.errno == errno.ENOENT and address.scheme == "unix":

@@ -33,8 +33,14 @@ class StatusReporter:
         self._file = file
         self._started = time.monotonic()
 
-    async def report(self) -> dict[str, Any]:
-        """Return the state, as members of the response; see `docs/wire.md`. Reads /proc in a thread."""
+    async def report(self, *, with_nodes: bool = False) -> dict[str, Any]:
+        """Return the state, as members of the response; see `docs/wire.md`. Reads /proc in a thread.
+
+        With nodes, these are asked for their present state, and watched for a while.
+        """
+        node_sessions = self._gateway.admissions.node_sessions
+        if with_nodes and node_sessions is not None:
+            await node_sessions.refresh()
         agents = [agent.pid for hub in self._gateway.hubs if (agent := hub.supervisor.agent) is not None]
         pids = {os.getpid(), *(pid for pid in agents if pid is not None)}
         memory = await trio.to_thread.run_sync(measure_memory, pids)
@@ -42,6 +48,8 @@ class StatusReporter:
 
     def _describe(self, memory: dict[int, int]) -> dict[str, Any]:
         gateway = self._gateway
+        # `token create` asks at once whether this gateway can read what it has written.
+        gateway.readiness.look_again()
         hubs = gateway.hubs
         away = sum(attachment.away_since is not None for hub in hubs for attachment in hub.attachments.values())
         directory = gateway.admissions.directory

@@ -21,8 +21,10 @@ import trio
 
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.gateway.large_messages import parse_message
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.protocol.large_texts import LARGE
 from acp_gateway.server.event_reader import LAST_EVENT_ID, SESSION_ID, Reader
 from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, media_types, read_query
 from acp_gateway.server.http_link import HttpLink, HttpLinks, Refused
@@ -83,15 +85,11 @@ class StreamableHttp:
 
     def answer(self, connection: PendingConnection, access: Access, request: Request) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError` and `BadRequest`."""
-        link_id = _single(request, CONNECTION_ID)
-        session = _session_header(request)
-        if request.method == "POST" and not _is_json(request):
-            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
-        if request.method == "GET" and not _accepts_events(request):
-            return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+        named = request.once(_read_names)
+        if isinstance(named, Response):
+            return named
+        link_id, session = named
         if link_id is None:
-            if request.method != "POST":
-                return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
@@ -129,7 +127,7 @@ class _Begin:
         self._prepared: tuple[Message, Grant] | None = None
 
     async def prepare(self, http: HttpConnection) -> Response | None:
-        """Receive the message, and be admitted; return a refusal of what is no `initialize`. Raises `AccessError`."""
+        """Receive the message, and be admitted; refuse anything but `initialize`. Raises `AccessError`."""
         try:
             message = _parse(await http.receive_body(INITIALIZE_SIZE))
             if message.method != methods.INITIALIZE or message.kind is not Kind.REQUEST:
@@ -186,7 +184,7 @@ class _Post:
         link = self._link
         with link.receiving() as received:
             try:
-                body = await http.receive_body(link.max_message_size, received, link.message_timeout)
+                body = await link.receive_body(http, received)
                 message = await self._read_at_cost(body)
                 await link.wait_for_room(ROOM_TIMEOUT)
                 self._hand_over(message)
@@ -197,15 +195,18 @@ class _Post:
 
     async def _read_at_cost(self, body: bytes) -> Message:
         """Read a message, and charge the client for the time that it takes. Raises `Refused` and `Flooded`."""
+        spent: list[float] = []
+        parsed = await parse_message(body, spent.append) if len(body) > LARGE else None
         began = time.perf_counter()
         try:
-            return self._read(body)
+            if isinstance(parsed, InvalidMessage):
+                raise _refusal(parsed, body)
+            return self._read(_parse(body) if parsed is None else parsed.message)
         finally:
-            await self._link.pay(seconds=time.perf_counter() - began)
+            await self._link.pay(seconds=sum(spent) + time.perf_counter() - began)
 
-    def _read(self, body: bytes) -> Message:
-        """Return the message of a body. Raises `Refused` for one that the link can't take."""
-        message = _parse(body)
+    def _read(self, message: Message) -> Message:
+        """Return the message as it is passed on. Raises `Refused` for one that the link can't take."""
         if message.kind is Kind.NOTIFICATION and message.method.startswith(methods.RESERVED_PREFIX):
             # It would be taken for a message of the link, which is not counted.
             raise Refused(HTTPStatus.BAD_REQUEST, f"methods that begin with {methods.RESERVED_PREFIX} are reserved")
@@ -244,12 +245,17 @@ def _parse(body: bytes) -> Message:
     try:
         return jsonrpc.parse(body)
     except InvalidMessage as error:
-        refused = Refused(HTTPStatus.BAD_REQUEST, str(error))
-        if body.lstrip(b" \t\r\n").startswith(b"["):
-            error = InvalidMessage(jsonrpc.INVALID_REQUEST, "batches are not accepted: send one message")
-            text = jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))
-            refused.response = Response(HTTPStatus.BAD_REQUEST, text, {"Content-Type": "application/json"})
-        raise refused from None
+        raise _refusal(error, body) from None
+
+
+def _refusal(error: InvalidMessage, body: bytes) -> Refused:
+    refused = Refused(HTTPStatus.BAD_REQUEST, str(error))
+    at = spans.skip_space(body, 0)
+    if body[at : at + 1] == b"[":
+        error = InvalidMessage(jsonrpc.INVALID_REQUEST, "batches are not accepted: send one message")
+        text = jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))
+        refused.response = Response(HTTPStatus.BAD_REQUEST, text, {"Content-Type": "application/json"})
+    return refused
 
 
 def _with_session(message: Message, session: bytes) -> bytes:
@@ -257,6 +263,18 @@ def _with_session(message: Message, session: bytes) -> bytes:
     members = lookup.members_at(message.text)
     params = lookup.members_at(members.get("params", b"{}"))
     return jsonrpc.compose({**members, "params": jsonrpc.compose({"sessionId": session, **params})})
+
+
+def _read_names(request: Request) -> Response | tuple[str | None, str | None]:
+    """Return the link and the session that a request names, or the refusal of its form. Raises `BadRequest`."""
+    link_id, session = _single(request, CONNECTION_ID), _session_header(request)
+    if request.method == "POST" and not _is_json(request):
+        return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
+    if request.method == "GET" and not _accepts_events(request):
+        return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+    if link_id is None and request.method != "POST":
+        return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
+    return link_id, session
 
 
 def _session_header(request: Request) -> str | None:

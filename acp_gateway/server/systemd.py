@@ -35,7 +35,7 @@ def take_sockets(environment: MutableMapping[str, str]) -> list[socket.socket]:
     """Return the listening sockets that systemd passed to this process; none without socket activation.
 
     Removes systemd's variables from `environment`, and keeps child processes from inheriting the sockets. Raises
-    `ConfigError` for a descriptor that is no listening socket.
+    `ConfigError` for a descriptor that is not a listening socket.
     """
     pid = environment.pop("LISTEN_PID", "")
     count = environment.pop("LISTEN_FDS", "")
@@ -92,7 +92,7 @@ def _take(descriptor: int, name: str) -> socket.socket:
         os.set_inheritable(descriptor, False)
         sock = socket.socket(fileno=descriptor)
     except OSError as error:
-        why = "is no socket" if error.errno == errno.ENOTSOCK else os.strerror(error.errno or 0).lower()
+        why = "is not a socket" if error.errno == errno.ENOTSOCK else os.strerror(error.errno or 0).lower()
         raise ConfigError(f"descriptor {descriptor} ({name}) {why}", key="LISTEN_FDS") from None
     if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         sock.close()

@@ -196,7 +196,7 @@ class Dialogue:
         self._next_id += 1
 
     def _send(self, members: Mapping[str, Any]) -> None:
-        # A lone surrogate, from a paste, is no UTF-8: it stays an escape.
+        # A lone surrogate, from a paste, is not UTF-8: it stays an escape.
         self.output.append(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
     def _receive(self, text: bytes) -> list[Event]:
@@ -267,7 +267,7 @@ class Dialogue:
         return []
 
     def _question(self, request_id: int | str, method: str, params: Mapping[str, Any]) -> Question | None:
-        """Return a request of the agent as a question, None if it is none that can be answered."""
+        """Return a request of the agent as a question, None if it cannot be answered here."""
         lane = self._lane(params)
         options = tuple(read_options(params.get("options")))
         if method == REQUEST_PERMISSION and options:

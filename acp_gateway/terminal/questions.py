@@ -18,7 +18,7 @@ _DIGITS: Final = "123456789"
 
 
 class Questions:
-    """Open questions, of which the oldest is shown."""
+    """Open questions; the oldest is shown."""
 
     def __init__(self) -> None:
         self._open: list[Question] = []

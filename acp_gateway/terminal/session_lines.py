@@ -1,13 +1,18 @@
 """The lines that describe sessions in a list, from what a gateway tells of them."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
 
 from acp_gateway.terminal.content import list_of, text_of
 from acp_gateway.terminal.rendering import Line, Span, Style, one_line
 
 Session = Mapping[str, Any]
 """A session as a gateway describes it; see `docs/wire.md`."""
+
+_UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60))
+_SHORT_ID: Final = 4
+"""Characters of an id that tell sessions of one title apart, if no two of them end alike."""
 
 
 def joinable(sessions: Iterable[Session]) -> list[Session]:
@@ -23,12 +28,47 @@ def ordered(sessions: Iterable[Session]) -> list[Session]:
     return sorted(listed, key=_rank)
 
 
-def session_line(session: Session, *, is_open: bool = False) -> Line:
-    """Return a session as a line: its state, machine, title, agent and folder. `is_open` marks one that is shown.
+def title_of(session: Session) -> str:
+    """Return the title of a session on one line, or that it has none."""
+    return one_line(text_of(session.get("title"))) or "(no title)"
+
+
+def age_of(session: Session, now: datetime) -> str:
+    """Return the time since the last message of a session in its largest unit; empty if it is unknown."""
+    try:
+        passed = now - datetime.fromisoformat(text_of(session.get("updatedAt")))
+    except (ValueError, TypeError):  # No time, or one without a zone.
+        return ""
+    seconds = max(0, int(passed.total_seconds()))
+    for unit, size in _UNITS:
+        if seconds >= size:
+            return f"{seconds // size} {unit}"
+    return "now"
+
+
+def tell_apart(sessions: Sequence[Session], now: datetime) -> dict[str, str]:
+    """Return a mark for each session whose title is that of another one: its age, and the end of its id."""
+    of_title: dict[str, list[Session]] = {}
+    for session in sessions:
+        of_title.setdefault(title_of(session), []).append(session)
+    marks = {}
+    for alike in of_title.values():
+        if len(alike) == 1:
+            continue
+        ids = [text_of(session["sessionId"]) for session in alike]
+        sizes = range(_SHORT_ID, max(map(len, ids)) + 1)
+        size = next((size for size in sizes if len({one[-size:] for one in ids}) == len(ids)), _SHORT_ID)
+        for session, one in zip(alike, ids, strict=True):
+            marks[one] = f"{age_of(session, now)} {one_line(one[-size:])}".lstrip()
+    return marks
+
+
+def session_line(session: Session, *, is_open: bool = False, mark: str = "") -> Line:
+    """Return a session as a line: its state, machine, mark, title, agent and folder. `is_open` marks one that is shown.
 
     The machine is that of a node, with "away" while that can't be reached.
     """
-    title = one_line(text_of(session.get("title"))) or "(no title)"
+    title = title_of(session)
     folder = one_line(text_of(session.get("cwd")).rstrip("/").rpartition("/")[2])
     machine, _, agent = one_line(text_of(session.get("agent"))).rpartition("/")
     about = " ".join(filter(None, (agent, folder)))
@@ -36,6 +76,7 @@ def session_line(session: Session, *, is_open: bool = False) -> Line:
     return [
         _state(session),
         *([Span(f" {place}:", Style.DIM)] if place else []),
+        *([Span(f" {mark}", Style.DIM)] if mark else []),
         Span(f" {title}", Style.TOOL if is_open else Style.PLAIN),
         Span(f"  {about}", Style.DIM),
     ]

@@ -1,4 +1,4 @@
-"""Folds the updates of a session into a transcript: a list of blocks, of which the oldest are dropped beyond a size.
+"""Folds the updates of a session into a transcript: a list of blocks that drops the oldest beyond a size.
 
 A chunk continues the last message of its lane if kind and message id are the same. Each sub-agent has a lane of its
 own. A tool call changes the block that it has begun, and a plan replaces the one of the same turn. The result depends

@@ -5,7 +5,7 @@ call gets a line when it begins and one when it ends, and a plan one for each ch
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -51,7 +51,7 @@ from acp_gateway.terminal.transcript import (
 )
 
 SHOWN_TOOLS: Final = 1000
-"""Tool calls of which it is known what was written of them; an older one is written again if it changes."""
+"""Maximum of the tool calls whose written text is remembered; an older one is written again if it changes."""
 
 
 class Watcher:
@@ -62,6 +62,7 @@ class Watcher:
         last: number of blocks of the history to write, None for all.
         lines: lines of a diff or of an output that are written at most.
         size: characters of the history that are kept at most.
+        columns: returns the columns of the terminal, to wrap at words; None not to wrap.
     """
 
     def __init__(
@@ -71,9 +72,10 @@ class Watcher:
         last: int | None = None,
         lines: int = DEFAULT_LINES,
         size: int = DEFAULT_SIZE,
+        columns: Callable[[], int] | None = None,
     ) -> None:
         self._transcript = Transcript(size)
-        self._pen = Pen(colour=colour)
+        self._pen = Pen(colour=colour, columns=columns)
         self._last = last
         self._lines = lines
         self._questions = Questions()
@@ -202,7 +204,7 @@ class Watcher:
             if at:
                 self._pen.new_line()
             if self._pen.at_start:
-                self._pen.write(*margin)
+                self._pen.margin(*margin)
             self._pen.write(Span(line, style))
 
     def _end_stream(self) -> None:
@@ -219,11 +221,11 @@ class Watcher:
             self._end_stream()
             self._pen.lines(indented([tool_line(tool)], tool.lane))
             if state == "failed" and tool.output:
-                self._pen.lines(indented(render_output(tool.output, lines=self._lines), tool.lane))
+                self._pen.lines(indented(render_output(tool.output, lines=self._lines), tool.lane), wrap=False)
         for diff in tool.diffs:
             if diff not in diffs:
                 self._end_stream()
-                self._pen.lines(indented(render_diff(diff, lines=self._lines), tool.lane))
+                self._pen.lines(indented(render_diff(diff, lines=self._lines), tool.lane), wrap=False)
         self._tools[tool.number] = (tool.title, state, tool.diffs)
         if len(self._tools) > SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]

@@ -49,6 +49,13 @@ class ConfirmedBytes(SocketBytes):
             size += record
         return size
 
+    @property
+    def _is_in_flight(self) -> bool:
+        try:
+            return _output_queue(self._sock) > 0
+        except (OSError, ValueError):
+            return False  # It is closed.
+
     def _send_record(self, data: memoryview) -> int:
         sent = super()._send_record(data)
         if self._records is not None:

@@ -27,9 +27,6 @@ LAST_READ_TIMEOUT: Final = 1.0
 WRITES_PER_CHECKPOINT: Final = 16
 """Maximum writes in a row before other tasks get their turn."""
 
-SMALL_PIECE: Final = 1024
-"""Bytes below which a piece of a message is joined with its neighbours at once."""
-
 MAX_REMEMBERED: Final = 1024 * 1024
 """Bytes of an encoded batch at most that is remembered for others that get the same: nothing large is kept for ever."""
 
@@ -38,49 +35,37 @@ Failure: TypeAlias = trio.BrokenResourceError | trio.ClosedResourceError
 
 
 class ChunkBuffer:
-    """The beginning of a message that comes in pieces, which are joined once."""
+    """The beginning of a message that comes in pieces.
 
-    __slots__ = ("_pieces", "size")
+    One growing buffer: the system gets its memory back at once, while thousands of pieces may lie among what is kept.
+    """
+
+    __slots__ = ("_data",)
 
     def __init__(self) -> None:
-        self._pieces: list[bytes | bytearray] = []
-        self.size = 0
+        self._data = bytearray()
+
+    @property
+    def size(self) -> int:
         """Bytes of all pieces together."""
+        return len(self._data)
 
     def add(self, piece: bytes) -> None:
         """Append a piece."""
-        self.size += len(piece)
-        if len(piece) >= SMALL_PIECE:
-            self._pieces.append(piece)
-        elif self._pieces and isinstance(self._pieces[-1], bytearray):
-            self._pieces[-1] += piece
-        else:
-            # An object costs 40 bytes: a message that comes byte by byte must not take forty times its size.
-            self._pieces.append(bytearray(piece))
+        self._data += piece
 
     def begun(self, size: int) -> bytes:
         """Return the first bytes, at most `size`."""
-        begun = b""
-        for piece in self._pieces:
-            begun += piece[: size - len(begun)]
-            if len(begun) == size:
-                break
-        return begun
+        return bytes(self._data[:size])
 
     def ended(self, size: int) -> bytes:
-        """Return the last bytes, at least `size` if there are as many in the last pieces."""
-        ended = b""
-        for piece in reversed(self._pieces):
-            ended = bytes(piece[-size:]) + ended
-            if len(ended) >= size:
-                break
-        return ended
+        """Return the last bytes, at most `size`."""
+        return bytes(self._data[-size:])
 
     def take(self) -> bytes:
         """Return everything so far, and start an empty buffer."""
-        whole = b"".join(self._pieces)
-        self._pieces.clear()
-        self.size = 0
+        whole = bytes(self._data)
+        self._data = bytearray()
         return whole
 
 

@@ -53,7 +53,7 @@ class HttpClientConnection:
     ) -> Head:
         """Send a request and return the head of its response; `sent` is called when all of it is written.
 
-        A response that comes before that, a refusal, is read as well. Raises `ProtocolError` if what comes is no HTTP,
+        A response that comes before that, a refusal, is read as well. Raises `ProtocolError` if what comes is not HTTP,
         and what the stream raises. Cancelled or failed, the connection is to be closed.
         """
         fields = {"Host": self._host, **headers}

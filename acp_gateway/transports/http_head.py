@@ -25,7 +25,7 @@ _AMBIGUOUS: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f
 """Line ends that parsers read differently, control characters, and folded lines."""
 
 _METHOD: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]{0,20}(?:\Z| )")
-"""The beginning of a request: what else comes is no HTTP, and its end need not be waited for."""
+"""The beginning of a request: what else comes is not HTTP, and its end need not be waited for."""
 
 _LENGTH: Final = re.compile(rb"(?i)\n[ \t]*content-length[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
 _ENCODING: Final = re.compile(rb"(?i)\n[ \t]*transfer-encoding[ \t]*:[ \t]*([^\r\n]*?)[ \t]*(?=\r)")
@@ -36,7 +36,7 @@ NOT_HTTP: Final = (
     "this is not understood: it must be a request of HTTP/1.1, sound and with one meaning"
     " (behind nginx: proxy_http_version 1.1)"
 )
-"""Response to bytes that are no request."""
+"""Response to bytes that are not a request."""
 
 
 class HttpError(Exception):

@@ -52,7 +52,7 @@ class MaintainedStream(MessageStream):
     def use_spawner(self, spawner: TaskSpawner | None) -> None:
         """Do the work of `run` in spawned tasks whenever there is some, until this is called with None.
 
-        `tick` is to be called meanwhile.
+        `tick` is to be called until then.
         """
 
     def unsent(self) -> list[bytes]:

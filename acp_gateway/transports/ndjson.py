@@ -68,7 +68,7 @@ class LineStream(FramedStream):
             elif self._rest.size and not self.accepts_unterminated_line:
                 raise trio.BrokenResourceError("the connection was lost: it ended in the middle of a message")
             elif self._rest.size:
-                # A line that was cut off is no message, and to join or parse a large one for that may take long.
+                # A line that was cut off is not a message, and to join or parse a large one for that may take long.
                 whole = self._rest.size <= MAX_SCRAP or self._rest.ended(64).rstrip().endswith(b"}")
                 lines = [self._rest.take().removesuffix(b"\r")] if whole else []
                 if not whole:

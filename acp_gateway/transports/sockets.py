@@ -38,6 +38,10 @@ MAX_DISCARDED: Final = 16 * 1024 * 1024
 """Bytes that are discarded after the end of this side before the connection is closed: more than systems have in flight
 for one connection, so that a peer that reads still gets what was written. One that does not would send without end."""
 
+SILENT_PEER: Final = 1.0
+"""Seconds without a byte after which a peer is not waited for any more that has everything and leaves its side open: it
+answers the end of this side within a round trip, or not at all."""
+
 KEEPALIVE_IDLE = 20.0
 KEEPALIVE_TIMEOUT = 20.0
 """Seconds of silence until a client's system probes the connection, and until it gives up; as the gateway's pings."""
@@ -128,6 +132,10 @@ class SocketBytes(ByteStream):
             await wait(self._sock)
             self._turn = 0
             waited = True
+
+    def has_waited(self, data: bytes) -> bool:
+        """Return whether other tasks had their turn while the last read waited for its `data`."""
+        return self._turn == READ_COST + len(data)
 
     def _wait_after(self, error: OSError) -> _Wait:
         """Return the wait after which a call can be repeated that OpenSSL has refused for now.
@@ -224,11 +232,19 @@ class SocketBytes(ByteStream):
                 if not discarded or left <= 0 or not self._may_discard(discarded):
                     return
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._sock)
+                with trio.move_on_after(SILENT_PEER) as silence:
+                    await trio.lowlevel.wait_readable(self._sock)
+                if silence.cancelled_caught and not self._is_in_flight:
+                    return
             except OSError:
-                return  # The connection is lost, or this side was closed meanwhile.
+                return  # The connection is lost, or this side was closed.
             else:
                 await trio.lowlevel.checkpoint()
+
+    @property
+    def _is_in_flight(self) -> bool:
+        """True if the peer's system has not confirmed all that was written, where that can be told."""
+        return False
 
     def _may_discard(self, size: int) -> bool:
         """Return whether `finish` reads on after discarding this many bytes more."""

@@ -32,7 +32,7 @@ MAX_FRUITLESS: Final = 2
 now and then has nothing more behind what was just read. One that streams has."""
 
 PROBE_EVERY: Final = 16
-"""Reads of which `MAX_FRUITLESS` are tried before they wait, whatever the earlier ones have found."""
+"""Reads in a row; the first `MAX_FRUITLESS` are tried before they wait, whatever the earlier ones have found."""
 
 LITTLE: Final = 4096
 """Bytes below which a read has found little."""

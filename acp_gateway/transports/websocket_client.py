@@ -58,7 +58,7 @@ async def connect_websocket(
 
     With the header `JOINED` among them, a text message of a server that confirms it may hold several messages.
 
-    Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is no HTTP, and
+    Raises `UpgradeRefused` with the server's status, `ProtocolError` if the response is not HTTP, and
     `BrokenResourceError` if the connection is lost. When cancelled or failed, it leaves the stream to the caller.
     """
     protocol = _Client(uri, max_size=max_message_size, logger=library_log)

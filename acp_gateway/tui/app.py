@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import trio
@@ -12,7 +13,7 @@ from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview, 
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.rendering import Span, Style, one_line
-from acp_gateway.terminal.session_lines import ordered, session_line
+from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
 from acp_gateway.tui.composer import Composer, ComposerBox
 from acp_gateway.tui.dialogs import Dialog, choice_dialog, help_dialog, new_session_dialog
 from acp_gateway.tui.lists import ChoiceList
@@ -36,6 +37,9 @@ FOLDERS: Final = 6
 MOST_OPEN: Final = 8
 """Sessions that stay open beside the one that is shown: each has a connection and a transcript. Beyond it, the one that
 was not shown for the longest time is left, unless it was opened here: with its connection its agent might end."""
+
+OBSERVER: Final = "observer"
+"""The role of clients that get no questions."""
 
 _ALWAYS_SCROLLING: Final = frozenset({"page up", "page down"})
 """Keys that scroll the transcript also while a text is being written; the others move in the text."""
@@ -90,6 +94,8 @@ class Chat:
         self._shown: OpenSession | None = None
         self._overview: Overview | None = None
         self._problem = "connecting"
+        # Of the open sessions, as the list shows them.
+        self._states: list[tuple[str, str, str]] = []
         self._spawn: Callable[[OpenSession], None] = lambda _: None
         self._feed = ControlFeed(gateway.control, FeedHandler(self._received, self._lost))
         self._leave = trio.Event()
@@ -308,17 +314,26 @@ class Chat:
     # Drawing
 
     def _update_list(self) -> None:
-        """Show the sessions as the gateway has listed them."""
+        """Show the sessions of the list."""
         shown = None if self._shown is None else self._shown.session
+        self._states = self._present_states()
+        listed = ordered(self._listed())
+        marks = tell_apart(listed, datetime.now(UTC))
         rows = [
-            (session["sessionId"], session_line(session, is_open=session["sessionId"] == shown))
-            for session in ordered(self._listed())
+            (
+                session["sessionId"],
+                session_line(session, is_open=session["sessionId"] == shown, mark=marks.get(session["sessionId"], "")),
+            )
+            for session in listed
         ]
         self._list.show(rows)
         self._update()
 
     def _update(self) -> None:
         """Show the present state of the session, which changes with each message: this has to be fast."""
+        if self._present_states() != self._states:
+            self._update_list()
+            return
         self._title.set_text(self._title_text())
         asked = "question" in self._places()
         if asked and self._focus == "prompt" and not (self._composer.edit_text or self._pasting):
@@ -326,6 +341,10 @@ class Chat:
         elif not asked and self._focus == "question":
             self._focus = "prompt"
         self._arrange()
+
+    def _present_states(self) -> list[tuple[str, str, str]]:
+        """Return what the list shows of the sessions that are open here."""
+        return [(one.session, one.state, one.conversation.transcript.title) for one in self._sessions]
 
     def _title_text(self) -> str:
         parts = [self._gateway.name]
@@ -342,7 +361,15 @@ class Chat:
         return " " + " · ".join(one_line(str(part)) for part in parts if part)
 
     def _listed(self) -> list[dict[str, Any]]:
-        return [] if self._overview is None else self._overview.listing.sessions
+        """Return the sessions as the gateway has listed them, those that are open here as they are now."""
+        if self._overview is None:
+            return []
+        opened = {one.session: one for one in self._sessions if one.session}
+        decides = self._overview.rights.role != OBSERVER
+        return [
+            opened[one["sessionId"]].described(one, decides=decides) if one["sessionId"] in opened else one
+            for one in self._overview.listing.sessions
+        ]
 
     def _described(self, opened: OpenSession | None) -> dict[str, Any]:
         """Return a session as the gateway describes it, or nothing if it does not yet."""

@@ -7,7 +7,7 @@ import urwid
 
 from acp_gateway.terminal.rendering import Line, Span, Style
 from acp_gateway.tui.lists import ChoiceList
-from acp_gateway.tui.markup import BOX, markup
+from acp_gateway.tui.markup import BOX, FOCUS, markup
 
 KEYS: Final = (
     ("Enter", "send the prompt; open the session in the list"),
@@ -85,6 +85,33 @@ class _Field(urwid.Edit):
         unhandled: str | None = super().keypress(size, key)
         return unhandled
 
+    def move_cursor_to_coords(self, size: Any, x: Any, y: int) -> bool:
+        """Put the cursor at the end if the field is entered from another row."""
+        if y != 0:
+            return bool(super().move_cursor_to_coords(size, x, y))
+        self.set_edit_pos(len(self.edit_text))
+        return True
+
+
+class _Pick(urwid.WidgetWrap[Any]):
+    """An agent or a directory that can be picked, in reverse while it has the focus.
+
+    Args:
+        button: an urwid button; Space presses it.
+        done: called by Enter, after the button was pressed.
+    """
+
+    def __init__(self, button: Any, done: Callable[[], None]) -> None:
+        self._button, self._done = button, done
+        super().__init__(urwid.AttrMap(button, None, FOCUS))
+
+    def keypress(self, size: Any, key: str) -> str | None:
+        unhandled: str | None = self._button.keypress(size, " " if key == "enter" else key)
+        if key == "enter":
+            self._done()
+            return None
+        return unhandled
+
 
 def new_session_dialog(
     agents: Sequence[str],
@@ -97,8 +124,8 @@ def new_session_dialog(
 
     Args:
         agents: names to choose from; the form has a field for the name if there is none.
-        agent: the name that is proposed; empty for the gateway's default.
-        folders: directories that are proposed, of which the first is in the field already.
+        agent: the name that is proposed, and has the focus; empty for the gateway's default.
+        folders: directories that are proposed; the first is in the field already.
         create: called with the agent and the directory.
         close: called by Esc.
     """
@@ -118,9 +145,13 @@ def new_session_dialog(
         folder.set_edit_pos(len(path))
         body.set_focus(rows.index(folder))
 
-    others = [urwid.Button(path, lambda button: take(button.label)) for path in folders[1:]]
-    hint = urwid.Text(markup([[Span("Space chooses an agent or a directory, Enter opens the session.", Style.DIM)]]))
-    rows: list[Any] = [*(buttons or [name]), urwid.Divider(), folder, *others, urwid.Divider(), hint]
+    others = [_Pick(urwid.Button(path, lambda button: take(button.label)), done) for path in folders[1:]]
+    choices: list[Any] = [_Pick(button, done) for button in buttons] or [name]
+    rows: list[Any] = [*choices, urwid.Divider(), folder, *others]
     body = urwid.ListBox(urwid.SimpleFocusListWalker(rows))
-    body.set_focus(rows.index(folder))
-    return Dialog("New session", body, close, width=70, height=min(len(rows), 16) + 2)
+    several = len(agents) > 1
+    # With one agent there is only the directory to choose.
+    body.set_focus([*agents].index(agent) if several and agent in agents else 0 if several else rows.index(folder))
+    hint = urwid.Text(markup([[Span("Space chooses, Enter chooses and opens the session.", Style.DIM)]]))
+    framed: Any = urwid.Frame(body, footer=hint)
+    return Dialog("New session", framed, close, width=70, height=min(len(rows), 16) + 4)

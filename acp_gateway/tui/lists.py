@@ -1,4 +1,4 @@
-"""Lists of lines of which one is chosen by Enter: sessions, modes, agents."""
+"""Lists of lines to choose one from by Enter: sessions, modes, agents."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
 """A session that is open in the program: its link, its state and its widgets."""
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import trio
 
@@ -10,7 +10,8 @@ from acp_gateway.client.dialing import Destination
 from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import GatewayError
-from acp_gateway.terminal.content import Option
+from acp_gateway.protocol.methods import REQUEST_PERMISSION
+from acp_gateway.terminal.content import Option, list_of
 from acp_gateway.terminal.conversation import Conversation
 from acp_gateway.terminal.dialogue import Dialogue, Event, Question
 from acp_gateway.terminal.transcript import Change, Level
@@ -88,6 +89,22 @@ class OpenSession:
         if self.conversation.questions.current is not None:
             return "waits for a decision"
         return "working" if self.conversation.is_working else "ready"
+
+    def described(self, listed: Mapping[str, Any], *, decides: bool) -> dict[str, Any]:
+        """Return a session of the gateway's list as it is now: the link tells each change, and the list comes later.
+
+        `decides` is True for a client that gets the agent's questions.
+        """
+        if not self.conversation.is_open or self.ended or self.link_state is LinkState.LOST:
+            return dict(listed)
+        now: dict[str, Any] = {"turn": self.conversation.is_working}
+        if decides:
+            others = [one for one in list_of(listed.get("waiting")) if one.get("method") != REQUEST_PERMISSION]
+            asked = [{"method": REQUEST_PERMISSION}] if self.conversation.questions.current is not None else []
+            now["waiting"] = others + asked
+        if self.conversation.transcript.title:
+            now["title"] = self.conversation.transcript.title
+        return {**listed, **now}
 
     async def run(self) -> None:
         """Follow the session until it is cancelled or can't be followed any more, which is then in its transcript."""

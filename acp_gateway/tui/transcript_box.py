@@ -28,7 +28,7 @@ class BlockRow(urwid.Widget):
         self._text: urwid.Text | None = None
 
     def changed(self) -> None:
-        """Render the block anew."""
+        """Render the block again."""
         self._text = None
         self._invalidate()
 
@@ -89,7 +89,7 @@ class TranscriptBox(urwid.ListBox[Any]):
             del self._rows[0]
 
     def show_all(self) -> None:
-        """Show the whole transcript anew."""
+        """Show the whole transcript from its beginning."""
         self._blocks.clear()
         self._numbers.clear()
         del self._rows[:]

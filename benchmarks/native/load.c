@@ -15,7 +15,7 @@ static const char USAGE[] =
     "WHERE:  --ws HOST:PORT/PATH | --lines HOST:PORT | --exec -- COMMAND [ARGUMENT...]   (at the end)\n"
     "        --tls, --subprotocol NAME, --resume; a token is taken from LOAD_TOKEN\n"
     "all:    --timeout SECONDS (60), --cwd PATH (HOME), --concurrency N (32 connections being opened at a time),\n"
-    "        --watch PID (a process, to tell how many seconds of a processor it uses meanwhile)\n"
+    "        --watch PID (a process, to tell how many seconds of a processor it uses in that time)\n"
     "MODE:   stream --count N --batch B --size S [--connections K]\n"
     "        echo --count N [--connections K] [--pause-us U | --every-us U] [--method _bench/echo|session/prompt]\n"
     "             [--samples FILE]     (with --every-us what waited for an answer counts from when it was due)\n"
@@ -160,7 +160,7 @@ static void read_options(int count, char **arguments) {
     /* "+": what follows the command of --exec is the command's. */
     for (int option; (option = getopt_long(count, arguments, "+", LONG_OPTIONS, NULL)) != -1;) {
         if (option == '?')
-            fail("%s is no option, or lacks its value", arguments[optind - 1]);
+            fail("%s is not an option, or lacks its value", arguments[optind - 1]);
         read_option(option, optarg);
     }
     target.command = arguments + optind;

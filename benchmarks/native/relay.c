@@ -156,7 +156,7 @@ static void base64(const unsigned char digest[20], char text[29]) {
     text[28] = '\0';
 }
 
-/* False if that is no upgrade, or a part of one that is too long. */
+/* False if that is not an upgrade, or a part of one that is too long. */
 static bool take_upgrade(struct connection *connection) {
     static const char NAME[] = "\r\nSec-WebSocket-Key:", END[] = "\r\n\r\n";
     char *request = connection->frames.bytes + connection->frames.start, text[128], answer[256];

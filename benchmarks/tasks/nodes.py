@@ -42,7 +42,7 @@ SESSIONS: Final = (100, 300, 1000, 3000)
 
 ROUNDS: Final = 5
 LISTS: Final = 5
-"""Lists per measurement, of which the fastest counts."""
+"""Lists per measurement; the fastest counts."""
 
 
 def run(bench: Bench) -> list[Section]:
@@ -194,7 +194,7 @@ def lists_table(measured: Measured, axes: Mapping[str, list[int]]) -> Section:
         ("with", "sizes", "time of a list", "exponent"),
         rows,
         notes=[
-            "From the request at the gateway in front to the whole answer; it asks all nodes anew each time.",
+            "From the request at the gateway in front to the whole answer; it asks all nodes each time.",
             "The nodes are one gateway under several names: it answers for all of them.",
             *measured.notes(),
         ],

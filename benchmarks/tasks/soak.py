@@ -137,7 +137,7 @@ def table(samples: list[tuple[int, int]], base: int, seconds: float, journal: in
         [
             f"{CLIENTS} clients on resumable links, each with a session, turns of {TURN} updates of {SIZE} B.",
             f"All sessions at the same time and at full speed: {seconds:.0f} s.",
-            "Meanwhile other clients join and get the whole history, and sessions are opened and closed.",
+            "At the same time other clients join and get the whole history, and sessions are opened and closed.",
             "Connections are lost in the middle of a turn and resumed.",
             f"Sampling begins when the histories are full (`journal_limit` {journal >> 20} MiB, {limit}).",
             f"When the gateway started to listen, its memory was {figure(base, 'B')}.",

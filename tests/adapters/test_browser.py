@@ -206,7 +206,7 @@ def test_an_outcome_may_stand_without_the_object_around_it() -> None:
         (sent("files/list", {**SESSION, "query": "x" * 5000}), -32602, 1),
     ],
 )
-def test_a_text_that_is_no_request_is_refused(text: bytes, code: int, message_id: Any) -> None:
+def test_a_text_that_is_not_a_request_is_refused(text: bytes, code: int, message_id: Any) -> None:
     reply = refused(text)
     assert (reply["error"]["code"], reply["id"]) == (code, message_id)
 

@@ -102,7 +102,7 @@ def test_content_passes_verbatim_with_numbers_escapes_and_lone_surrogates() -> N
         ('{"type":"permission_response","requestId":{},"outcome":{}}', -32602, "requestId must be a string or"),
     ],
 )
-def test_what_is_no_event_is_refused_with_the_reason(text: bytes | str, code: int, why: str) -> None:
+def test_what_is_not_an_event_is_refused_with_the_reason(text: bytes | str, code: int, why: str) -> None:
     found = invalid(text)
     assert found[0] == code
     assert why in found[1]

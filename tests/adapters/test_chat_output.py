@@ -303,7 +303,7 @@ def test_terminals_of_a_call_with_a_huge_id_are_not_told_so_that_events_do_not_g
     assert len(told({**CHANGE, "toolCallId": "x" * size, "content": [TERMINAL], "_meta": meta})) == count
 
 
-def test_a_request_that_is_no_permission_is_not_told() -> None:
+def test_a_request_that_is_not_a_permission_is_not_told() -> None:
     other = request("elicitation/create", message="name?")
     assert OUTPUT.request("s", "r-1", other) == []
     assert OUTPUT.request_resolved("s", "r-1", other, None, None) == []

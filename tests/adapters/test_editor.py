@@ -105,7 +105,7 @@ def test_a_command_of_a_provider_is_noticed_whatever_its_type(more: dict[str, An
         (b'{"unknown":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
-def test_a_body_that_is_no_message_is_refused_with_the_place(body: bytes, why: str) -> None:
+def test_a_body_that_is_not_a_message_is_refused_with_the_place(body: bytes, why: str) -> None:
     with pytest.raises(BadBody) as caught:
         read(body, SendMessage)
     assert why in str(caught.value)

@@ -159,7 +159,7 @@ def test_a_prompt_and_the_usage_are_told() -> None:
         b'{"params":{"x":"\\ud83d","update":%b"tool_call"%b}}' % (b"[" * 100_000, b"]" * 100_000),
     ],
 )
-def test_what_is_no_update_or_nested_too_deeply_has_no_files(text: bytes) -> None:
+def test_what_is_not_an_update_or_nested_too_deeply_has_no_files(text: bytes) -> None:
     assert FileFinder("/src", ()).read(text).touches == ()
 
 
@@ -188,7 +188,7 @@ def test_a_permission_names_the_files_and_the_options_that_refuse() -> None:
             "session/request_permission", sessionId="s", options=options, toolCall={"toolCallId": "t", "content": DIFF}
         )
     )
-    # An outcome that might mean two options is no refusal.
+    # An outcome that might mean two options is not a refusal.
     assert asked == Refusable((Touch("a.py", "write"),), frozenset({"no", "No", "never"}))
     searching = {"toolCallId": "u", "kind": "search", "locations": [{"path": "/src/b"}]}
     asked = finder.refusable(request("session/request_permission", toolCall=searching))

@@ -1,6 +1,6 @@
 """An agent that plays what a file says, for tests and pictures of the page. Standard library only.
 
-Its argument is a JSON file, which it reads anew for each request: `{"new": RESULT, "plays": {TEXT: [STEP, …]}}`.
+Its argument is a JSON file, which it reads again for each request: `{"new": RESULT, "plays": {TEXT: [STEP, …]}}`.
 `RESULT` are further members of the result of `session/new`. With `"resumes": true` the agent opens sessions
 again. A prompt of the text `TEXT` plays the steps in order; any other one is repeated. Steps:
 

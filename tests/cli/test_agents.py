@@ -159,13 +159,45 @@ def test_add_takes_one_entry_as_the_registry(scene: Scene, tmp_path: Path) -> No
 
 def test_add_refuses_a_registry_without_encryption_on_the_network(scene: Scene) -> None:
     refused = scene.run("add", "fast", "--registry", "http://example.org/registry.json", code=3)
-    assert "no https URL" in refused
+    assert "not an https URL" in refused
 
 
 def test_add_keeps_the_mode_of_the_configuration(scene: Scene) -> None:
     scene.config.chmod(0o640)
     scene.add("fast")
     assert scene.config.stat().st_mode & 0o777 == 0o640
+
+
+def test_an_agent_is_added_listed_and_removed_before_there_is_a_configuration(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("CONFIG", "STATE"):
+        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name))
+    done = run("agents", "add", "fast", "--registry", scene.registry)
+    assert done.exit_code == 0, done.output
+    assert "`acp-gateway up` in a project's folder serves it" in done.stderr
+    assert not (tmp_path / "CONFIG").exists()
+    assert json.loads(run("agents", "list", "--json").stdout) == [
+        {
+            "name": "fast",
+            "version": "1.0.0",
+            "state": "ok",
+            "source": "fast",
+            "command": "npx --yes @x/fast@1.0.0 acp",
+        }
+    ]
+    assert "`acp-gateway agents update fast`" in run("agents", "add", "fast", "--registry", scene.registry).stderr
+    scene.publish(entry("fast", "1.1.0", npx=npx("1.1.0")))
+    assert "fast: 1.0.0 → 1.1.0" in run("agents", "update").output
+    assert json.loads(run("agents", "remove", "fast", "--json").stdout)["config"] is None
+    assert run("agents", "list").stdout == ""
+
+
+def test_add_without_a_network_says_what_else_works(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acp_gateway.config.agent_registry.PUBLIC_REGISTRY", "http://127.0.0.1:1/registry.json")
+    printed = scene.run("add", "fast", code=6)
+    assert "http://127.0.0.1:1/registry.json: Connection refused. Without the registry: install an agent" in printed
+    assert "`acp-gateway up -- COMMAND`" in printed
 
 
 def test_list_available_shows_the_registry_for_this_platform(scene: Scene) -> None:
@@ -207,7 +239,7 @@ def test_update_leaves_a_command_alone_that_was_changed_by_hand(scene: Scene) ->
 
 
 def test_update_refuses_an_agent_that_was_not_added(scene: Scene) -> None:
-    assert "'demo' is no agent that" in scene.run("update", "demo", code=2)
+    assert "'demo' is not an agent that" in scene.run("update", "demo", code=2)
     assert "no agents of a registry" in scene.run("update")
 
 

@@ -285,7 +285,7 @@ def test_token_revoke_of_an_unknown_id_names_the_flaw_of_the_list_of_browsers(sc
     file.write_text("[")
     refused = scene.run("token", "revoke", "00000000")
     assert (refused.exit_code, refused.stdout) == (3, "")
-    assert f"{file}: is no list of browsers" in refused.stderr
+    assert f"{file}: is not a list of browsers" in refused.stderr
 
 
 def test_open_is_listed_among_the_commands() -> None:

@@ -52,6 +52,19 @@ def test_without_a_directory_it_is_the_users_own(tmp_path: Path, monkeypatch: py
     assert sorted(path.name for path in (tmp_path / "acp-gateway").iterdir()) == ["cert.pem", "key.pem"]
 
 
+def test_certs_show_of_a_file_that_is_not_there_names_the_users_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    own = run("certs", "create", "--host", "box", "--json").stdout
+    refused = run("certs", "show", "cert.pem")
+    assert refused.exit_code == 3
+    assert refused.stderr == (
+        "acp-gateway: cert.pem: there is no such file; `acp-gateway certs show` shows "
+        f"{json.loads(own)['certificate']}\n"
+    )
+
+
 def test_a_certificate_is_shown_a_line_for_each_thing_that_it_says(tmp_path: Path) -> None:
     authority = Authority("an authority")
     cert, _ = authority.issue(tmp_path, ANN)

@@ -4,7 +4,6 @@ import json
 import stat
 import sys
 from collections.abc import Callable
-from functools import partial
 from io import BytesIO, StringIO, TextIOWrapper
 from pathlib import Path
 
@@ -113,30 +112,40 @@ def test_json_has_nothing_that_a_terminal_obeys(capsys: pytest.CaptureFixture[st
     assert printed.replace("\n", "").isprintable()
 
 
-class Timer:
-    """A timer whose time is over at once."""
+class Ended:
+    """An event that comes after two and a half times of `PATIENCE`."""
 
-    daemon = False
+    def __init__(self) -> None:
+        self._waits = 0
 
-    def __init__(self, seconds: float, call: Callable[..., object], arguments: list[str]) -> None:
+    def wait(self, seconds: float) -> bool:
         assert seconds == PATIENCE
-        self._end = partial(call, *arguments)
+        self._waits += 1
+        return self._waits > 2
 
-    def start(self) -> None:
-        self._end()
-
-    def cancel(self) -> None:
-        self._end = partial(str)
+    def set(self) -> None:
+        pass
 
 
-@pytest.mark.parametrize(("terminal", "shown"), [(True, "Waiting for b\\x1bx …\n"), (False, "")])
-def test_a_command_says_what_it_waits_for_in_a_terminal(
-    terminal: bool, shown: str, monkeypatch: pytest.MonkeyPatch
+class Thread:
+    """A thread that runs when it is waited for."""
+
+    def __init__(self, *, target: Callable[[], None], daemon: bool) -> None:
+        self.start = str
+        self.join = target
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_command_shows_in_a_terminal_what_it_waits_for_and_how_long(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = StringIO()
     monkeypatch.setattr(written, "isatty", lambda: terminal)
     monkeypatch.setattr(sys, "stderr", written)
-    monkeypatch.setattr("threading.Timer", Timer)
+    monkeypatch.setattr("threading.Event", Ended)
+    monkeypatch.setattr("threading.Thread", Thread)
     with waiting_for("b\x1bx"):
         pass
-    assert written.getvalue() == shown
+    head = "\rWaiting for b\\x1bx"
+    shown = f"{head} … 1 s{head} … 2 s\r{' ' * (len(head) + 11)}\r"
+    assert written.getvalue() == (shown if terminal else "")

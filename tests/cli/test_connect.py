@@ -85,7 +85,7 @@ def test_a_link_is_not_dead_before_it_had_to_be_heard_twice(value: str) -> None:
     assert run("connect", "box", "--keepalive", value).exit_code == 2
 
 
-def test_a_token_is_no_option(config: Path) -> None:
+def test_a_token_is_not_an_option(config: Path) -> None:
     assert run("connect", "box", "--token", "x").exit_code == 2
 
 

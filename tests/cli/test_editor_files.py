@@ -72,12 +72,12 @@ def test_a_file_that_does_not_exist_is_made(tmp_path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["acp.json"]
 
 
-def test_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None:
+def test_a_file_that_another_program_has_changed_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_text("{}")
     change = plan_change("vscode", path, "box", {})
     path.write_text('{"new": 1}')
-    with pytest.raises(ConfigError, match="changed meanwhile"):
+    with pytest.raises(ConfigError, match="has just changed it"):
         change.write()
     assert [entry.name for entry in tmp_path.iterdir()] == ["settings.json"]
     assert path.read_text() == '{"new": 1}'
@@ -85,7 +85,7 @@ def test_a_file_that_was_changed_meanwhile_is_left_alone(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(
     ("content", "why"),
-    [(b"{", "is no JSON"), (b"\xff", "UTF-8"), (b" " * (MAX_SIZE + 1), "larger"), (b"[]", "no object")],
+    [(b"{", "is not JSON"), (b"\xff", "UTF-8"), (b" " * (MAX_SIZE + 1), "larger"), (b"[]", "not an object")],
 )
 def test_a_file_that_is_not_understood_is_refused(tmp_path: Path, content: bytes, why: str) -> None:
     path = tmp_path / "settings.json"

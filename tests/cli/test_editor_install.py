@@ -12,6 +12,7 @@ from acp_gateway.cli import editor_install
 from acp_gateway.cli.editor_files import Machine
 from acp_gateway.cli.editor_install import AgentCommand, install_agent, own_machine
 from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.security.token_format import mint
 from tests.doubles import run_command as run
 
 AGENT = AgentCommand("box", "/bin/acp-gateway", ("connect", "box"))
@@ -21,6 +22,7 @@ AGENT = AgentCommand("box", "/bin/acp-gateway", ("connect", "box"))
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(editor_install, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
     return tmp_path
 
 
@@ -43,10 +45,23 @@ def test_a_file_that_can_not_be_changed_is_left_alone_and_the_block_printed(home
     path.write_text("{ broken")
     result = run("connect", "wss://box:1", "--install", "zed", "--yes")
     assert result.exit_code == 3
-    assert f"{path}: it is no JSON" in result.stderr
+    assert f"{path}: it is not JSON" in result.stderr
     assert f"nothing was changed: paste the block above into {path}" in result.stderr
     assert '"agent_servers"' in result.stdout
     assert path.read_text() == "{ broken"
+
+
+def test_a_gateway_that_was_never_paired_is_not_written_into_an_editor(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN")
+    result = run("connect", "nosuch", "--install", "zed", "--yes")
+    assert result.exit_code == 3
+    assert '"nosuch" is not in hosts.toml (it is empty) and no token was given' in result.stderr
+    assert "`acp-gateway pair nosuch`" in result.stderr
+    assert run("connect", "wss://box:1", "--install", "zed", "--yes").exit_code == 4
+    assert run("connect", "tcp://box:1", "--install", "zed", "--yes").exit_code == 2
+    assert list(home.iterdir()) == []
 
 
 def test_settings_that_are_a_program_are_printed(home: Path) -> None:

@@ -75,7 +75,7 @@ def test_what_could_fail_fails_before_the_code_is_used(used: list[Invitation], t
         ((LINE,), 2, "--name, such as box-guest"),
         *(((LINE, "--name", name), 2, "give --name") for name in ("a b", "..", "-x", "a/b")),
         ((LINE, "--map", "x"), 2, "path map"),
-        (("junk",), 2, "no invitation"),
+        (("junk",), 2, "not an invitation"),
     ):
         refused = run("join", *arguments)
         assert refused.exit_code == code

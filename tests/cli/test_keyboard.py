@@ -20,7 +20,7 @@ from tests.doubles import TIMEOUT
 
 @contextmanager
 def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
-    """The other side of a terminal that is stdin and stdout. Not a fixture: pytest sets stdout for each test anew."""
+    """The other side of a terminal that is stdin and stdout. Not a fixture: pytest sets stdout again for each test."""
     master, slave = pty.openpty()
     with (
         os.fdopen(master, "wb", buffering=0) as person,
@@ -33,7 +33,7 @@ def keyboard(monkeypatch: pytest.MonkeyPatch) -> Iterator[BinaryIO]:
         yield person
 
 
-def test_pipes_and_the_terminals_of_others_are_no_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipes_and_the_terminals_of_others_are_not_keyboards(monkeypatch: pytest.MonkeyPatch) -> None:
     with keyboard(monkeypatch):
         assert not has_keyboard()  # It does not control this process.
         monkeypatch.setattr(os, "tcgetpgrp", lambda _: os.getpgrp())

@@ -171,6 +171,27 @@ def test_ctrl_c_while_a_gateway_is_waited_for_shows_no_traceback(monkeypatch: py
     assert stopped.stderr.strip() == "Aborted!"
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
+def test_a_full_disk_behind_stdout_is_told() -> None:
+    command = [sys.executable, "-m", "acp_gateway", "files", "gateway.toml"]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "acp-gateway: cannot write: No space left on device\n")
+
+
+def test_an_error_of_a_file_names_it_and_one_without_a_name_is_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device", *names)
+
+    monkeypatch.setattr(control, "list_sessions", full)
+    names = ["/a/b"]
+    done = run("sessions", "unix:///absent")
+    assert (done.exit_code, done.stderr) == (1, "acp-gateway: /a/b: No space left on device\n")
+    names = []
+    with pytest.raises(OSError, match="No space left"):
+        main(["sessions", "unix:///absent"])
+
+
 def test_a_bug_that_comes_along_with_ctrl_c_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     async def interrupted(*_: object, **__: object) -> None:
         raise BaseExceptionGroup("tasks", [KeyboardInterrupt(), ZeroDivisionError()])

@@ -24,7 +24,8 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The answer of a running gateway; to be changed by tests."""
     answer: dict[str, Any] = {"nodes": NODES}
 
-    async def status(self: LocalGateway, *, time_limit: float) -> Any:
+    async def status(self: LocalGateway, *, time_limit: float, nodes: bool) -> Any:
+        assert nodes
         return answer
 
     monkeypatch.setattr(LocalGateway, "status", status)

@@ -4,6 +4,7 @@ import json
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from click.testing import Result
 from acp_gateway.cli import editor_files
 from acp_gateway.cli import pair as pairing_cli
 from acp_gateway.client import control, pairing, ssh
+from acp_gateway.client.diagnosis import fault
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.pairing import ListenerPin, Offer
 from acp_gateway.client.ssh import SshTarget
@@ -46,6 +48,9 @@ class Machine:
     def install(self, target: SshTarget) -> None:
         assert self.tokens == []
         self.steps.append(("install", target.login))
+
+    def try_agent(self, name: str, folder: str | None) -> None:
+        self.steps.append(("try_agent", name, folder))
 
     @asynccontextmanager
     async def open_pairing(
@@ -111,7 +116,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setattr(control, "list_sessions", machine.list_sessions)
     monkeypatch.setattr("platform.node", lambda: "Ann's laptop")
     monkeypatch.setattr(editor_files, "installed_editors", lambda _: [])
-    monkeypatch.setattr(pairing_cli, "try_agent", lambda *words: machine.steps.append(("try_agent", *words)))
+    monkeypatch.setattr(pairing_cli, "try_agent", machine.try_agent)
     monkeypatch.setattr(pairing_cli, "show_editors", lambda *words: machine.steps.append(("show_editors", *words)))
     monkeypatch.setattr(pairing_cli, "install_there", machine.install)
     monkeypatch.setattr(pairing_cli, "choose_machine", lambda: "ann@chosen")
@@ -169,6 +174,24 @@ def test_pair_with_json_prints_the_host_and_whether_the_previous_token_is_valid(
 def test_a_pairing_ends_with_the_agent_and_the_editors(machine: Machine) -> None:
     machine.pair("box", "--name", "b")
     assert machine.steps == [("try_agent", "b", None), ("show_editors", "b")]
+
+
+def test_a_map_that_is_refused_is_not_saved_and_the_command_to_run_again_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.pair("box", "--map", "/e=/f").exit_code == 0
+    refused = replace(fault("session", "no such folder", "", 3), folder="/srv/my proj")
+    monkeypatch.setattr(pairing_cli, "try_agent", lambda *_: refused)
+    result = machine.pair("ann@box", "--name", "box", "--map", "/a=/srv/porj", "--map", "/b=/c")
+    assert result.exit_code == 3
+    again = "acp-gateway pair ann@box --name box --map '/a=/srv/my proj' --map /b=/c"
+    assert result.stdout == f"Next: {again}\n"
+    assert "The map is not saved" in result.stderr
+    assert load_hosts(machine.hosts)["box"].maps == (("/e", "/f"),)
+    assert ("show_editors", "box") not in machine.steps[2:]
+    told = machine.pair("new", "--map", "/a=/srv/porj", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["next"]) == (3, "acp-gateway pair new --map '/a=/srv/my proj'")
+    assert load_hosts(machine.hosts)["new"].maps == ()
 
 
 def test_without_a_machine_one_is_chosen(machine: Machine) -> None:

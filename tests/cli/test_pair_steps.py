@@ -1,6 +1,7 @@
 """The steps around a pairing. Terminals, networks and other machines are made up."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from acp_gateway.cli import editor_files, editor_install, pair_steps
 from acp_gateway.cli.editor_files import Machine
 from acp_gateway.cli.pair_steps import (
     choose_machine,
+    correct_maps,
     install_there,
     next_step,
     parse_local_map,
@@ -89,6 +91,19 @@ def test_a_folder_of_a_map_that_is_not_here_is_told(tmp_path: Path, capsys: pyte
     assert capsys.readouterr().err == f"note: there is no folder {tmp_path}/a\\x1b[2J here\n"
 
 
+def test_a_reversed_map_is_refused_with_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"there is no folder /srv/none here, .*--map {tmp_path}=/srv/none$"):
+        parse_local_map(f"/srv/none={tmp_path}")
+
+
+@pytest.mark.parametrize(
+    ("folder", "first"), [("/found", ("/a", "/found")), ("/a", ("/b", "/a")), ("", ("/a", "FOLDER"))]
+)
+def test_the_first_map_is_corrected(folder: str, first: tuple[str, str]) -> None:
+    refused = replace(fault("session", "no", "", 3), folder=folder)
+    assert [*correct_maps({"/a": "/b", "/c": "/d"}, refused).items()] == [first, ("/c", "/d")]
+
+
 @pytest.mark.parametrize(
     ("by", "said"), [("uv", "Installed by uv."), ("x\x1b[2J", r"by x\x1b[2J."), (None, "It is there already.")]
 )
@@ -128,16 +143,16 @@ def pinged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     seen: list[Any] = []
 
     class FakePing:
-        def __init__(self, destination: object, settings: Any, report: Any, probes: object) -> None:
+        def __init__(self, destination: object, settings: Any, report: Any, probes: object, waiting: object) -> None:
             seen.append(settings)
-            self.report = report
+            self.settings, self.report = settings, report
 
         async def run(self) -> None:
             for line in (
                 ok("port", "open", 0.1),
                 warning("token", "it ends soon", "rotate it"),
                 ok("agent", "demo starts", 0.2),
-                fault("session", "no folder", "map it", 3),
+                replace(fault("session", "no folder", "map it", 3), folder=self.settings.folder),
             ):
                 self.report(line)
 
@@ -147,7 +162,9 @@ def pinged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
 
 def test_the_agent_is_tried_and_what_is_wrong_shown(pinged: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
     try_agent("box", None)
-    try_agent("box", "/a")
+    refused = try_agent("box", "/a")
+    assert refused is not None
+    assert (refused.text, refused.folder) == ("no folder", "/a")
     assert [(settings.folder, settings.until) for settings in pinged] == [("/", "agent"), ("/a", "session")]
     assert pinged[1].maps.local_path("/b") == "/a"
     shown = capsys.readouterr().err

@@ -20,7 +20,7 @@ class FakePing:
     lines: list[Any] = []  # noqa: RUF012
     made: list[Any] = []  # noqa: RUF012
 
-    def __init__(self, destination: Destination, settings: Any, report: Any, probes: Any) -> None:
+    def __init__(self, destination: Destination, settings: Any, report: Any, probes: Any, waiting: Any) -> None:
         self.made.append((destination, settings))
         self.report = report
 

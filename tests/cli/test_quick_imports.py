@@ -61,7 +61,7 @@ def test_a_part_of_a_package_is_put_off_as_an_attribute_of_it(monkeypatch: pytes
     assert "package.part" not in sys.modules
 
 
-def test_the_garbage_collector_is_off_meanwhile_and_on_again_after_an_error() -> None:
+def test_the_garbage_collector_is_off_during_imports_and_on_again_after_an_error() -> None:
     enabled = []
     with suppress(ImportError), without_collector():
         enabled.append(gc.isenabled())

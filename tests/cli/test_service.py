@@ -67,6 +67,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     monkeypatch.setenv("PATH", f"{machine.bin}:/usr/bin:/bin")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(service_module, "LINGER", tmp_path / "linger")
+    monkeypatch.setattr(service_module, "SYSTEMD_RUNS", tmp_path)
     monkeypatch.setattr(service_module, "SYSTEM_UNITS", tmp_path / "system")
     return machine
 
@@ -151,6 +152,22 @@ def test_install_writes_nothing_where_the_service_manager_can_not_be_reached(mac
     assert refused.exit_code == 3
     assert "Failed to connect to bus: No medium found; log in as this user" in refused.stderr
     assert not machine.units.exists()
+
+
+def test_install_in_a_container_says_what_works_there(
+    machine: Machine, config: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(service_module, "SYSTEMD_RUNS", tmp_path / "absent")
+    for words in ([], ["--system", "--user", "root"]):
+        refused = run("service", "install", "--config", config, *words)
+        assert refused.exit_code == 3
+        assert "nothing is changed, because systemd does not run here" in refused.stderr
+        assert "as the command of a container" in refused.stderr
+        assert "log in as this user" not in refused.stderr
+    assert machine.calls() == []
+    assert not machine.units.exists()
+    # It is still shown what would be written.
+    assert run("service", "install", "--config", config, "--dry-run").exit_code == 0
 
 
 def test_install_shows_the_log_of_a_service_that_does_not_start(machine: Machine, config: Path) -> None:

@@ -5,8 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.cli.setting_up import WhenStarted, find_page_host, make_certificate, own_host, user_name
-from acp_gateway.config.load import ListenSection
+from acp_gateway.cli.setting_up import (
+    WhenStarted,
+    find_page_host,
+    make_certificate,
+    own_host,
+    remembered_host,
+    user_name,
+)
+from acp_gateway.config.load import ListenSection, load_config
 from acp_gateway.errors import ConfigError
 from acp_gateway.security.certificates import create_certificate, read_certificate
 from tests.doubles import make_config
@@ -75,3 +82,15 @@ def test_a_user_without_a_name_has_a_placeholder(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr("getpass.getuser", fail)
     assert user_name() == "USER"
+
+
+def test_the_host_that_is_remembered_is_that_of_tls_and_not_of_a_proxy(tmp_path: Path) -> None:
+    def remembered(listener: str) -> str | None:
+        path = tmp_path / "config.toml"
+        path.write_text(f"[gateway]\nstate_dir = '{tmp_path}'\n[agents.a]\ncommand = ['a']\n[[listen]]\n{listener}")
+        return remembered_host(load_config(path))
+
+    tls = "url = 'wss://0.0.0.0:7443'\ncert = 'c'\nkey = 'k'\n"
+    assert remembered(tls) is None
+    assert remembered(f"{tls}public_url = 'https://[2001:db8::1]:7443'") == "2001:db8::1"
+    assert remembered("url = 'ws://127.0.0.1:7443'\npublic_url = 'https://gpu.example'") is None

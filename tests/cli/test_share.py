@@ -71,7 +71,7 @@ def test_a_session_of_a_node_is_shared_by_its_name_which_the_node_alone_can_chec
 
 
 @pytest.mark.parametrize("session", ["s2", "nosuchsession", "", "two\nlines", "\x1b[2J", "x" * 2000])
-def test_a_session_that_there_is_not_is_not_shared(config: Path, store: TokenStore, session: str) -> None:
+def test_a_session_that_there_is_no_is_not_shared(config: Path, store: TokenStore, session: str) -> None:
     refused = run("share", session, "--token", "--config", config)
     assert (refused.exit_code, refused.stdout) == (2, "")
     (line,) = refused.stderr.splitlines()
@@ -251,7 +251,7 @@ def test_in_a_terminal_the_invitation_is_a_qr_code_too(
     assert "Only this machine reaches that address" in shared.stderr
 
 
-def test_a_session_that_there_is_not_has_no_invitation(config: Path, store: TokenStore, tmp_path: Path) -> None:
+def test_a_session_that_there_is_no_has_no_invitation(config: Path, store: TokenStore, tmp_path: Path) -> None:
     wss_of(config, tmp_path)
     refused = run("share", "s2", "--config", config)
     assert (refused.exit_code, refused.stdout) == (2, "")

@@ -69,7 +69,7 @@ def test_only_some_events_are_shown_if_asked_for(config: Path) -> None:
     assert [json.loads(line)["event"] for line in shown] == ["attached", "detached"]
 
 
-def test_an_event_that_there_is_not_is_refused_with_the_one_that_was_meant(config: Path) -> None:
+def test_an_event_that_there_is_no_is_refused_with_the_one_that_was_meant(config: Path) -> None:
     record(config, "attached")
     for name, words in (
         ("atached", 'did you mean "attached"?'),
@@ -115,7 +115,7 @@ def test_only_what_came_lately_is_shown(config: Path) -> None:
 
 
 @pytest.mark.parametrize("since", ["yesterday", "-1h", "0s", "", "2h 3m"])
-def test_a_time_that_is_none_is_refused_with_examples(config: Path, since: str) -> None:
+def test_a_malformed_time_is_refused_with_examples(config: Path, since: str) -> None:
     result = audit(config, "--since", since)
     assert result.exit_code == 2
     assert "2026-11-22T07:30Z" in result.stderr
@@ -164,11 +164,11 @@ def test_a_recordings_agent_answers_on_stdout(recording: Path) -> None:
     assert result.stderr == b"warning: lines without a message, left out: 1\n"
 
 
-def test_what_is_no_recording_is_refused_before_anything_is_read(tmp_path: Path) -> None:
+def test_what_is_not_a_recording_is_refused_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "r").write_text("hello\n")
     result = CliRunner().invoke(main, ["replay", str(tmp_path / "r")])
     assert result.exit_code == 3
-    assert "is no recording of acp-gateway" in result.stderr
+    assert "is not a recording of acp-gateway" in result.stderr
 
 
 @pytest.mark.parametrize("speed", ["nan", "inf", "-1"])

@@ -12,9 +12,11 @@ import click
 import pytest
 from click.testing import Result
 
+from acp_gateway import __version__
 from acp_gateway.cli import tokens
 from acp_gateway.cli.main import main
 from acp_gateway.cli.tokens import create_token
+from acp_gateway.client.local import LocalGateway
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import TokenUse
@@ -81,6 +83,30 @@ def test_a_new_token_is_printed_alone_on_stdout_and_is_listed_by_its_id(config: 
     revoked = run("token", "revoke", token_id, "--config", config)
     assert revoked.exit_code == 0
     assert run("token", "list", "--plain", "--config", config).stdout == ""
+
+
+@pytest.mark.parametrize("words", [("create", "--label", "tv"), ("rotate", "ID"), ("revoke", "ID")], ids=lambda w: w[0])
+def test_a_running_gateway_that_cannot_read_the_token_is_named_with_its_version(
+    words: tuple[str, ...], config: Path, store: TokenStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flaw = f"{tmp_path}/state/tokens.json: was written by a newer acp-gateway (version 5 of the file); update this one"
+    problems = ["/elsewhere is full", flaw]
+
+    async def status(_: LocalGateway, *, time_limit: float) -> Any:
+        return {"version": "0.0.9", "problems": problems}
+
+    token, _ = store.create("laptop", None, None)
+    monkeypatch.setattr(LocalGateway, "check_running", lambda _: None)
+    monkeypatch.setattr(LocalGateway, "status", status)
+    arguments = [token.id if word == "ID" else word for word in words]
+    warned = run("token", *arguments, "--config", config)
+    assert warned.exit_code == 0
+    assert (
+        f"warning: the running gateway is 0.0.9 and can't read what this program, {__version__}, has written; it "
+        f"refuses all tokens until it is restarted: {flaw}\n"
+    ) in warned.stderr
+    del problems[1:]
+    assert "warning" not in run("token", "create", "--label", "tv", "--config", config).stderr
 
 
 def test_a_token_may_be_an_observers_for_one_session_and_for_some_time(config: Path, tmp_path: Path) -> None:
@@ -264,7 +290,7 @@ def test_token_list_works_without_times_of_last_use_where_the_database_is_unread
     "command", [["token", "create", "--label", "x"], ["share", "s1", "--token"]], ids=["create", "share"]
 )
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon"])
-def test_a_time_that_is_none_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
+def test_a_malformed_time_makes_no_token(config: Path, tmp_path: Path, command: list[str], text: str) -> None:
     refused = run(*command, "--config", config, "--expires", text)
     assert refused.exit_code == 2
     assert refused.stdout == ""
@@ -372,7 +398,7 @@ def test_an_expired_token_is_rotated_with_a_new_end_only(config: Path, tmp_path:
 
 
 @pytest.mark.parametrize("text", ["2", "0s", "20000d", "", "soon", "as before"])
-def test_a_time_that_is_none_rotates_no_token(config: Path, store: TokenStore, text: str) -> None:
+def test_a_malformed_time_rotates_no_token(config: Path, store: TokenStore, text: str) -> None:
     token, secret = store.create("laptop", "ann", None)
     refused = run("token", "rotate", token.id, "--config", config, "--expires", text)
     assert (refused.exit_code, refused.stdout) == (2, "")

@@ -1,5 +1,6 @@
 """The command `up`: what it makes, what it leaves as it is, and what it prints before it serves."""
 
+import json
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -10,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import trio
-from click.testing import Result
+from click.testing import CliRunner, Result
 
+from acp_gateway.cli.main import main
 from acp_gateway.config.load import load_config
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.storage.state_folder import holding
@@ -110,6 +112,22 @@ def test_host_is_the_name_in_the_certificate_and_in_all_lines(scene: Scene) -> N
     assert "https://gpu.example:7443/#" in done.stdout
 
 
+def test_a_later_up_prints_the_host_of_the_first(scene: Scene) -> None:
+    run("up", "--host", "GPU.example")
+    assert load_config(scene.config).listen[0].public_url == "https://gpu.example:7443"
+    for words, host in ((), "gpu.example"), (("--host", "other"), "other"):
+        done = run("up", *words)
+        assert f"acp-gateway pair ann@{host}" in done.stdout
+        assert f"https://{host}:7443/#" in done.stdout
+
+
+def test_a_host_that_no_machine_has_is_refused_before_anything_is_made(scene: Scene) -> None:
+    done = run("up", "--host", "https://gpu.example")
+    assert done.exit_code == 2
+    assert made_nothing(scene, done)
+    assert "'https://gpu.example' is no name or address of a machine" in done.stderr
+
+
 def test_a_second_up_changes_nothing(scene: Scene) -> None:
     run("up")
     before = scene.files()
@@ -164,7 +182,7 @@ def test_a_command_that_the_configuration_lacks_is_said_with_the_command_that_ad
     done = run("up", "--", "mine", "--x")
     assert done.exit_code == 0
     assert scene.files() == before
-    assert "note: `mine --x` is no agent in it: `acp-gateway up --add -- mine --x` adds that\n" in done.stderr
+    assert "note: `mine --x` is not an agent in it: `acp-gateway up --add -- mine --x` adds that\n" in done.stderr
     assert "note:" not in run("up", "--", "opencode", "acp").stderr
 
 
@@ -230,9 +248,56 @@ def test_without_an_agent_up_says_how_to_name_one_and_makes_nothing(scene: Scene
     done = run("up")
     assert done.exit_code == 3
     assert made_nothing(scene, done)
-    assert done.stderr.endswith("name the command that starts it: `acp-gateway up -- opencode acp`\n")
+    assert "such as by `acp-gateway agents add opencode`, or name the command" in done.stderr
+
+
+@pytest.fixture
+def registry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A registry with an agent for npx and one for uvx; the scene has no agent, and npx alone."""
+    (scene.bin / "opencode").unlink()
     scene.install("npx")
-    assert run("up").stderr.endswith(" acp`, or `acp-gateway up -- npx -y opencode-ai acp`\n")
+    monkeypatch.setenv("PATH", f"{scene.bin}:/usr/bin:/bin")
+    entries = [
+        {"id": name, "name": name, "version": "1.0.0", "description": "An agent.", "distribution": {kind: package}}
+        for name, kind, package in (
+            ("fast", "npx", {"package": "@x/fast@1.0.0", "args": ["acp"], "env": {"NO_UPDATE": "1"}}),
+            ("slow", "uvx", {"package": "slow"}),
+        )
+    ]
+    path = scene.home / "registry.json"
+    path.write_text(json.dumps({"version": "1.0.0", "agents": entries}))
+    monkeypatch.setattr("acp_gateway.config.agent_registry.PUBLIC_REGISTRY", str(path))
+    return path
+
+
+def test_up_uses_an_agent_that_was_added_before(scene: Scene, registry: Path) -> None:
+    assert run("agents", "add", "fast").exit_code == 0
+    scene.install("opencode")
+    done = run("up")
+    assert done.exit_code == 0, done.output
+    assert "Agent fast: npx --yes @x/fast@1.0.0 acp (the default)\nAgent opencode: opencode acp\n" in done.stdout
+    (served,) = scene.served
+    assert dict(served.agents["fast"].env) == {"NO_UPDATE": "1"}
+    assert "is the newest" in run("agents", "update", "fast").output
+
+
+def test_up_in_a_terminal_offers_to_install_an_agent(
+    scene: Scene, registry: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.cli.setting_up._can_ask", lambda: True)
+    done = CliRunner().invoke(main, ["up"], input="fast\n")
+    assert done.exit_code == 0, done.output
+    assert "fast  1.0.0    An agent.\n" in done.stdout
+    assert "slow" not in done.output
+    (served,) = scene.served
+    assert served.agents["fast"].command == ("npx", "--yes", "@x/fast@1.0.0", "acp")
+
+
+def test_no_choice_of_an_agent_makes_nothing(scene: Scene, registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acp_gateway.cli.setting_up._can_ask", lambda: True)
+    assert CliRunner().invoke(main, ["up"], input="").exit_code == 1
+    assert not scene.served
+    assert not (scene.home / ".config").exists()
 
 
 def test_a_program_without_its_adapter_is_said(scene: Scene) -> None:
@@ -271,7 +336,7 @@ def test_a_taken_port_is_named_with_its_holder_and_the_remedy(
     assert done.stderr.endswith(f"choose another one by --port, such as --port {taken % 65535 + 1}\n")
 
 
-def test_another_port_is_no_remedy_for_a_wrong_address(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_port_is_not_a_remedy_for_a_wrong_address(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("HOME", str(scene.home))
     monkeypatch.setenv("PATH", str(scene.bin))

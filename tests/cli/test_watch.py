@@ -52,9 +52,15 @@ def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
     printed: list[Any] = []
     monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
-    assert choose(monkeypatch, session("s"), session("t")) == "t"
-    ((heads, rows),) = printed
-    assert (heads[:2], [row[:2] for row in rows]) == (("", "ID"), [("1", "s"), ("2", "t")])
+    fixed = session("s", title="Fix\x1b", updatedAt="2000-01-01T00:00:00Z")
+    long = session("t-1234", title="x" * 100)
+    assert choose(monkeypatch, fixed, long, long | {"sessionId": "t-5678"}) == "t-1234"
+    ((heads, (first, second, third)),) = printed
+    assert heads == ("", "TITLE", "AGENT", "AGE")
+    assert first[:3] == ("1", "Fix\\x1b", "demo")
+    assert first[3].endswith(" d")
+    assert second == ("2", f"{'x' * 47}… (1234)", "demo", "")
+    assert third[1].endswith("… (5678)")
 
 
 def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,10 +72,9 @@ def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch
     away = session("gpu2/s", agent="gpu2/demo", unreachableSince="2026-11-23T17:00:00Z")
     assert choose(monkeypatch, session("gpu1/s", agent="gpu1/demo"), away) == "gpu1/s"
     ((heads, rows),) = printed
-    live = heads.index("LIVE")
-    assert [(row[1], row[2], row[live]) for row in rows] == [
-        ("gpu1/s", "gpu1/demo", "yes"),
-        ("gpu2/s", "gpu2/demo", "away"),
+    assert [(row[heads.index("AGENT")], row[heads.index("AGE")]) for row in rows] == [
+        ("gpu1/demo", ""),
+        ("gpu2/demo", "away"),
     ]
 
 

@@ -1,4 +1,4 @@
-"""A server of Streamable HTTP that is no gateway, in memory: it does what a test tells it."""
+"""A server of Streamable HTTP that is not a gateway, in memory: it does what a test tells it."""
 
 import json
 from collections.abc import AsyncIterator, Callable, Mapping

@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import trio
 
+from acp_gateway.client import control
 from acp_gateway.client.control import SESSION_COLUMNS, TITLE_SIZE, Listing, list_sessions, request, session_rows
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import Address, parse_address
@@ -181,7 +183,7 @@ async def test_what_else_comes_before_the_answer_is_passed_over(tmp_path: Path) 
     ],
     ids=lambda value: value[:60].decode() if isinstance(value, bytes) else "",
 )
-async def test_an_answer_that_is_no_result_is_an_error_in_words(
+async def test_an_answer_that_is_not_a_result_is_an_error_in_words(
     answer: bytes, kind: type[GatewayError], words: str, tmp_path: Path
 ) -> None:
     async with gateway(tmp_path, answering(answer)) as destination:
@@ -242,6 +244,44 @@ async def test_sessions_are_returned_as_the_gateway_tells_them(tmp_path: Path) -
     told += [{name: SESSION[name] for name in SESSION if name not in ("title", "cwd", "updatedAt")}]
     async with gateway(tmp_path, listing(told, later=1)) as destination:
         assert await list_sessions(destination, time_limit=TIMEOUT) == Listing(told)
+
+
+async def test_all_sessions_are_asked_for_until_none_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = [SESSION | {"sessionId": f"s{number}", "live": False} for number in range(10)]
+    live = SESSION | {"sessionId": "now", "live": True}
+    away = past[0] | {"sessionId": "gpu1/x", "agent": "gpu1/demo"}
+    asked: list[object] = []
+
+    async def answer(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
+        asked.append(params)
+        if "skip" not in params:
+            return {"sessions": [away, *past[7:], live], "more": 7, "problems": ["one"]}
+        # One session more has ended since.
+        left = past[: len(past) + 1 - params["skip"]]
+        return {"sessions": left[-4:], "more": len(left) - 4} if len(left) > 4 else {"sessions": left}
+
+    monkeypatch.setattr(control, "request", answer)
+    destination = Destination(parse_address("tcp://127.0.0.1:1"), None, None, None, None, 1, control=True)
+    found = await control.list_sessions(destination, time_limit=1, complete=True)
+    ids = [session["sessionId"] for session in found.sessions]
+    assert sorted(ids) == sorted(["gpu1/x", "now", *(f"s{number}" for number in range(10))])
+    assert (found.more, found.problems) == (0, ("one",))
+    assert asked[0] == {}
+    assert len(asked) == 4
+    assert (await control.list_sessions(destination, time_limit=1)).more == 7
+
+
+async def test_a_gateway_that_only_repeats_its_list_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[object] = []
+
+    async def answer(destination: Destination, method: str, params: Any, *, time_limit: float) -> Any:
+        asked.append(params)
+        return {"sessions": [SESSION | {"live": False}], "more": 7}
+
+    monkeypatch.setattr(control, "request", answer)
+    destination = Destination(parse_address("tcp://127.0.0.1:1"), None, None, None, None, 1, control=True)
+    found = await control.list_sessions(destination, time_limit=1, complete=True)
+    assert (len(found.sessions), found.more, len(asked)) == (1, 7, 2)
 
 
 async def test_how_many_more_sessions_there_are_and_what_is_wrong_is_returned(tmp_path: Path) -> None:
@@ -305,7 +345,7 @@ async def test_an_agents_sessions_are_asked_for_and_no_others_returned(tmp_path:
         ),
     ],
 )
-async def test_a_list_that_is_none_is_not_believed(sessions: object, tmp_path: Path) -> None:
+async def test_a_malformed_list_is_not_believed(sessions: object, tmp_path: Path) -> None:
     async with gateway(tmp_path, listing(sessions)) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, time_limit=TIMEOUT)
@@ -395,8 +435,10 @@ async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
             "turn": False,
             "waiting": [],
         }
-        assert await request(ann, SESSIONS, {}, time_limit=TIMEOUT) == {"sessions": [told]}
-        assert await list_sessions(ann, time_limit=TIMEOUT) == Listing([told])
+        (listed,) = (await request(ann, SESSIONS, {}, time_limit=TIMEOUT))["sessions"]
+        assert datetime.fromisoformat(listed.pop("updatedAt")).tzinfo is not None
+        assert listed == told
+        assert await list_sessions(ann, time_limit=TIMEOUT) == Listing([told | {"updatedAt": ANY}])
         assert await list_sessions(replace(ann, session="another"), time_limit=TIMEOUT) == Listing([])
         with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
             await list_sessions(replace(ann, agent="another"), time_limit=TIMEOUT)

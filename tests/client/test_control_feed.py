@@ -3,7 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ class Scene:
 
     access: dict[str, Any] = field(default_factory=lambda: {"result": ACCESS})
     listing: dict[str, Any] = field(default_factory=lambda: {"result": {"sessions": []}})
+    destination: Destination = DESTINATION
     silent: bool = False
     failures: list[GatewayError] = field(default_factory=list)
     """Errors of the next attempts."""
@@ -46,7 +47,7 @@ class Scene:
 
     def __post_init__(self) -> None:
         handler = FeedHandler(self.overviews.append, self.lost.append)
-        self.feed = ControlFeed(lambda: DESTINATION, handler, connect=self._connect)
+        self.feed = ControlFeed(lambda: self.destination, handler, connect=self._connect)
         self.nursery: trio.Nursery | None = None
 
     async def run(self) -> None:
@@ -101,6 +102,17 @@ async def test_sessions_are_listed_again_and_again_with_the_rights(autojump_cloc
         assert len(scene.streams) == 1
 
 
+async def test_a_gateway_that_closes_is_not_kept_waiting_until_the_next_list(autojump_clock: MockClock) -> None:
+    async with following(Scene()) as scene:
+        await trio.sleep(1)
+        await scene.streams[0].aclose()
+        await wait_all_tasks_blocked()
+        assert len(scene.lost) == 1
+        assert trio.current_time() == 1
+        await trio.sleep(BACKOFF_MAX)
+        assert len(scene.streams) == 2
+
+
 async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
     async with following(Scene()) as scene:
         await trio.sleep(1)
@@ -113,11 +125,11 @@ async def test_refresh_asks_at_once(autojump_clock: MockClock) -> None:
 async def test_refresh_waits_for_a_list_that_was_asked_for_later(autojump_clock: MockClock) -> None:
     async with following(Scene(silent=True)) as scene:
         await wait_all_tasks_blocked()
-        # The request for the rights, then that for the first list, which is under way.
-        await scene.answer(scene.access)
-        await wait_all_tasks_blocked()
+        # The request for the first list, which is under way, and then that for the rights.
         listed = scene.feed.refresh()
         await scene.answer(scene.listing)
+        await wait_all_tasks_blocked()
+        await scene.answer(scene.access)
         await wait_all_tasks_blocked()
         assert len(scene.overviews) == 1
         assert not listed.is_set()
@@ -206,7 +218,92 @@ async def test_a_refusal_ends_it_later_too(autojump_clock: MockClock) -> None:
         assert scene.end is refusal
 
 
-async def test_a_response_that_is_no_list_is_an_error(autojump_clock: MockClock) -> None:
+async def test_a_response_that_is_not_a_list_is_an_error(autojump_clock: MockClock) -> None:
     async with following(Scene(listing={"result": []})) as scene:
         await trio.sleep(1)
         assert isinstance(scene.end, ProtocolError)
+
+
+def row(session: str, **members: Any) -> dict[str, Any]:
+    """A session in a list."""
+    described = {"sessionId": session, "agent": "a", "owner": "me", "live": False, "turn": False, "waiting": []}
+    return described | {"connected": 0, "away": 0} | members
+
+
+async def test_changes_are_applied_to_the_list_of_before_which_stays_the_same_without_any(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[dict[str, Any]] = [
+        {"sessions": [row("1"), row("2"), row("3")], "more": 5, "access": ACCESS},
+        {"changed": [], "removed": [], "more": 5},
+        {
+            "changed": [row("4"), row("1", title="new")],
+            "removed": [["a", "2", "me"], ["a", "9", "me"]],
+            "problems": ["p"],
+        },
+        {"changed": [], "removed": [], "access": ACCESS | {"role": "controller"}},
+        {"sessions": [row("5")]},
+    ]
+    scene = Scene(listing={"result": told[0]})
+    async with following(scene):
+        await trio.sleep(0.1)
+        for result in told[1:]:
+            scene.listing = {"result": result}
+            await trio.sleep(INTERVAL)
+    first, same, changed, other_rights, whole = scene.overviews
+    assert [it["sessionId"] for it in first.listing.sessions] == ["1", "2", "3"]
+    assert same.is_as(first)
+    assert [(it["sessionId"], it.get("title")) for it in changed.listing.sessions] == [
+        ("1", "new"),
+        ("3", None),
+        ("4", None),
+    ]
+    assert (first.listing.more, changed.listing.more, changed.listing.problems) == (5, 0, ("p",))
+    assert not changed.is_as(same)
+    assert other_rights.listing.sessions is changed.listing.sessions
+    assert (changed.rights.role, other_rights.rights.role) == ("observer", "controller")
+    assert not other_rights.is_as(changed)
+    assert whole.listing.sessions == [row("5")]
+    # Rights that come with a list are not asked for.
+    assert len(scene.requests) == len(told)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"changed": [{}], "removed": []},
+        {"changed": [], "removed": [["a", "2"]]},
+        {"changed": [], "removed": [["a", "2", 3]]},
+        {"changed": []},
+    ],
+)
+async def test_changes_of_another_form_are_an_error(changes: dict[str, Any], autojump_clock: MockClock) -> None:
+    scene = Scene(listing={"result": {"sessions": []}})
+    async with following(scene):
+        await trio.sleep(0.1)
+        scene.listing = {"result": changes}
+        await trio.sleep(INTERVAL)
+        assert isinstance(scene.lost[0], ProtocolError)
+
+
+async def test_changes_without_a_list_before_are_an_error(autojump_clock: MockClock) -> None:
+    async with following(Scene(listing={"result": {"changed": [], "removed": []}})) as scene:
+        await trio.sleep(1)
+        assert isinstance(scene.end, ProtocolError)
+
+
+async def test_sessions_take_no_more_memory_by_changes_than_by_a_list(
+    autojump_clock: MockClock,
+) -> None:
+    scene = Scene(listing={"result": {"sessions": [row("0")]}}, destination=replace(DESTINATION, max_message_size=1000))
+    async with following(scene):
+        await trio.sleep(0.1)
+        # One that changes often is not more and more.
+        for number in range(50):
+            scene.listing = {"result": {"changed": [row("1", title=f"{number}" * 50)], "removed": []}}
+            await trio.sleep(INTERVAL)
+        assert not scene.lost
+        for number in range(50):
+            scene.listing = {"result": {"changed": [row(f"{number}")], "removed": []}}
+            await trio.sleep(INTERVAL)
+        assert isinstance(scene.lost[0], ProtocolError)

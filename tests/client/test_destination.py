@@ -230,7 +230,7 @@ def test_the_agent_of_hosts_toml_is_for_who_begins_a_session(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("session", ["", "\udcff"])
-def test_what_can_be_no_sessions_id_is_an_error_before_anything_is_sent(session: str) -> None:
+def test_what_cannot_be_the_id_of_a_session_is_an_error_before_anything_is_sent(session: str) -> None:
     with pytest.raises(UsageError, match="acp-gateway sessions"):
         find_destination("unix:///socket", None, None, None, None, 1, insecure=False, session=session)
 

@@ -163,7 +163,7 @@ async def test_the_reason_does_not_outweigh_the_number() -> None:
 
 
 @pytest.mark.parametrize("code", ["[]", "{}", '"404"', "null", "404.5", "404.0", "true", '"a\\nb"'])
-async def test_a_refusal_with_a_number_that_is_none_is_an_error_of_the_protocol(code: str) -> None:
+async def test_a_refusal_with_a_malformed_number_is_an_error_of_the_protocol(code: str) -> None:
     async with serving(answering(b'{"id":0,"error":{"code":%b,"data":7}}\n' % code.encode())) as port:
         error = await failure(f"tcp://127.0.0.1:{port}")
     assert type(error) is ProtocolError
@@ -298,7 +298,7 @@ async def test_a_refused_token_is_told_with_what_may_help() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b',"data":null', b',"data":{}', b',"data":{"reason":7}', b',"data":"unauthorized"']
 )
-async def test_an_error_without_a_reason_is_no_refusal_of_a_gateway(code: int, data: bytes) -> None:
+async def test_an_error_without_a_reason_is_not_a_refusal_of_a_gateway(code: int, data: bytes) -> None:
     line = b'{"id":0,"error":{"code":%d,"message":"because"%b}}\n' % (code, data)
     async with serving(answering(line)) as port:
         error = await failure(f"tcp://127.0.0.1:{port}")
@@ -710,7 +710,7 @@ async def test_a_server_without_links_gets_a_connection_without_resumption(
     ("received", "count"),
     [("", ""), ("x", "x"), (-1, "-1"), (1.5, "1.5"), (True, "1e3"), ([], "0x1"), ("0", "٣"), (10**15, str(10**15))],
 )
-async def test_an_answer_whose_count_is_none_is_an_error_of_the_protocol(
+async def test_an_answer_with_a_malformed_count_is_an_error_of_the_protocol(
     resume: Resume, received: object, count: str
 ) -> None:
     for scheme, handler in (

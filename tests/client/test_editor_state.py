@@ -43,7 +43,7 @@ def test_a_request_waits_until_its_answer_has_passed(new: Dialogue) -> None:
         b'{"error":{}, "x":"\\n"}',
     ],
 )
-def test_what_is_no_request_goes_up_and_does_not_wait(new: Dialogue, message: bytes) -> None:
+def test_what_is_not_a_request_goes_up_and_does_not_wait(new: Dialogue, message: bytes) -> None:
     assert new.editor_says(message) == [message]
     assert new.conversation.waiting() == []
 
@@ -60,7 +60,7 @@ def test_whatever_can_be_an_id_is_one(new: Dialogue, raw_id: bytes) -> None:
     "message",
     [b'{"id":1,"method":"m"}', b'{"method":"n","params":{"id":1}}', b'{"id":1.0,"result":1}', b'{"id":2,"error":1}'],
 )
-def test_what_is_no_answer_to_it_leaves_a_request_open(new: Dialogue, message: bytes) -> None:
+def test_what_is_not_an_answer_to_it_leaves_a_request_open(new: Dialogue, message: bytes) -> None:
     new.editor_says(b'{"id":1,"method":"m"}')
     assert new.gateway_says(message) == [message]
     assert new.conversation.waiting() == ["m"]
@@ -127,12 +127,12 @@ def test_a_notification_of_the_gateways_own_is_dropped(new: Dialogue, method: by
     assert len(new.log_messages) == 1
 
 
-def test_what_the_other_end_might_take_for_its_own_is_dropped_though_it_is_no_json(new: Dialogue) -> None:
+def test_what_the_other_end_might_take_for_its_own_is_dropped_though_it_is_not_a_json(new: Dialogue) -> None:
     assert new.editor_says(b'{"method":"_acp-gateway/goodbye","params":NaN}') == []
     assert len(new.log_messages) == 1
 
 
-def test_a_text_about_the_gateways_methods_is_no_such_method(new: Dialogue) -> None:
+def test_a_text_about_the_gateways_methods_is_not_such_a_method(new: Dialogue) -> None:
     message = request(1, "session/prompt", prompt=[{"text": "what is _acp-gateway/ack?"}])
     assert new.editor_says(message) == [message]
     assert new.editor_says(b"_acp-gateway/ack") == [b"_acp-gateway/ack"]

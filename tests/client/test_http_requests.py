@@ -175,7 +175,7 @@ def test_no_response_is_expected_to_a_request_that_was_refused() -> None:
     assert posts.arrived(b'{"id":1,"result":{"sessionId":"n"}}') == Arrival()
 
 
-def test_what_is_no_message_is_sent_in_its_turn() -> None:
+def test_what_is_not_a_message_is_sent_in_its_turn() -> None:
     assert sent(queue(b"[]", b"{", b"1"), 0) == [b"[]"]
 
 

@@ -519,7 +519,7 @@ async def test_a_redirect_of_a_message_is_an_error_and_not_followed(autojump_clo
         await server.seen("session/prompt")
 
 
-async def test_events_that_are_no_messages_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
+async def test_events_that_are_not_messages_are_dropped(autojump_clock: trio.testing.MockClock) -> None:
     async with foreign_server() as server, initialized(server) as stream:
         server.send(b": hello\r\n\r\ndata: ping\n\nevent: ping\ndata: {}\n\ndata:{\rdata:}\r\r")
         assert await stream.receive() == b"{\n}"

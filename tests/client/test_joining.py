@@ -35,11 +35,11 @@ def test_a_line_is_read_as_it_was_written(address: str, pin: str | None) -> None
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("", "no invitation"),
-        ("wss://box:7443/acp", "no invitation"),
-        ("wss://box:7443/acp#TOKEN", "no invitation"),
+        ("", "not an invitation"),
+        ("wss://box:7443/acp", "not an invitation"),
+        ("wss://box:7443/acp#TOKEN", "not an invitation"),
         ("wss://box:7443/acp#CUT", "not whole"),
-        ("tcp+tls://box:1#CODE", "no address at which"),
+        ("tcp+tls://box:1#CODE", "not an address at which"),
         ("ws://box:1/acp#CODE", "unencrypted"),
         ("wss://box:1/acp#CODE,sha256:0", "a pin is"),
         ("ftp://box#CODE", "unknown scheme"),

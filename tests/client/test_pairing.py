@@ -81,7 +81,7 @@ def create_other(tmp_path: Path) -> str:
         ("-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----", "damaged"),
     ],
 )
-def test_a_certificate_that_is_none_is_an_error_with_its_name(tmp_path: Path, text: str | None, message: str) -> None:
+def test_a_malformed_certificate_is_an_error_with_its_name(tmp_path: Path, text: str | None, message: str) -> None:
     if text is not None:
         (tmp_path / "cert.pem").write_text(text)
     section = ListenSection(url="wss://0.0.0.0:7443", cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
@@ -151,7 +151,7 @@ def test_an_offer_is_one_line_of_ascii_and_is_read_as_it_was() -> None:
         {"listeners": None},
     ],
 )
-def test_an_answer_that_is_no_offer_is_refused_and_not_quoted(changes: dict[str, Any]) -> None:
+def test_an_answer_that_is_not_an_offer_is_refused_and_not_quoted(changes: dict[str, Any]) -> None:
     said = json.dumps(json.loads(offer().encode()) | changes)
     with pytest.raises(ProtocolError, match="--version") as caught:
         parse_offer(said.encode())
@@ -246,7 +246,7 @@ async def test_a_machine_that_makes_no_offer_is_not_waited_for_for_ever(
 
 
 @pytest.mark.parametrize("answer", ["", "x", "[]", "{}", '{"done":1}', "[" * 100_000])
-async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
+async def test_a_malformed_answer_is_an_error(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     far = Far(offer().encode(), answer)
     monkeypatch.setattr("acp_gateway.client.pairing.open_command", far.open)
     async with open_pairing(BOX, label="laptop", agents=(), time_limit=1) as pairing:
@@ -255,7 +255,7 @@ async def test_an_answer_that_is_none_is_an_error(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("url", ["wss://box.example:0", "wss://0.0.0.0:7443"])
-def test_what_hosts_toml_could_not_say_is_no_place(url: str) -> None:
+def test_what_hosts_toml_could_not_say_is_not_a_place(url: str) -> None:
     assert urls_of(candidates(offer(url), BOX, 'a" b')) == ["ssh://ann@Box:2222"]
 
 

@@ -1,7 +1,7 @@
 """The order of a ping's steps, what ends it, and that its session is closed again. The network is made up."""
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -31,6 +31,7 @@ class FakeProbes:
         self.access: dict[str, Any] = {"role": "controller", "defaultAgent": "demo"}
         self.capabilities: dict[str, Any] = {}
         self.steps: list[str] = []
+        self.waited: list[tuple[str, list[str]]] = []
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.control: Destination | None = None
 
@@ -40,6 +41,12 @@ class FakeProbes:
             await trio.sleep_forever()
         if name in self.errors:
             raise self.errors[name]
+
+    @contextmanager
+    def waiting(self, what: str) -> Iterator[None]:
+        before = len(self.steps)
+        yield
+        self.waited.append((what, self.steps[before:]))
 
     async def resolve(self, host: str) -> list[str]:
         await self._step("resolve")
@@ -82,7 +89,13 @@ async def ping(probes: FakeProbes, destination: Destination = BOX, **settings: A
     chosen = replace(PingSettings("/Users/ann/proj", maps), **settings)
     with trio.fail_after(10 * SSH_TIMEOUT):
         await Ping(
-            destination, chosen, lines.append, probes, trio.current_time, lambda: datetime(2026, 1, 1, tzinfo=UTC)
+            destination,
+            chosen,
+            lines.append,
+            probes,
+            probes.waiting,
+            trio.current_time,
+            lambda: datetime(2026, 1, 1, tzinfo=UTC),
         ).run()
     return lines
 
@@ -98,6 +111,11 @@ async def test_all_steps_are_tried_in_order_and_the_session_is_forgotten(probes:
         ("session/close", {"sessionId": "s1"} | FORGET),
     ]
     assert "demo starts" in lines[4].text
+
+
+async def test_what_takes_long_is_waited_for_within_a_context(probes: FakeProbes) -> None:
+    await ping(probes)
+    assert probes.waited == [("demo to start", ["initialize"]), ("a session", ["session/new"])]
 
 
 async def test_an_agent_that_can_deletes_the_session(probes: FakeProbes) -> None:

@@ -70,7 +70,7 @@ def no_folder(**data: str) -> Refused:
     return Refused(-32602, "there is no directory /a on box", {"reason": "no_such_directory"} | data)
 
 
-def outside(**data: str) -> Refused:
+def outside(**data: Any) -> Refused:
     message = "/a is in no workspace; if it is the path on the client's machine, start the client with --map /a=/srv/p"
     return Refused(-32602, message, {"reason": "outside_workspaces"} | data)
 
@@ -119,7 +119,12 @@ FAULTS: list[tuple[Line, int, str, str]] = [
     # session
     (judge_session("/a", "/a", no_folder(map="/a=/b"), 0), 3, "no directory /a", 'maps = { "/a" = "/b" }'),
     (judge_session("/a", "/a", no_folder(), 0), 3, "no directory /a", "--map LOCAL=REMOTE"),
-    (judge_session("/l", "/a", no_folder(map="/a=/b"), 0), 3, "no directory /a", "create /a there, or correct the map"),
+    (
+        judge_session("/l", "/a", no_folder(map="/a=/b"), 0),
+        3,
+        "is no directory there",
+        "create /a there, or correct the map",
+    ),
     (
         judge_session("/l", "/a", outside(map="/a=/srv/p"), 0),
         4,
@@ -131,6 +136,14 @@ FAULTS: list[tuple[Line, int, str, str]] = [
         4,
         "/l is mapped to /a",
         "correct the map (--map, or maps in hosts.toml)",
+    ),
+    (
+        judge_session("/srv/p/x", "/l", outside(map="/l=/srv/p", allowed=["/srv/p"]), 0),
+        *(4, "/srv/p/x is mapped to /l", "turn the map round: --map /l=/srv/p/x"),
+    ),
+    (
+        judge_session("/a", "/a", outside(map="/a=/srv/p", allowed=["/srv/p"]), 0, here=True),
+        *(4, "in no workspace", "use another folder: --cwd /srv/p, or cd to one; `acp-gateway up --add`"),
     ),
     (
         judge_session("/a", "/a", Refused(-32602, "in no workspace", {"reason": "outside_workspaces"}), 0),

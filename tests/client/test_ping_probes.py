@@ -1,4 +1,4 @@
-"""A ping of a gateway of the product's own, on a unix socket and on loopback, and of servers that are none."""
+"""A ping of a gateway of the product's own, on a unix socket and on loopback, and of servers that are not gateways."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -94,7 +94,7 @@ async def test_a_gateway_that_does_not_know_the_request_is_told_from_one_that_re
             await NetworkProbes().read_access(to(address))
 
 
-async def test_an_answer_that_is_no_object_tells_nothing() -> None:
+async def test_an_answer_that_is_not_an_object_tells_nothing() -> None:
     async def odd(stream: trio.abc.Stream) -> None:
         await answer(stream, HELLO, b'{"jsonrpc":"2.0","id":1,"result":[]}')
 
@@ -102,7 +102,7 @@ async def test_an_answer_that_is_no_object_tells_nothing() -> None:
         assert await NetworkProbes().read_access(to(address)) == {}
 
 
-async def test_a_conversation_passes_over_what_is_no_answer_and_tells_an_end() -> None:
+async def test_a_conversation_passes_over_what_is_not_an_answer_and_tells_an_end() -> None:
     async def agent(stream: trio.abc.Stream) -> None:
         replies = b'no json\n{"method":"x"}\n{"id":7}\n{"id":1,"result":3}'
         await answer(stream, HELLO, replies, b'{"id":2,"error":{"code":5,"message":"no"}}')

@@ -151,7 +151,7 @@ def test_an_update_counts_however_it_is_spelled(positions: Positions, spelling: 
         b'{"method":"x","params":{"sessionId":"s","x":%b}}' % (b"1" * 5000),
     ],
 )
-def test_what_is_no_update_does_not_count(positions: Positions, other: bytes) -> None:
+def test_what_is_not_an_update_does_not_count(positions: Positions, other: bytes) -> None:
     assert updated_session(other) is None
     positions.delivered([other, update()])
     assert positions.at("s") == ("e", 6)

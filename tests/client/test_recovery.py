@@ -223,13 +223,13 @@ def test_a_mark_may_come_before_the_answer_that_opens_the_session(talk: Dialogue
     assert talk.positions()["n"] == ("e", 5)
 
 
-def test_a_request_is_no_update_whatever_its_method(talk: Dialogue) -> None:
+def test_a_request_is_not_an_update_whatever_its_method(talk: Dialogue) -> None:
     talk.gateway_says(mark(s=("e", 1)), request(9, "session/update", sessionId="s"), update())
     assert talk.positions() == {"s": ("e", 2)}
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
-def test_an_editor_that_opens_a_session_anew_is_nowhere_until_the_next_mark(talk: Dialogue, method: str) -> None:
+def test_an_editor_that_opens_a_session_again_is_nowhere_until_the_next_mark(talk: Dialogue, method: str) -> None:
     talk.gateway_says(mark(s=("e", 5)))
     talk.editor_says(request(1, method, sessionId="s"))
     talk.gateway_says(update(), update(), result(1), update())
@@ -559,7 +559,7 @@ def test_a_withdrawal_that_names_nothing_is_nothing(talk: Dialogue) -> None:
     assert talk.seen()["s"]["questions"] == [5]
 
 
-def test_a_request_without_a_possible_id_is_no_question(talk: Dialogue) -> None:
+def test_a_request_without_a_possible_id_is_not_a_question(talk: Dialogue) -> None:
     message = b'{"id":{},"method":"session/request_permission","params":{"sessionId":"s"}}'
     assert talk.gateway_says(message) == [message]
     assert talk.seen()["s"]["questions"] == []
@@ -614,7 +614,7 @@ def test_everything_else_that_never_left_is_sent(talk: Dialogue, message: bytes)
     assert talk.conversation.still_valid([message]) == [message]
 
 
-# What comes down meanwhile
+# Messages from the gateway during a recovery
 
 
 def test_updates_pass_behind_a_mark_of_the_epoch_that_the_gateway_was_told(talk: Dialogue) -> None:
@@ -715,7 +715,7 @@ def test_where_nothing_has_passed_the_editor_is_where_it_was_whatever_the_gatewa
 ) -> None:
     talk.gateway_says(mark(s=("e", 5)))
     talk.reattached()
-    # It counts from a new epoch, of which the editor's part is still unknown.
+    # It counts from a new epoch, and the editor's part of it is still unknown.
     assert talk.gateway_says(mark(s=("f", 1)), update(), update()) == []
     if way is not None:
         talk.gateway_says(error("acp-gateway:attach:1", **way))
@@ -783,7 +783,7 @@ def test_a_load_that_is_given_up_leaves_its_session_unknown(talk: Dialogue) -> N
     assert talk.positions() == {"s": None}
 
 
-def test_an_editor_that_never_started_starts_anew_after_giving_up(new: Dialogue) -> None:
+def test_an_editor_that_never_started_starts_over_after_giving_up(new: Dialogue) -> None:
     new.editor_says(request(0, "initialize", a=1))
     new.loses_link()
     assert len(new.conversation.give_up("no", "unreachable")) == 1

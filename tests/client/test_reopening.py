@@ -72,7 +72,7 @@ def test_earlier_links_are_named_beside_the_last_one() -> None:
     assert own_meta(request) == {"connection": "c3", "former": ["c2", "c1"], "prompts": [], "questions": []}
 
 
-# What comes meanwhile
+# Messages that come before the response
 
 
 def test_updates_are_swallowed_and_counted() -> None:

@@ -106,7 +106,7 @@ async def test_a_lost_connection_is_told_and_nothing_is_lost_with_it(autojump_cl
         await client.until_events(1)
         gateway.last.cut()
         gateway.send(**update(1))
-        client.link.dialogue.prompt("meanwhile")
+        client.link.dialogue.prompt("later")
         client.link.flush()
         await client.until_events(2)
         await gateway.receive("session/prompt")
@@ -148,6 +148,16 @@ async def test_a_session_that_does_not_exist_is_unknown(autojump_clock: MockCloc
     gateway.answers["session/new"] = lambda _: {"error": {"code": -32002, "message": "no session 's'"}}
     async with client_of(gateway) as client:
         assert isinstance(await client.until_end(), UnknownSession)
+
+
+async def test_a_session_that_neither_gateway_nor_agent_has_is_unknown(autojump_clock: MockClock) -> None:
+    gateway = FakeGateway()
+    refusal = {"error": {"code": -32601, "message": "Method not found: session/resume"}}
+    gateway.answers["session/new"] = lambda _: refusal
+    async with client_of(gateway) as client:
+        end = await client.until_end()
+        assert isinstance(end, UnknownSession)
+        assert str(end) == "there is no session s; `acp-gateway sessions` lists those that can be joined"
 
 
 async def test_an_agent_that_has_ended_leaves_the_link_resting(

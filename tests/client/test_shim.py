@@ -482,7 +482,7 @@ async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, 
         assert "revoked" in answer["error"]["message"]
 
 
-async def test_files_are_read_anew_for_each_attempt_and_may_be_flawed_for_a_while(
+async def test_files_are_read_again_for_each_attempt_and_may_be_flawed_for_a_while(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     asked = 0

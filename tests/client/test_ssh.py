@@ -66,7 +66,7 @@ class StandIn:
 # The command
 
 
-def test_the_host_is_behind_all_options_and_can_be_none() -> None:
+def test_the_host_is_behind_all_options_and_cannot_be_an_option_itself() -> None:
     way = SshTarget(parse_target("ssh://ann@box:2222/run/socket"), options=("User=bob", "BatchMode=no"))
     arguments = way.arguments()
     assert arguments[-2:] == ["--", "box"]
@@ -168,7 +168,7 @@ async def test_what_comes_at_once_with_the_mark_is_not_lost(stand_in: StandIn) -
         await stream.aclose()
 
 
-async def test_a_mark_with_another_number_is_none(stand_in: StandIn) -> None:
+async def test_a_mark_with_another_number_does_not_count(stand_in: StandIn) -> None:
     stand_in.does('echo "=== acp-gateway relay 1 BEGIN $nonce"; echo "=== acp-gateway relay 1 BEGIN 0 ==="')
     assert isinstance(await stand_in.failure(), ProtocolError)
 
@@ -372,7 +372,7 @@ async def test_a_command_that_ends_instead_of_answering_is_an_error(stand_in: St
         await answer("keep")
 
 
-async def test_half_an_answer_is_none(stand_in: StandIn) -> None:
+async def test_half_an_answer_does_not_count(stand_in: StandIn) -> None:
     stand_in.does('echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo yes; exit 255')
     with pytest.raises(Unreachable):
         await answer()

@@ -50,7 +50,7 @@ class Speaker:
         self.started = True
         self.waiting = False
         self.heard: list[bytes] = []
-        self.anew: list[tuple[str, list[bytes], str]] = []
+        self.started_over: list[tuple[str, list[bytes], str]] = []
         self.without_agent: list[tuple[str, list[bytes], str]] = []
         self.given_up: list[str] = []
         self.waited_for = 0
@@ -64,7 +64,7 @@ class Speaker:
         self.changes.unpark_all()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
-        self.anew.append((connection_id, unsent, why))
+        self.started_over.append((connection_id, unsent, why))
 
     def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         self.without_agent.append((connection_id, unsent, why))
@@ -144,7 +144,7 @@ async def test_after_a_loss_attempts_follow_with_growing_pauses(
     assert pauses(gateway, 1) == [0.8, 1.6, 3.2, 6.4, 12.8, 15, 15, 15, 15]
 
 
-async def test_a_connection_that_led_somewhere_begins_the_pauses_anew(
+async def test_a_connection_that_led_somewhere_restarts_the_pauses(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     async with kept_up(gateway) as (uplink, owner):
@@ -245,7 +245,7 @@ async def test_when_the_machine_has_slept_a_pause_and_an_attempt_that_hangs_are_
         assert trio.current_time() - now <= 2
 
 
-async def test_a_clock_that_is_a_little_late_or_set_back_is_no_sleep(
+async def test_a_clock_that_is_a_little_late_or_set_back_is_not_a_sleep(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     async with kept_up(gateway) as (uplink, owner):
@@ -297,7 +297,7 @@ async def test_what_was_lost_is_sent_again_in_both_directions_exactly_once(
         await gateway.receive("up", 60)
     assert [message["params"] for message in gateway.received] == list(range(60))
     assert [int(message.split(b'"params": ')[1][:-1]) for message in owner.heard] == list(range(60))
-    assert owner.anew == []
+    assert owner.started_over == []
 
 
 async def test_a_link_that_goes_silent_is_found_out_and_resumed(
@@ -365,7 +365,7 @@ async def test_everything_else_is_tried_again(gateway: FakeGateway, autojump_clo
         gateway.last.cut()
         await connected(gateway, uplink, owner, 2)
     assert gateway.attempts[-1][1] == Resume("c1", 0)
-    assert owner.anew == []
+    assert owner.started_over == []
     # That may take arbitrarily long, so open requests are answered.
     assert owner.given_up == ["a hotel"]
 
@@ -393,7 +393,7 @@ async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left
     gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def close(stream: MaintainedStream) -> None:
-        uplink.link.send([b"said meanwhile"])
+        uplink.link.send([b"said while away"])
         await close_at_once(stream)
 
     monkeypatch.setattr(
@@ -404,7 +404,7 @@ async def test_what_is_said_while_a_lost_connection_is_being_closed_has_not_left
         await connected(gateway, uplink, owner)
         gateway.last.cut(trio.EndOfChannel())
         await owner.until(lambda: bool(owner.without_agent))
-    assert owner.without_agent == [("c1", [b"said meanwhile"], "the agent has ended")]
+    assert owner.without_agent == [("c1", [b"said while away"], "the agent has ended")]
 
 
 async def test_a_session_cancel_that_may_be_lost_is_sent_again(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -414,8 +414,8 @@ async def test_a_session_cancel_that_may_be_lost_is_sent_again(gateway: FakeGate
         await connected(gateway, uplink, owner)
         uplink.link.send([prompt, cancel])
         gateway.forget()
-        await owner.until(lambda: bool(owner.anew))
-    ((_, unsent, _),) = owner.anew
+        await owner.until(lambda: bool(owner.started_over))
+    ((_, unsent, _),) = owner.started_over
     assert unsent == [cancel]
 
 
@@ -452,13 +452,13 @@ async def test_a_link_that_is_gone_is_replaced_by_a_new_one(
         uplink.link.send([b'{"method":"late"}'])
         await connected(gateway, uplink, owner, 2)
         assert uplink.link is not old
-    ((connection_id, unsent, why),) = owner.anew
+    ((connection_id, unsent, why),) = owner.started_over
     assert (connection_id, unsent) == ("c1", [b'{"method":"late"}'])
     assert "no such link" in why
     assert gateway.attempts[-1][1] == Resume()
 
 
-async def test_a_gateway_that_has_counted_otherwise_is_begun_with_anew(
+async def test_a_gateway_that_has_counted_otherwise_is_started_over_with(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     async with kept_up(gateway) as (uplink, owner):
@@ -467,10 +467,10 @@ async def test_a_gateway_that_has_counted_otherwise_is_begun_with_anew(
         gateway.last.cut()
         await connected(gateway, uplink, owner, 3)
         assert gateway.connections[1].near.closed_with is not None
-    assert len(owner.anew) == 1
+    assert len(owner.started_over) == 1
 
 
-async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after_each_loss(
+async def test_a_gateway_that_knows_nothing_of_resuming_is_started_over_with_after_each_loss(
     gateway: FakeGateway,
     autojump_clock: MockClock,
 ) -> None:
@@ -482,7 +482,7 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_begun_with_anew_after
         await trio.sleep(120)
         gateway.last.cut()
         await connected(gateway, uplink, owner, 2)
-    assert [connection_id for connection_id, _, _ in owner.anew] == [""]
+    assert [connection_id for connection_id, _, _ in owner.started_over] == [""]
     assert [resume for _, resume in gateway.attempts] == [Resume(), Resume()]
     assert [message["method"] for message in gateway.received] == ["early"]
 
@@ -511,7 +511,7 @@ async def test_a_refusal_of_another_server_is_told_to_the_owner_and_attempts_go_
         gateway.last.cut(refused)
         await connected(gateway, uplink, owner, 2)
     assert owner.given_up == ["HTTP 401"]
-    assert len(owner.anew) == 1
+    assert len(owner.started_over) == 1
 
 
 async def test_a_refusal_of_another_server_is_final_before_the_first_success(
@@ -540,7 +540,7 @@ async def test_at_rest_it_does_not_dial_before_it_is_told_to(gateway: FakeGatewa
         uplink.wake()
         await connected(gateway, uplink, owner, 2)
     assert gateway.attempts[1][1] == Resume()
-    assert owner.anew == []
+    assert owner.started_over == []
 
 
 async def test_cancelled_it_says_goodbye(gateway: FakeGateway, autojump_clock: MockClock) -> None:
@@ -726,7 +726,7 @@ async def test_what_was_too_large_for_the_gateway_is_not_sent_again(
         await connected(gateway, uplink, owner)
         await gateway.last.far.aclose()
         await connected(gateway, uplink, owner, 2)
-    assert [connection_id for connection_id, _, _ in owner.anew] == ["c1"]
+    assert [connection_id for connection_id, _, _ in owner.started_over] == ["c1"]
     assert gateway.attempts[1][1] == Resume()
 
 

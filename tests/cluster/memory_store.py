@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from acp_gateway.cluster.records import NodeRecord
-from acp_gateway.cluster.store import Change, ClusterLost, SharedTokens
+from acp_gateway.cluster.store import Change, ClusterLost, NodesRead, SharedTokens
 
 
 class MemoryDirectory:
@@ -23,6 +23,8 @@ class MemoryDirectory:
         """While it is False, each operation raises `ClusterLost`."""
         self.operations: list[str] = []
         """Names of the operations so far."""
+        self.read = 0
+        """Number of records that were read so far."""
         self.subscribers: list[tuple[str, trio.MemorySendChannel[Change]]] = []
         self.empty()
 
@@ -32,6 +34,9 @@ class MemoryDirectory:
         self.tokens: dict[str, bytes] = {}
         self.revoked: set[str] = set()
         self.number = 0
+        self.confirmed: dict[str, int] = {}
+        self.version = 0
+        self.changed: dict[str, int] = {}
 
     def lose(self) -> None:
         """Be unreachable, and end all subscriptions."""
@@ -76,8 +81,8 @@ class MemoryStore:
         if known is not None and known.boot != record.boot:
             return False
         directory.nodes[record.name] = record, directory.clock() + ttl
-        if known is None:
-            directory.tell(Change("node", record.name, record.name))
+        if known is None or known.lasting != record.lasting:
+            directory.version = directory.changed[record.name] = max(directory.version + 1, directory.micros)
         return True
 
     async def withdraw(self, name: str, boot: str) -> None:
@@ -85,10 +90,13 @@ class MemoryStore:
         known = self._live(directory).get(name)
         if known is not None and known.boot == boot:
             del directory.nodes[name]
-            directory.tell(Change("node", name, name))
 
-    async def nodes(self) -> list[NodeRecord]:
-        return [record for _, record in sorted(self._live(await self._reach("nodes")).items())]
+    async def nodes(self, since: int = 0) -> NodesRead:
+        directory = await self._reach("nodes")
+        after = 0 if since > directory.version else since
+        found = [it for name, it in sorted(self._live(directory).items()) if directory.changed[name] > after]
+        directory.read += len(found)
+        return NodesRead(directory.version, found)
 
     def _live(self, directory: MemoryDirectory) -> dict[str, NodeRecord]:
         return {name: record for name, (record, end) in directory.nodes.items() if end > directory.clock()}
@@ -96,6 +104,9 @@ class MemoryStore:
     async def tokens(self) -> SharedTokens:
         directory = await self._reach("tokens")
         return SharedTokens(directory.number, dict(directory.tokens), frozenset(directory.revoked))
+
+    async def tokens_number(self) -> int:
+        return (await self._reach("tokens_number")).number
 
     async def put_token(self, token_id: str, entry: bytes) -> bool:
         directory = await self._reach("put_token")
@@ -117,6 +128,12 @@ class MemoryStore:
     def _change_tokens(self, directory: MemoryDirectory) -> None:
         directory.number = max(directory.number + 1, directory.micros)
         directory.tell(Change("tokens", "", self._node))
+
+    async def confirm_tokens(self, number: int) -> None:
+        (await self._reach("confirm_tokens")).confirmed[self._node] = number
+
+    async def confirmations(self) -> dict[str, int]:
+        return dict((await self._reach("confirmations")).confirmed)
 
     async def publish(self, change: Change) -> None:
         (await self._reach("publish")).tell(change)

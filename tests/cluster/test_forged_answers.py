@@ -2,14 +2,15 @@
 
 import pytest
 
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import ClusterLost
 from tests.cluster.redis_server import RedisServer
 
 
 @pytest.mark.cluster
-async def test_tokens_with_a_number_that_is_none_are_lost_not_a_crash(redis: RedisServer) -> None:
+async def test_tokens_with_a_malformed_number_are_lost_not_a_crash(redis: RedisServer) -> None:
     async with open_redis_store(RedisOptions(host="127.0.0.1", port=redis.port), "gpu1", Seal("t")) as store:
         redis.ask("SET", "{acp}:tokens-number", "word")
         with pytest.raises(ClusterLost, match="another form"):

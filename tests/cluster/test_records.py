@@ -39,5 +39,5 @@ def test_node_record_that_does_not_fit_is_left_out(flaw: dict[str, object]) -> N
 
 
 @pytest.mark.parametrize("value", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"name": "\xff"}'])
-def test_what_is_no_record_at_all_is_left_out(value: bytes) -> None:
+def test_what_is_not_a_record_at_all_is_left_out(value: bytes) -> None:
     assert decode_node(value) is None

@@ -8,7 +8,8 @@ import pytest
 import trio
 
 from acp_gateway.cluster.records import NodeRecord
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.cluster.store import Change, ClusterLost
 from acp_gateway.security.certificates import create_certificate
@@ -22,10 +23,6 @@ NODE = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b")
 def options(server: RedisServer | int, timeout: float = 3.0, password: str | None = None) -> RedisOptions:
     port = server if isinstance(server, int) else server.port
     return RedisOptions(host="127.0.0.1", port=port, timeout=timeout, password=password)
-
-
-def test_options_do_not_show_the_password() -> None:
-    assert "hunter2" not in repr(RedisOptions(password="hunter2"))
 
 
 async def test_operation_without_a_server_is_lost() -> None:
@@ -55,7 +52,7 @@ async def test_store_goes_on_after_the_server_has_hung(redis: RedisServer) -> No
             with pytest.raises(ClusterLost, match=r"cluster\.timeout"):
                 await store.nodes()
         redis.go_on()
-        assert await store.nodes() == [NODE]
+        assert (await store.nodes()).records == [NODE]
 
 
 @pytest.mark.cluster
@@ -67,7 +64,7 @@ async def test_store_goes_on_after_the_server_was_killed(redis: RedisServer) -> 
             with pytest.raises(ClusterLost):
                 await store.nodes()
         redis.start()
-        assert await store.nodes() == []
+        assert (await store.nodes()).records == []
         assert await store.announce(NODE, 60)
 
 
@@ -78,7 +75,7 @@ async def test_cancelled_operations_leave_the_store_usable(redis: RedisServer) -
         for _ in range(20):
             with trio.move_on_after(0):
                 await store.nodes()
-        assert await store.nodes() == [NODE]
+        assert (await store.nodes()).records == [NODE]
 
 
 @pytest.mark.cluster
@@ -121,7 +118,7 @@ async def test_wrong_password_is_lost_and_not_in_the_error() -> None:
                     await store.nodes()
                 assert "hunter2" not in str(raised.value)
         async with open_redis_store(options(server, password="right"), "gpu1", SEAL) as store:
-            assert await store.nodes() == []
+            assert (await store.nodes()).records == []
 
 
 @pytest.mark.cluster
@@ -134,7 +131,7 @@ async def test_rediss_checks_the_certificate_by_ca(tmp_path: Path) -> None:
         for context, reached in ((trusted, True), (client_context(ca=None, pin=None), False)):
             async with open_redis_store(replace(options(int(port)), tls=context), "gpu1", SEAL) as store:
                 if reached:
-                    assert await store.nodes() == []
+                    assert (await store.nodes()).records == []
                 else:
                     with pytest.raises(ClusterLost, match="certificate"):
                         await store.nodes()
@@ -149,7 +146,7 @@ async def test_values_that_are_sealed_with_another_token_are_left_out(redis: Red
         await forger.announce(NODE, 60)
         await forger.put_token("t1", b"entry")
         await forger.revoke_token("t2")
-        assert await store.nodes() == []
+        assert (await store.nodes()).records == []
         tokens = await store.tokens()
         assert (tokens.entries, tokens.revoked) == ({}, frozenset())
 
@@ -157,19 +154,19 @@ async def test_values_that_are_sealed_with_another_token_are_left_out(redis: Red
 @pytest.mark.cluster
 async def test_key_of_another_kind_is_lost_not_a_crash(redis: RedisServer) -> None:
     async with open_redis_store(options(redis), "gpu1", SEAL) as store:
-        await store._redis.set("{acp}:tokens", b"text")
+        redis.ask("SET", "{acp}:tokens", "text")
         with pytest.raises(ClusterLost):
             await store.tokens()
 
 
 @pytest.mark.cluster
-async def test_texts_on_the_channel_that_are_no_changes_are_left_out(redis: RedisServer) -> None:
+async def test_texts_on_the_channel_that_are_not_changes_are_left_out(redis: RedisServer) -> None:
     async with (
         open_redis_store(options(redis), "gpu1", SEAL) as store,
         open_redis_store(options(redis), "gpu2", SEAL) as other,
         store.changes() as changes,
     ):
-        for text in (b"", b"\xff", b"[]", b'["a","b"]', b'["a","b",1]'):
-            await other._redis.publish("{acp}:changes", text)
+        for text in ("", "\xff", "[]", '["a","b"]', '["a","b",1]'):
+            redis.ask("PUBLISH", "{acp}:changes", text)
         await other.publish(Change("node", "gpu2", "gpu2"))
         assert await changes.receive() == Change("node", "gpu2", "gpu2")

@@ -17,7 +17,7 @@ class Node:
     def __init__(self, directory: MemoryDirectory, folder: Path) -> None:
         self.tokens = TokenStore(folder)
         self.changes = 0
-        self.sync = TokenSync(directory.store(folder.name), folder, self.note)
+        self.sync = TokenSync(folder.name, directory.store(folder.name), folder, self.note)
 
     def note(self) -> None:
         self.changes += 1
@@ -92,6 +92,28 @@ async def test_token_that_is_revoked_while_the_directory_is_lost_is_revoked_else
     assert second.labels == set()
 
 
+async def test_renewal_without_changes_reads_the_number_of_the_tokens_alone(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    # The first one reads again what it has written itself.
+    for node in (first, second, first):
+        await node.sync.renewed()
+    directory.operations.clear()
+    await first.sync.renewed()
+    await second.sync.renewed()
+    assert directory.operations == ["tokens_number"] * 2
+    # What could not be written is written by a renewal, though nothing has changed elsewhere.
+    directory.lose()
+    first.tokens.revoke(token.id)
+    with pytest.raises(ClusterLost):
+        await first.sync.sync()
+    directory.reachable = True
+    await first.sync.renewed()
+    assert directory.revoked == {token.id}
+
+
 async def test_run_compares_after_changes_here_and_elsewhere(
     nodes: tuple[Node, Node], directory: MemoryDirectory
 ) -> None:
@@ -120,3 +142,64 @@ async def test_file_that_cannot_be_read_is_told_once_and_revokes_nothing(
     assert sum("tokens are not shared with the cluster" in line for line in caplog.messages) == 1
     assert len(directory.tokens) == 1
     assert directory.revoked == set()
+
+
+async def test_revocation_is_told_by_a_node_to_another_without_the_directory(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    told = []
+    first.sync.tell = lambda: told.append(first.sync.news())
+    first.tokens.revoke(token.id)
+    assert await first.sync.look()
+    assert not await first.sync.look()
+    (news,) = told
+    assert news.revoked == (token.id,)
+    assert not first.sync.has_confirmed("gpu2", token.id)
+    before = second.changes
+    await second.sync.receive(news)
+    assert (second.labels, second.changes) == (set(), before + 1)
+    await first.sync.receive(second.sync.news())
+    assert first.sync.has_confirmed("gpu2", token.id)
+    directory.reachable = True
+    await second.sync.renewed()
+    assert directory.revoked == {token.id}
+
+
+async def test_rotated_token_is_told_by_a_node_to_another_and_stays_when_the_directory_is_back(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, old = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    _, secret = first.tokens.rotate(token.id)
+    await first.sync.look()
+    await second.sync.receive(first.sync.news())
+    assert second.tokens.identify(old) is None
+    assert second.tokens.authenticate(secret).id == token.id
+    await first.sync.receive(second.sync.news())
+    assert first.sync.has_confirmed("gpu2", token.id)
+    directory.reachable = True
+    for node in (second, first, second):
+        await node.sync.sync()
+    assert second.tokens.authenticate(secret).id == first.tokens.authenticate(secret).id == token.id
+
+
+async def test_node_confirms_in_the_directory_what_it_has_taken_over(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    assert directory.confirmed.get("gpu2", 0) < directory.number
+    await second.sync.sync()
+    assert directory.confirmed["gpu2"] == directory.number
+    operations = len(directory.operations)
+    await second.sync.sync()
+    assert directory.operations[operations:] == ["tokens"]

@@ -10,7 +10,8 @@ import trio
 
 from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
-from acp_gateway.cluster.redis_store import RedisOptions, open_redis_store
+from acp_gateway.cluster.redis_connection import RedisOptions
+from acp_gateway.cluster.redis_store import open_redis_store
 from acp_gateway.cluster.scripts import CHANNEL
 from acp_gateway.cluster.seal import Seal
 from acp_gateway.config.cluster import RedisAddress
@@ -130,5 +131,5 @@ async def test_record_of_a_node_is_withdrawn_when_it_stops(tmp_path: Path, redis
     member_config(tmp_path, "gpu1")
     async with open_redis_store(options, "x", Seal((tmp_path / "cluster.token").read_text())) as store:
         async with cluster_of(tmp_path, redis, "gpu1", "gpu2"):
-            assert [record.name for record in await store.nodes()] == ["gpu1", "gpu2"]
-        assert await store.nodes() == []
+            assert [record.name for record in (await store.nodes()).records] == ["gpu1", "gpu2"]
+        assert (await store.nodes()).records == []

@@ -46,7 +46,7 @@ def test_an_index_is_read_without_the_entries_of_an_unknown_form() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b"<html>", b'{"agents": 1}', b"[" * 100_000, b"\xff"])
-def test_content_that_is_no_registry_is_refused_with_its_source(content: bytes) -> None:
+def test_content_that_is_not_a_registry_is_refused_with_its_source(content: bytes) -> None:
     with pytest.raises(ConfigError, match=r"^x\.json: is neither an ACP registry nor an entry"):
         read_registry(content, "x.json")
 
@@ -55,7 +55,7 @@ def test_content_that_is_no_registry_is_refused_with_its_source(content: bytes) 
     "members", [{"id": "../x"}, {"id": "A"}, {"id": "x" * 65}, {"version": "latest"}, {"version": "1/2"}]
 )
 def test_an_id_or_version_that_could_be_a_path_is_refused(members: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=r"is no (id|version)"):
+    with pytest.raises(ConfigError, match=r"is not (an id|a version)"):
         read({"npx": {"package": "demo"}}, **members)
 
 
@@ -92,7 +92,7 @@ def test_a_python_package_is_pinned_to_its_version_or_that_of_the_entry(
 
 @pytest.mark.parametrize("package", ["demo@latest", "demo@^1.2", "demo@1.x ", "demo@>1", "demo@*", "@a/demo@next"])
 def test_a_package_that_is_not_pinned_is_refused(package: str) -> None:
-    with pytest.raises(ConfigError, match=r"pinned|no name of a package"):
+    with pytest.raises(ConfigError, match=r"pinned|not a name of a package"):
         chosen({"npx": {"package": package}})
 
 

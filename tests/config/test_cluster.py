@@ -123,7 +123,7 @@ def test_default_agent_may_be_of_a_node_of_the_cluster(read: Read) -> None:
 
 
 @pytest.mark.parametrize("more", ["", '[nodes.gpu]\nurl = "gpu"\ntoken_file = "t"\n'])
-def test_without_cluster_neither_its_package_nor_its_library_is_imported(more: str, tmp_path: Path) -> None:
+def test_without_cluster_its_package_is_not_imported(more: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(LISTEN + '[agents.a]\ncommand = ["x"]\n' + more)
     source = f"""
@@ -133,7 +133,7 @@ from acp_gateway.config.load import load_config
 import acp_gateway.server.serve
 import acp_gateway.server.node_set
 load_config(Path({str(path)!r}))
-print([name for name in sys.modules if name.split(".")[0] == "coredis" or "cluster" in name])
+print([name for name in sys.modules if "cluster" in name])
 """
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -36,7 +36,7 @@ def test_a_number_and_a_unit_are_seconds(text: str, seconds: float) -> None:
         "²s",
     ],
 )
-def test_what_is_no_duration_is_refused_with_examples_in_one_line(text: str) -> None:
+def test_what_is_not_a_duration_is_refused_with_examples_in_one_line(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_duration(text)
     assert str(caught.value) == "expected a whole number and s, m, h or d behind it, such as 90s, 15m, 2h or 7d"

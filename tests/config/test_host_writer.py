@@ -106,7 +106,7 @@ def test_what_is_written_in_another_way_is_left_as_it_is(tmp_path: Path, source:
     assert [path.name for path in tmp_path.iterdir()] == ["hosts.toml"]
 
 
-def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_toml_is_left_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is not valid TOML"):
         written(tmp_path, "[hosts.box", {"url": "b"})
     assert (tmp_path / "hosts.toml").read_text() == "[hosts.box"
@@ -116,7 +116,7 @@ def test_what_can_be_written_is_checked_without_writing(tmp_path: Path) -> None:
     check_host(tmp_path / "not there" / "yet" / "hosts.toml", "box", {"url": "b"})
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"cannot be written, because .*file is no folder"):
+    with pytest.raises(ConfigError, match=r"cannot be written, because .*file is not a folder"):
         check_host(tmp_path / "file" / "hosts.toml", "box", {"url": "b"})
 
 

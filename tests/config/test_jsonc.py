@@ -72,8 +72,8 @@ def test_files_of_all_forms_are_changed(text: str, changed: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[]", "the whole is no object"),
-        ('{"agent_servers": 3}', "agent_servers is no object"),
+        ("[]", "the whole is not an object"),
+        ('{"agent_servers": 3}', "agent_servers is not an object"),
         ('{"agent_servers": {"box": {}, "box": {}}}', "stands there twice"),
         ('{"a": 1', "the end is unexpected in line 1"),
         ('{\n"a": 1 "b"}', "'\"' is unexpected in line 2"),

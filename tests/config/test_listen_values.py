@@ -53,7 +53,7 @@ def error_of(read: Read, reader: Callable[[Entry], Any], value: str) -> str:
             ),
         ),
         ("[1]", '[0]: expected "acp", "page", "chat", "metrics", "tap" or "editor", found a whole number'),
-        ('["acp", "tap"]', ': "tap" has an address of its own: its lines are no messages of ACP'),
+        ('["acp", "tap"]', ': "tap" has an address of its own: its lines are not messages of ACP'),
         ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
     ],
 )

@@ -566,7 +566,7 @@ def test_without_any_home_folder_there_is_still_the_system_s_configuration(
     assert default_config_path() == system
 
 
-def test_a_configuration_under_something_that_is_no_folder_does_not_count(
+def test_a_configuration_under_something_that_is_not_a_folder_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     system = tmp_path / "system.toml"

@@ -142,5 +142,5 @@ def test_the_node_decides_what_its_agent_may_do_on_the_clients_machine() -> None
 
 
 @pytest.mark.parametrize("name", ["gpu/a/b", "gpu/a b", "gpu/" + "a" * 65, "cpu/a", "opencode"])
-def test_other_names_are_no_agents_of_a_node(name: str) -> None:
+def test_other_names_are_not_agents_of_a_node(name: str) -> None:
     assert agent_at(name, NODES) is None

@@ -177,7 +177,7 @@ def test_all_problems_of_a_section_are_found_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_section_that_is_no_table_is_an_error(tmp_path: Path) -> None:
+def test_a_section_that_is_not_a_table_is_an_error(tmp_path: Path) -> None:
     assert problems_of(tmp_path, "sample = 1") == [":1: sample: expected a table, found a whole number"]
 
 
@@ -214,7 +214,7 @@ def test_without_a_directory_of_credentials_a_file_can_be_read_and_what_is_missi
     )
 
 
-def test_a_path_of_another_kind_is_no_missing_credential(tmp_path: Path) -> None:
+def test_a_path_of_another_kind_is_not_a_missing_credential(tmp_path: Path) -> None:
     path = read(tmp_path, 'path = "sub/credential:x"').path
     assert path == tmp_path / "sub/credential:x"
     assert missing_credential(path) is None

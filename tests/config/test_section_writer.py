@@ -117,5 +117,5 @@ def test_an_env_that_is_a_subsection_is_not_overwritten() -> None:
 def test_a_section_that_is_not_there_or_no_table_is_an_error() -> None:
     with pytest.raises(ConfigError, match=r"there is no \[agents.z\]"):
         removed(SOURCE, "agents", "z")
-    with pytest.raises(ConfigError, match="is no table"):
+    with pytest.raises(ConfigError, match="is not a table"):
         change_section(file("agents = 1\n"), ("agents", "a"), {"command": ("a",)})

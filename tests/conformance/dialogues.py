@@ -31,7 +31,7 @@ _JUNK: tuple[Any, ...] = (None, True, 0, 1.5, -1, 10**30, "", "x", "\ud800", [],
 
 
 def with_faults(lines: Sequence[Line], seed: int, *, outgoing: bool) -> tuple[Line, ...]:
-    """The lines of a dialogue, of which the program on one side gets some wrong, and some are missing."""
+    """The lines of a dialogue; the program on one side gets some wrong, and some are missing."""
     random, found = Random(seed), []  # noqa: S311 - the same for the same seed.
     for line in lines:
         if line.outgoing is outgoing and line.value is not None and random.random() < 0.5:

@@ -26,7 +26,7 @@ FAULTS = {
     "ids become strings": ("ids", "agent-ids", "with another id"),
     "large ids are rounded": ("ids-unusual", "agent-ids-unusual", "with another id"),
     "opens the session first": ("initialize", "agent-text", "the first message is another"),
-    "version as text": ("version", "agent-text", "no integer from 0 to 65535"),
+    "version as text": ("version", "agent-text", "not an integer from 0 to 65535"),
     "works with any version": ("version-unsupported", "agent-version", "65535, which no client has"),
     "forgets the session": ("authenticate", "agent-authentication", "no session was asked for"),
     "loads unasked": ("methods-offered", "agent-text", "does not offer session/load"),

@@ -38,7 +38,7 @@ def test_too_much_output_is_a_fault_of_the_stream() -> None:
         judge_stream({"s": dialogue(into(method="a"), ending="overflow")}, outgoing=False)
 
 
-def test_the_kits_own_bad_line_is_no_fault_of_the_program() -> None:
+def test_the_kits_own_bad_line_is_not_a_fault_of_the_program() -> None:
     talk = dialogue(Line(True, b"no JSON"), into(id=None, error={"code": -32700, "message": "parse"}))
     assert judge_stream({"s": talk}, outgoing=False) is None
     assert judge_answers({"s": talk}, outgoing=False) is None

@@ -44,7 +44,7 @@ def test_every_message_of_a_fixture_has_the_specified_form(name: str) -> None:
         b'{"jsonrpc":"2.0","id":1,"error":null}',
     ],
 )
-def test_a_line_that_is_no_message_of_json_rpc_has_a_fault(text: bytes) -> None:
+def test_a_line_that_is_not_a_message_of_json_rpc_has_a_fault(text: bytes) -> None:
     assert message_fault(Line(False, text)) != ""
 
 

@@ -466,9 +466,9 @@ class Scene:
         self.multiplexer.sessions_freed()
         self.deliver()
 
-    def end_vain_waits(self) -> None:
+    def end_vain_waits(self, patience: float = 60.0) -> None:
         """Refuse what waits in vain."""
-        self.multiplexer.end_vain_waits()
+        self.multiplexer.end_vain_waits(patience)
         self.deliver()
 
     def pass_time(self, now: float, wall_time: int | None = None) -> None:

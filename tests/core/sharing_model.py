@@ -860,7 +860,7 @@ class SharingModel:
         candidates = [ask for ask in self.asks if ask.open and ask.raw == raw]
         assert candidates, "the agent has not asked that, or was answered already"
         error, result = body.get("error"), body.get("result", {})
-        assert "dropped" not in result, "an answer is built anew from what was checked"
+        assert "dropped" not in result, "an answer is built from checked parts"
         mark = result.get("_meta", {}).get("mark") if error is None else error.get("data")
         if isinstance(mark, str):
             member = self.world.marks[mark][0]
@@ -876,6 +876,11 @@ class SharingModel:
         elif error is not None and error["code"] == jsonrpc.REQUEST_CANCELLED:
             assert self.withdrawn in candidates
             ask, self.withdrawn = candidates[0], None
+        elif error is not None and error["code"] == jsonrpc.SESSION_NOT_FOUND:
+            # Several of one id may be open: one of those closed by now counts.
+            waiting, ended = self.tags_that_wait(), error["data"]["sessionId"]
+            assert ended not in {session.id for session in self.scene.multiplexer.sessions}
+            ask = next(ask for ask in candidates if ask.tag not in waiting and ask.session == ended)
         elif error is not None:
             assert error["code"] == jsonrpc.INTERNAL_ERROR
             # Several of one id may be open: the one answered in this event counts, not any that was forwarded.

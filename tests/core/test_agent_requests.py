@@ -152,7 +152,7 @@ def test_a_permission_request_with_more_options_than_the_limit_is_refused() -> N
 
 
 @pytest.mark.parametrize("body", [{"error": {"code": 1, "message": "x" * 300}}, {"result": {"outcome": "x" * 300}}])
-def test_a_large_response_that_is_no_decision_is_not_kept(body: dict[str, Any]) -> None:
+def test_a_large_response_that_is_not_a_decision_is_not_kept(body: dict[str, Any]) -> None:
     scene, ann, bob = together(Scene(make_policy(decision_size=300)))
     scene.agent.ask_permission("q")
     ann.send(id=ann.hears()["id"], **body)
@@ -163,7 +163,7 @@ def test_a_large_response_that_is_no_decision_is_not_kept(body: dict[str, Any]) 
     assert scene.agent.hears()["error"]["message"] == "no client gave a valid answer"
 
 
-def test_a_response_larger_than_decision_size_is_no_decision_and_the_note_names_the_option() -> None:
+def test_a_response_larger_than_decision_size_is_not_a_decision_and_the_note_names_the_option() -> None:
     scene, ann, bob = together(Scene(make_policy(decision_size=300)))
     scene.agent.ask_permission("q")
     ann.say(b'{"id":2,"result":{"outcome":{"outcome":"selected","optionId":"yes"},"_meta":"%b"}}' % (b"x" * 300))
@@ -455,7 +455,7 @@ def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_re
     assert scene.agent.hears() == answered("q", selected("yes"))
 
 
-def test_a_loader_that_left_meanwhile_is_not_asked() -> None:
+def test_a_loader_that_has_left_is_not_asked() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -594,7 +594,7 @@ def test_session_cancel_cancels_a_permission_request_whose_clients_have_gone() -
     assert scene.agent.heard()[1:] == [answered("q", CANCELLED)]
 
 
-def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_no_decision_alone() -> None:
+def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_not_a_decision_alone() -> None:
     scene, ann, bob = together()
     ann.new_session("t")
     scene.agent.ask_permission("other", session_id="t")
@@ -898,7 +898,7 @@ def test_the_news_name_who_ended_the_turn_in_which_there_was_something_to_decide
     }
 
 
-def test_what_is_no_decision_makes_no_news() -> None:
+def test_what_is_not_a_decision_makes_no_news() -> None:
     scene, ann, bob = together(**news_params())
     scene.agent.send(id=1, method="_vendor/do", params={"sessionId": "s"})
     bob.send(id=bob.hears()["id"], result=None)
@@ -1077,7 +1077,7 @@ def test_an_option_with_a_word_of_the_protocol_for_its_id_is_not_taken_for_chose
         '{"outcome":{"outcome":"cancelled"},"Outcome":{"outcome":"selected","optionId":"yes"}}',
     ],
 )
-def test_a_decision_that_can_be_read_in_two_ways_is_none(result: str) -> None:
+def test_a_decision_that_can_be_read_in_two_ways_does_not_count(result: str) -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
     at_ann, at_bob = ann.hears(), bob.hears()

@@ -234,7 +234,7 @@ def test_a_choice_is_fanned_out_and_replayed_to_late_joiners() -> None:
     assert scene.join("cem").load()[0] == told
 
 
-def test_a_decision_about_no_session_is_no_news() -> None:
+def test_a_decision_about_no_session_is_not_news() -> None:
     scene = Scene()
     ann = scene.join("ann", **news_params())
     scene.agent.send(id=7, method="session/request_permission", params={"options": [{"optionId": "y"}]})
@@ -243,7 +243,7 @@ def test_a_decision_about_no_session_is_no_news() -> None:
     assert not ann.heard()
 
 
-def test_a_process_is_deserted_while_none_of_its_clients_is_connected() -> None:
+def test_a_process_is_deserted_while_it_has_no_connected_client() -> None:
     scene = Scene()
     ann, bob = scene.join("ann"), scene.join("bob")
     agent = scene.multiplexer.agent_handle
@@ -438,7 +438,7 @@ def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
     assert scene.events[-1].session.id == "t"
 
 
-def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_no_decision() -> None:
+def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_not_decisions() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

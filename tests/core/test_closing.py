@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.registry import Registry
+from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions import Role
 from tests.core.opened import LOADS, chunk, close, texts, the_session
-from tests.core.scene import Peer, Scene, Shelf, news_params
+from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params
 
 
 @pytest.fixture
@@ -232,6 +233,43 @@ def test_a_delete_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
     scene.agent.refuses("session/delete", -32601, "no deletes")
     assert ann.hears()["error"]["code"] == -32601
     assert len(list(scene.registry)) == 1
+
+
+def test_as_many_sessions_may_be_deleted_at_once_as_may_be_open() -> None:
+    scene = Scene(
+        make_policy(sessions_per_identity=2), agentCapabilities=LOADS | {"sessionCapabilities": {"close": {}}}
+    )
+    ann = scene.join("ann")
+    for session in "stu":
+        ann.new_session(session)
+        close(scene, ann, session)
+    for session in "stu":
+        ann.request("session/delete", sessionId=session)
+    assert ann.hears()["error"]["data"] == {"reason": "too_many_sessions"}
+    for asked in scene.agent.heard():
+        scene.agent.answer(asked)
+    assert [answer["result"] for answer in ann.heard()] == [{}, {}]
+    assert [session.id for session in scene.registry] == ["u"]
+
+
+def test_the_directory_of_a_session_that_is_not_live_is_looked_at_before_a_limited_client_deletes_it(
+    scene: Scene, ann: Peer
+) -> None:
+    ann.new_session(cwd="/srv/proj/link")
+    close(scene, ann)
+    scene.look = None
+    bob = scene.join("bob", workspaces=("proj",))
+    for problem in (Problem("it leads elsewhere", {}), None):
+        bob.request("session/delete", sessionId="s")
+        (directory_check,) = scene.directory_checks
+        assert directory_check.directories == ("/srv/proj/link",)
+        assert scene.agent.inbox == []
+        scene.directory_check(DirectoryCheckResult(problem))
+        if problem is not None:
+            assert bob.hears()["error"]["message"] == "it leads elsewhere"
+    scene.agent.answers("session/delete")
+    assert bob.hears()["result"] == {}
+    assert list(scene.registry) == []
 
 
 def begin_delete(scene: Scene, peer: Peer) -> Any:

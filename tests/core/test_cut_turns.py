@@ -174,7 +174,7 @@ def test_where_nothing_was_kept_the_client_knows_whether_there_was_a_turn(prompt
     assert (heard[-1].get("params") == RESTARTED) == (cut is not None)
 
 
-def test_a_session_that_the_killed_gateway_had_not_written_down_is_no_exception() -> None:
+def test_a_session_that_the_killed_gateway_had_not_written_down_is_not_an_exception() -> None:
     gateways = Gateways()
     place, own = begins(gateways)
     gateways.scene = Scene(registry=Registry("me", Shelf(), "another"), agentCapabilities=LOADS)
@@ -211,7 +211,7 @@ def test_a_turn_that_ended_with_its_agent_is_told_at_once_and_not_again() -> Non
     assert news(ann) == []
 
 
-def test_a_turn_of_an_agent_that_was_stopped_meanwhile_is_told_to_have_been_cut_off_by_that() -> None:
+def test_a_turn_of_an_agent_that_was_stopped_in_it_is_told_to_have_been_cut_off_by_that() -> None:
     gateways = Gateways(shared=False)
     place, own = begins(gateways)
     scene = gateways.scene
@@ -234,7 +234,7 @@ def test_a_turn_that_goes_on_is_not_cut_off() -> None:
     assert answer["result"]["_meta"]["acp-gateway"] == {"prompts": [own], "questions": []}
 
 
-def test_a_user_chunk_of_a_sub_agent_is_no_turn() -> None:
+def test_a_user_chunk_of_a_sub_agent_is_not_a_turn() -> None:
     gateways = Gateways()
     place, own = begins(gateways, ends=True)
     chunk = {"sessionUpdate": "user_message_chunk", "content": {"type": "text", "text": "sub"}}

@@ -106,7 +106,7 @@ def test_an_echo_in_one_batch_with_what_follows_is_one_as_well() -> None:
         [text("a b\nc\n"), image()],
     ],
 )
-def test_an_echo_may_come_in_pieces_together_and_without_what_is_no_text(echo: list[Block]) -> None:
+def test_an_echo_may_come_in_pieces_together_and_without_what_is_not_a_text(echo: list[Block]) -> None:
     turn = Turn()
     turn.begins(text("a b"), image(), text("c"))
     said = [says(block) for block in echo]
@@ -130,7 +130,7 @@ def test_an_echo_may_come_in_pieces_together_and_without_what_is_no_text(echo: l
         [{"n": 1}],
     ],
 )
-def test_user_messages_that_are_no_echo_go_to_all_clients_in_order(said: list[Block]) -> None:
+def test_user_messages_that_are_not_an_echo_go_to_all_clients_in_order(said: list[Block]) -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     lines = [*map(says, said), answer()]
@@ -148,7 +148,7 @@ def test_what_is_said_as_the_user_behind_the_echo_is_shown() -> None:
     assert turn.bob.heard_text() == [says(text("please"))]
 
 
-def test_the_second_of_two_echoes_is_none() -> None:
+def test_the_second_of_two_echoes_does_not_count() -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     turn.says(says(text("fix it")), says(text("fix it")))
@@ -156,7 +156,7 @@ def test_the_second_of_two_echoes_is_none() -> None:
 
 
 @pytest.mark.parametrize("first", [answer(), says(text("x"), "agent_thought_chunk"), says(text("x"), "tool_call")])
-def test_behind_something_else_it_is_no_echo(first: bytes) -> None:
+def test_behind_something_else_it_is_not_an_echo(first: bytes) -> None:
     turn = Turn()
     turn.begins(text("fix it"))
     turn.says(first)
@@ -429,7 +429,7 @@ def test_an_echo_of_any_content_goes_to_the_sender_alone(block: Block) -> None:
     assert contents(turn.bob.heard_text()) == []
 
 
-def test_a_user_message_without_content_is_no_echo() -> None:
+def test_a_user_message_without_content_is_not_an_echo() -> None:
     turn = Turn()
     turn.begins(image())
     turn.says(

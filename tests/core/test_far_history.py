@@ -12,7 +12,7 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
-from tests.core.doors import Doors, Watcher
+from tests.core.fronts import Fronts, Watcher
 from tests.core.scene import Peer, Scene, Shelf, encode
 
 LOADS = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
@@ -216,7 +216,7 @@ def test_an_echo_that_ends_early_is_written_before_its_mark_is_compared(scene: S
 # Opening a session again
 
 
-def test_an_update_while_a_session_is_loaded_anew_has_no_place_before_the_response(scene: Scene) -> None:
+def test_an_update_while_a_session_is_loaded_whole_has_no_place_before_the_response(scene: Scene) -> None:
     scene.registry.restore(Session("agent", "s", "me", Journal(1000)))
     ann = scene.join("ann", link="first")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -340,7 +340,7 @@ def test_what_an_earlier_version_has_stored_is_continued() -> None:
     assert ann.seen["s"] == place(scene) == ("e", 9)
 
 
-def test_a_client_that_loads_a_session_anew_shows_the_turn_that_goes_on(scene: Scene) -> None:
+def test_a_client_that_loads_a_session_whole_shows_the_turn_that_goes_on(scene: Scene) -> None:
     scene.registry.restore(Session("agent", "s", "me", Journal(1000)))
     ann = scene.join("ann")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -379,20 +379,20 @@ def test_a_session_of_an_agent_that_has_no_link_any_more_has_no_place() -> None:
 
 def test_a_lost_link_to_a_node_is_another_pause() -> None:
     ann, bob = Watcher("ann"), Watcher("bob")
-    doors = Doors(ann, bob)
-    doors.open()
-    doors.prompt(ann)
-    doors.settle()
-    doors.speak(2)
-    doors.lose_link()
-    doors.speak(2)
+    fronts = Fronts(ann, bob)
+    fronts.open()
+    fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak(2)
+    fronts.lose_link()
+    fronts.speak(2)
     # The next request opens the session again.
-    second = doors.prompt(bob)
-    doors.settle()
-    assert len(doors.session.turns) == 1
-    doors.end_turn()
-    doors.settle()
-    doors.end_turn()
-    doors.settle()
-    doors.check_all()
-    assert doors.reasons(bob, second) == [f"end of bob {second}"]
+    second = fronts.prompt(bob)
+    fronts.settle()
+    assert len(fronts.session.turns) == 1
+    fronts.end_turn()
+    fronts.settle()
+    fronts.end_turn()
+    fronts.settle()
+    fronts.check_all()
+    assert fronts.reasons(bob, second) == [f"end of bob {second}"]

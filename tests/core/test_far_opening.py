@@ -1,4 +1,4 @@
-"""Opening a session that another gateway has as well: what is asked there once more, and who has left meanwhile."""
+"""Opening a session that another gateway has as well: what is asked there once more, and clients that leave."""
 
 import pytest
 
@@ -53,13 +53,13 @@ def test_a_prompt_that_no_gateway_knows_is_over(scene: Scene, ann: Peer) -> None
     assert told == {"prompts": [], "questions": [], "cut": "gateway_restarted"}
 
 
-def test_a_client_that_has_left_meanwhile_is_not_answered(scene: Scene, ann: Peer) -> None:
+def test_a_client_that_has_left_by_then_is_not_answered(scene: Scene, ann: Peer) -> None:
     ann.gone()
     scene.agent.answers("session/resume", _meta=TOLD)
     assert [client.name for client in scene.session().attached] == ["bob"]
 
 
-def test_a_session_that_has_ended_meanwhile_is_unknown(scene: Scene, ann: Peer) -> None:
+def test_a_session_that_has_ended_by_then_is_unknown(scene: Scene, ann: Peer) -> None:
     asked = scene.agent.takes("session/resume")
     bob = next(peer for client, peer in scene.peers.items() if client.name == "bob")
     bob.request("session/close", sessionId="s", _meta={"acp-gateway": {"forget": True}})

@@ -89,5 +89,5 @@ def test_a_place_is_stored_and_read_again() -> None:
     "text",
     [None, "", "{", "5", "[]", '["e","l",1,0]', '["e","l","x",0,{}]', '["e","l",1,0,[]]', '["e","l",1,0,{"d":5}]'],
 )
-def test_what_is_not_a_place_is_none(text: Any) -> None:
+def test_a_text_without_a_place_gives_nothing(text: Any) -> None:
     assert decode_place(text) is None

@@ -137,7 +137,7 @@ def file_request(path: bytes) -> jsonrpc.Message:
     return jsonrpc.parse(b'{"id":1,"method":"fs/read_text_file","params":{"path":%b}}' % path)
 
 
-def test_a_session_of_which_only_the_directory_is_known_has_that_directory() -> None:
+def test_a_session_with_a_known_directory_alone_has_that_directory() -> None:
     session = Session("agent", "s", "me", Journal(1000))
     assert flaw_of_file_request(file_request(b'"/srv/a"'), session) is not None
     session.cwd = "/srv"
@@ -237,7 +237,7 @@ def test_a_request_that_was_not_offered_and_names_no_session_is_not_seen(session
     assert watcher.seen == {}
 
 
-def test_a_request_for_a_terminal_that_was_not_offered_is_no_request_for_a_file() -> None:
+def test_a_request_for_a_terminal_that_was_not_offered_is_not_a_request_for_a_file() -> None:
     watcher = Watcher()
     scene = Scene(make_policy(), Registry("me", watcher))
     scene.join("ann").new_session()

@@ -322,7 +322,7 @@ def test_after_a_failure_an_agent_of_its_own_gets_what_the_next_request_says() -
     assert scene.agent.hears()["params"]["n"] == 2
 
 
-def test_a_null_error_beside_the_result_is_no_failure() -> None:
+def test_a_null_error_beside_the_result_is_not_a_failure() -> None:
     scene = Scene()
     ann = scene.join("ann", initialize=False)
     ann.say(initialize_with())
@@ -502,7 +502,7 @@ def test_a_replay_of_the_agent_during_reopening_reaches_no_client() -> None:
     assert not ann.heard()
     scene.agent.send(id=opening["id"], result={})
     scene.agent.update("live")
-    # How things are in the new process is no history.
+    # How things are in the new process is not a history.
     state, live = ann.heard()
     assert state["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "m"}
     assert live["params"]["update"]["content"]["text"] == "live"

@@ -54,12 +54,6 @@ def test_the_position_counts_what_was_cut_off_too() -> None:
     assert written.position == 3
 
 
-@pytest.mark.parametrize(("size", "begin"), [(0, 4), (2, 4), (3, 3), (5, 3), (6, 2), (100, 2)])
-def test_the_last_messages_of_a_size_begin_at_a_position(size: int, begin: int) -> None:
-    written = journal(6, [b"aaa", b"bbb"], [b"ccc"], running=[b"ddd"])
-    assert (written.begin_of_last(size), written.position) == (begin, 4)
-
-
 # Truncation
 
 
@@ -289,7 +283,7 @@ class History(RuleBasedStateMachine):
 
     @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME)
     def extend(self, sizes: list[int], time: int | None) -> None:
-        """All at once is as one after the other, but for what did not fit meanwhile."""
+        """All at once is as one after the other, but for what did not fit in between."""
         messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
         self.journal.extend(messages, time)
         self.said += [(message, None) for message in messages]

@@ -22,177 +22,177 @@ from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
 from acp_gateway.protocol.jsonrpc import RawId, parse
-from tests.core.doors import Doors, Watcher
+from tests.core.fronts import Fronts, Watcher
 from tests.core.scene import Peer, Scene, encode, make_policy
 
 
-def pair(third: Role | None = None, *, journals: bool = True) -> tuple[Doors, Watcher, Watcher]:
+def pair(third: Role | None = None, *, journals: bool = True) -> tuple[Fronts, Watcher, Watcher]:
     """Editors ann and bob at a door, which have a session."""
     ann, bob = Watcher("ann"), Watcher("bob")
-    doors = Doors(ann, bob, *([] if third is None else [Watcher("eve", third)]), journals=journals)
-    doors.open()
-    return doors, ann, bob
+    fronts = Fronts(ann, bob, *([] if third is None else [Watcher("eve", third)]), journals=journals)
+    fronts.open()
+    return fronts, ann, bob
 
 
 # A door that is killed
 
 
 @pytest.mark.parametrize("journals", [True, False])
-def test_a_door_that_is_killed_in_mid_turn_goes_on_with_the_turn_and_its_answer(journals: bool) -> None:
-    doors, ann, bob = pair(journals=journals)
-    number = doors.prompt(ann)
-    doors.carry()
-    doors.speak(3)
-    doors.settle()
-    doors.speak(3)
-    doors.kill()
-    doors.speak(2)
-    doors.settle()
-    assert doors.session.turns
-    assert doors.reasons(ann, number) == []
-    doors.speak(1)
-    doors.end_turn()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
-    assert not doors.session.turns
-    doors.check_all()
+def test_a_front_that_is_killed_in_mid_turn_goes_on_with_the_turn_and_its_answer(journals: bool) -> None:
+    fronts, ann, bob = pair(journals=journals)
+    number = fronts.prompt(ann)
+    fronts.carry()
+    fronts.speak(3)
+    fronts.settle()
+    fronts.speak(3)
+    fronts.kill()
+    fronts.speak(2)
+    fronts.settle()
+    assert fronts.session.turns
+    assert fronts.reasons(ann, number) == []
+    fronts.speak(1)
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    assert not fronts.session.turns
+    fronts.check_all()
     assert bob.seen == [f"ann {number}", *map(str, range(1, 10))]
 
 
-def test_an_end_that_was_on_its_way_to_a_door_that_is_killed_is_the_answer() -> None:
-    doors, ann, _ = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.speak(2)
-    doors.end_turn()
-    doors.kill()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
-    assert not doors.session.turns
-    doors.check_all()
+def test_an_end_that_was_on_its_way_to_a_front_that_is_killed_is_the_answer() -> None:
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak(2)
+    fronts.end_turn()
+    fronts.kill()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    assert not fronts.session.turns
+    fronts.check_all()
 
 
 def test_an_end_that_was_on_its_way_to_the_editor_is_the_answer() -> None:
-    doors, ann, _ = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.end_turn()
-    doors.carry()
-    doors.kill()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.end_turn()
+    fronts.carry()
+    fronts.kill()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
 
 
 def test_a_prompt_that_did_not_reach_the_node_is_cancelled() -> None:
-    doors, ann, _ = pair()
-    number = doors.prompt(ann)
-    doors.kill()
-    doors.settle()
-    assert doors.reasons(ann, number) == ["cancelled"]
-    assert doors.got == []
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.kill()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == ["cancelled"]
+    assert fronts.got == []
 
 
 def test_a_turn_of_a_client_that_comes_back_later_is_shown_as_running_and_answers_it() -> None:
-    doors, ann, _ = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.kill()
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.kill()
     # Only bob is there.
     ann.incoming.clear()
     for _ in range(5):
-        doors.carry()
-        doors.arrive(doors.watchers[1])
-    (turn,) = doors.session.turns
+        fronts.carry()
+        fronts.arrive(fronts.watchers[1])
+    (turn,) = fronts.session.turns
     assert turn.client.gone
-    doors.speak(1)
-    doors.lose(ann)
-    doors.settle()
-    (turn,) = doors.session.turns
+    fronts.speak(1)
+    fronts.lose(ann)
+    fronts.settle()
+    (turn,) = fronts.session.turns
     assert turn.client is ann.client
-    doors.end_turn()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
-    doors.check_all()
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    fronts.check_all()
 
 
 def test_a_turn_that_ended_before_its_client_came_back_answers_it() -> None:
-    doors, ann, bob = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.kill()
+    fronts, ann, bob = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.kill()
     ann.incoming.clear()
     for _ in range(5):
-        doors.carry()
-        doors.arrive(bob)
-    doors.end_turn()
-    doors.carry()
-    second = doors.prompt(bob)
-    doors.carry()
-    doors.lose(ann)
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
-    doors.end_turn()
-    doors.settle()
-    assert doors.reasons(bob, second) == [f"end of bob {second}"]
-    doors.check_all()
+        fronts.carry()
+        fronts.arrive(bob)
+    fronts.end_turn()
+    fronts.carry()
+    second = fronts.prompt(bob)
+    fronts.carry()
+    fronts.lose(ann)
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(bob, second) == [f"end of bob {second}"]
+    fronts.check_all()
 
 
-def test_prompts_that_waited_at_the_door_are_over_and_the_other_one_is_answered() -> None:
-    doors, ann, bob = pair()
-    first, second = doors.prompt(ann), doors.prompt(bob)
-    doors.settle()
-    doors.kill()
-    doors.settle()
-    doors.end_turn()
-    doors.settle()
-    assert (doors.reasons(ann, first), doors.reasons(bob, second)) == ([f"end of ann {first}"], ["cancelled"])
-    assert doors.got == [f"ann {first}"]
+def test_prompts_that_waited_at_the_front_are_over_and_the_other_one_is_answered() -> None:
+    fronts, ann, bob = pair()
+    first, second = fronts.prompt(ann), fronts.prompt(bob)
+    fronts.settle()
+    fronts.kill()
+    fronts.settle()
+    fronts.end_turn()
+    fronts.settle()
+    assert (fronts.reasons(ann, first), fronts.reasons(bob, second)) == ([f"end of ann {first}"], ["cancelled"])
+    assert fronts.got == [f"ann {first}"]
 
 
-def test_a_door_that_is_killed_three_times_in_a_turn_answers_once() -> None:
-    doors, ann, _ = pair(Role.OBSERVER)
-    number = doors.prompt(ann)
-    doors.settle()
+def test_a_front_that_is_killed_three_times_in_a_turn_answers_once() -> None:
+    fronts, ann, _ = pair(Role.OBSERVER)
+    number = fronts.prompt(ann)
+    fronts.settle()
     for _ in range(3):
-        doors.speak(2)
-        doors.kill()
-        doors.settle()
-    doors.end_turn()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
-    doors.check_all()
+        fronts.speak(2)
+        fronts.kill()
+        fronts.settle()
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    fronts.check_all()
 
 
 def test_a_permission_is_answered_once_after_the_restart() -> None:
-    doors, ann, bob = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.ask()
-    doors.settle()
+    fronts, ann, bob = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.ask()
+    fronts.settle()
     assert (len(ann.questions), len(bob.questions)) == (1, 1)
-    doors.kill()
-    doors.settle()
+    fronts.kill()
+    fronts.settle()
     assert (len(ann.questions), len(bob.questions)) == (1, 1)
-    doors.choose(bob)
-    doors.settle()
+    fronts.choose(bob)
+    fronts.settle()
     assert ann.questions == []
-    (decision,) = doors.decided
+    (decision,) = fronts.decided
     assert decision["result"]["outcome"]["optionId"] == "yes"
-    doors.end_turn()
-    doors.settle()
-    assert doors.reasons(ann, number) == [f"end of ann {number}"]
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
 
 
 def test_a_turn_that_was_taken_over_can_be_cancelled() -> None:
-    doors, ann, _ = pair()
-    number = doors.prompt(ann)
-    doors.settle()
-    doors.kill()
-    doors.settle()
-    doors.do(ann, ann.conversation.from_editor([encode(method="session/cancel", params={"sessionId": "s"})]))
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.kill()
+    fronts.settle()
+    fronts.do(ann, ann.conversation.from_editor([encode(method="session/cancel", params={"sessionId": "s"})]))
     cancel = encode(method="$/cancel_request", params={"requestId": number})
-    doors.do(ann, ann.conversation.from_editor([cancel]))
-    told = [json.loads(text) for text in doors.up]
+    fronts.do(ann, ann.conversation.from_editor([cancel]))
+    told = [json.loads(text) for text in fronts.up]
     assert [message["method"] for message in told] == ["session/cancel", "$/cancel_request"]
     assert told[1]["params"] == {"requestId": -1}
 
@@ -203,16 +203,16 @@ def test_a_turn_that_was_taken_over_can_be_cancelled() -> None:
 def node() -> tuple[Scene, Peer]:
     """A scene whose client is a gateway in front of it, with a session and a prompt."""
     scene = Scene(agentCapabilities={"loadSession": True})
-    door = scene.join("door", link="far1")
-    door.new_session()
+    front = scene.join("door", link="far1")
+    front.new_session()
     sent = request_of(encode(id=7, method="session/prompt", params={"sessionId": "s", "prompt": []}))
     sent.claim = "c1"
-    door.say(with_claim(sent))
-    return scene, door
+    front.say(with_claim(sent))
+    return scene, front
 
 
 def handed(peer: Peer) -> Any:
-    """What a gateway in front was told with the session."""
+    """Return the answer that a gateway in front got with the session."""
     (meta,) = [message["result"]["_meta"] for message in peer.heard() if "result" in message]
     return meta["acp-gateway"]
 
@@ -227,9 +227,9 @@ def test_an_agent_does_not_get_the_claim() -> None:
 
 
 def test_turns_and_waiting_prompts_are_handed_over_in_order_under_ids_below_zero() -> None:
-    scene, door = node()
+    scene, front = node()
     asked = scene.agent.takes("session/prompt")
-    second = door.prompt("second")
+    second = front.prompt("second")
     other = scene.join("another", link="x")
     other.load()
     third = other.prompt("third")
@@ -249,7 +249,7 @@ def test_turns_and_waiting_prompts_are_handed_over_in_order_under_ids_below_zero
     assert -2 in [message.get("id") for message in again.heard()]
     scene.agent.answers("session/prompt", stopReason="end_turn")
     assert other.heard()[-1]["id"] == third
-    assert door.heard() == [] or all("id" not in message for message in door.heard())
+    assert front.heard() == [] or all("id" not in message for message in front.heard())
 
 
 def test_ends_are_told_with_their_claims_to_the_same_identity_alone() -> None:
@@ -284,11 +284,11 @@ def test_a_prompt_of_a_client_without_a_link_is_handed_over_by_its_claim() -> No
 
 
 def test_a_gateway_that_has_the_session_asks_for_turns_alone() -> None:
-    scene, door = node()
+    scene, front = node()
     scene.agent.update("one")
-    door.heard()
-    door.comes_back(takesOver=True, claims=["other"])
-    assert [message.get("method") for message in door.heard()] == [None]
+    front.heard()
+    front.comes_back(takesOver=True, claims=["other"])
+    assert [message.get("method") for message in front.heard()] == [None]
 
 
 @pytest.mark.parametrize(("identity", "role", "guest"), [("you", Role.CONTROLLER, True), ("me", Role.OBSERVER, False)])
@@ -304,9 +304,9 @@ def test_only_a_controller_of_the_same_identity_takes_turns_over(identity: str, 
 def test_an_agent_of_one_connection_is_stopped_where_that_was_of_the_former_link() -> None:
     registry = Registry("me")
     scene = Scene(make_policy(shared=False), registry, agentCapabilities={"loadSession": True})
-    door = scene.join("door", link="far1")
-    door.new_session()
-    door.prompt()
+    front = scene.join("door", link="far1")
+    front.new_session()
+    front.prompt()
     other = Scene(make_policy(shared=False), registry, agentCapabilities={"loadSession": True})
     again = other.join("door again", link="far2")
     again.comes_back(connection="elsewhere", takesOver=True)
@@ -365,7 +365,7 @@ def test_a_claim_tells_identity_link_and_id_apart() -> None:
 
 
 @pytest.mark.parametrize("claim", [5, None, "c" * (CLAIM_SIZE + 1)])
-def test_a_claim_that_is_none_is_composed_here(claim: Any) -> None:
+def test_a_claim_of_another_form_is_replaced(claim: Any) -> None:
     request = request_of(prompt(_meta={"acp-gateway": {"claim": claim}}))
     note_claim(request)
     assert request.claim == claim_of("me", "l", RawId(b"1"))
@@ -388,13 +388,12 @@ def test_a_claim_is_put_beside_what_a_client_has_in_its_meta() -> None:
 def test_a_few_responses_are_remembered_and_large_ones_in_short() -> None:
     session = Session("agent", "s", "me", Journal(1000))
     large = "x" * RESPONSE_SIZE
-    for number, body in enumerate(
-        [
-            {"result": {"stopReason": "end_turn", "_meta": large}},
-            {"result": {"other": large}},
-            {"error": {"code": -32000, "message": "no", "data": large}},
-        ]
-    ):
+    bodies: list[dict[str, Any]] = [
+        {"result": {"stopReason": "end_turn", "_meta": large}},
+        {"result": {"other": large}},
+        {"error": {"code": -32000, "message": "no", "data": large}},
+    ]
+    for number, body in enumerate(bodies):
         request = request_of(prompt())
         request.claim = f"c{number}"
         note_end(session, request, parse(encode(id=1, **body)))
@@ -412,7 +411,7 @@ def test_a_few_responses_are_remembered_and_large_ones_in_short() -> None:
 
 
 @pytest.mark.parametrize("told", [b"5", b"[5]", b"[{}]", b'[{"id":1}]', b'[{"id":"x"}]', b"[" + b"1," * 70_000 + b"1]"])
-def test_what_are_no_turns_is_ignored(told: bytes) -> None:
+def test_other_values_than_turns_are_ignored(told: bytes) -> None:
     assert list(turns_told({"turns": told})) == []
 
 
@@ -422,13 +421,13 @@ def test_a_turn_may_have_no_claim() -> None:
 
 
 def test_a_turn_that_is_known_is_not_taken_over_again() -> None:
-    doors, ann, _ = pair()
-    doors.prompt(ann)
-    doors.settle()
-    doors.kill()
-    doors.settle()
-    doors.door._turns.take_over(doors.session, {"turns": b'[{"id":-1}]'})
-    assert len(doors.session.turns) == 1
+    fronts, ann, _ = pair()
+    fronts.prompt(ann)
+    fronts.settle()
+    fronts.kill()
+    fronts.settle()
+    fronts.front._turns.take_over(fronts.session, {"turns": b'[{"id":-1}]'})
+    assert len(fronts.session.turns) == 1
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,7 @@ def test_a_request_that_is_large_and_deep_is_looked_through_in_one_go(meta: byte
     text = request("[]", ',"_meta":META').replace(b"META", meta)
     began = time.process_time()
     assert screen(text, "drop").text == text
-    # A walk that begins anew on each level takes a hundred times as long.
+    # A walk that starts over on each level takes a hundred times as long.
     assert time.process_time() - began < 1
 
 

@@ -779,7 +779,7 @@ def test_a_client_that_is_away_misses_nothing_and_keeps_what_it_was_asked(scene:
     scene.agent.ask_permission(7)
     own = ann.hears()["id"]
     ann.away()
-    scene.agent.update("meanwhile")
+    scene.agent.update("later")
     assert scene.multiplexer.agent_handle.abandoned
     ann.back()
     assert not scene.multiplexer.agent_handle.abandoned

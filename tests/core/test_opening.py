@@ -105,7 +105,7 @@ def test_a_response_that_names_no_session_opens_nothing(scene: Scene, ann: Peer)
     assert scene.multiplexer.sessions == ()
 
 
-def test_a_session_whose_client_has_gone_meanwhile_is_there_for_its_owner(scene: Scene, ann: Peer) -> None:
+def test_a_session_whose_client_has_gone_before_the_response_is_there_for_its_owner(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     bob.request("session/new", cwd="/srv")
     bob.gone()
@@ -137,7 +137,7 @@ def test_a_session_id_that_the_agent_gave_to_another_identity_before_is_an_error
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/delete"])
-def test_an_id_that_is_being_opened_or_closed_is_not_given_out_meanwhile(scene: Scene, ann: Peer, method: str) -> None:
+def test_an_id_that_is_being_opened_or_closed_is_not_given_out(scene: Scene, ann: Peer, method: str) -> None:
     ann.request(method, sessionId="s", cwd="/srv")
     asked = scene.agent.hears()
     ann.request("session/new", cwd="/srv")
@@ -470,7 +470,7 @@ def test_a_question_during_a_load_is_put_to_the_loader_after_the_response(scene:
     assert [message.get("method") for message in ann.heard()] == [None, "session/request_permission"]
 
 
-def test_a_loader_that_has_gone_meanwhile_leaves_the_session_to_others(scene: Scene, ann: Peer) -> None:
+def test_a_loader_that_has_gone_leaves_the_session_to_others(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     begin_load(bob)
     loading = scene.agent.hears()
@@ -594,7 +594,7 @@ def test_a_refused_session_load_registers_no_owner(scene: Scene, ann: Peer) -> N
 
 
 def test_a_live_session_id_cannot_be_opened_or_deleted_by_another_identity(scene: Scene, ann: Peer) -> None:
-    # Agents that count their sessions begin anew in each process.
+    # Agents that count their sessions start over in each process.
     bob = scene.join("bob", "other")
     bob.new_session("1")
     bob.request("session/close", sessionId="1")
@@ -710,7 +710,7 @@ def test_one_process_is_stopped_once_for_all_who_want_its_sessions() -> None:
     assert here.multiplexer.take_output().effects == [StopUnused(there.multiplexer.agent_handle)]
 
 
-def test_an_agent_whose_client_is_back_meanwhile_keeps_its_session() -> None:
+def test_an_agent_whose_client_is_back_in_time_keeps_its_session() -> None:
     here, there = two_processes()
     ann = there.join("ann")
     ann.new_session()
@@ -858,7 +858,7 @@ def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: P
 
 
 @pytest.mark.parametrize("params", [{}, {"cwd": 5}, {"cwd": "/Users/bob/on/the/laptop"}])
-def test_a_session_of_which_nothing_is_known_is_opened_somewhere(scene: Scene, params: dict[str, Any]) -> None:
+def test_an_unknown_session_is_opened_somewhere(scene: Scene, params: dict[str, Any]) -> None:
     bob = scene.join("bob", only="s")
     bob.request("session/new", **params)
     assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
@@ -1494,7 +1494,7 @@ def test_where_there_is_no_place_at_all_nothing_is_opened_by_joining(slow: Scene
     assert (slow.agent.inbox, list(slow.registry)) == ([], [])
 
 
-def test_those_who_join_one_after_another_meanwhile_have_it_opened_once(slow: Scene) -> None:
+def test_those_who_join_one_after_another_during_a_load_have_it_opened_once(slow: Scene) -> None:
     bob, cem = joins(slow, cwd="/srv/x"), slow.join("cem", only="s")
     cem.request("session/new", cwd="/srv/y", mcpServers=[])
     slow.directory_check(FOUND)

@@ -1,5 +1,6 @@
 """A client that takes up a session again over a new link: what it gets, what is its own again, what it may claim."""
 
+import math
 from typing import Any
 
 import pytest
@@ -64,7 +65,7 @@ def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
 
 
 @pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
-def test_a_resume_without_the_state_of_another_link_is_no_rejoin(meta: Any) -> None:
+def test_a_resume_without_the_state_of_another_link_is_not_a_rejoin(meta: Any) -> None:
     assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
     assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
 
@@ -341,7 +342,7 @@ def test_a_prompt_whose_turn_is_over_is_answered_after_the_response(scene: Scene
 @pytest.mark.parametrize(
     ("identity", "connection"), [("you", "first"), ("me", "other"), ("me", None), ("me", ""), ("me", 5)]
 )
-def test_knowing_an_id_is_no_authority(identity: str, connection: Any) -> None:
+def test_knowing_an_id_is_not_an_authority(identity: str, connection: Any) -> None:
     scene = Scene(agentCapabilities=LOADS)
     ann = scene.join("ann", identity, link="first")
     ann.new_session()
@@ -443,7 +444,7 @@ def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene
     }
 
 
-def test_a_question_that_is_not_named_is_asked_anew_and_one_that_is_decided_is_not_open(
+def test_a_question_that_is_not_named_is_asked_again_and_one_that_is_decided_is_not_open(
     scene: Scene, ann: Peer
 ) -> None:
     bob = scene.join("bob")
@@ -741,7 +742,7 @@ def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
     assert [watcher.heard() for watcher in watchers] == [[], [], []]
 
 
-def test_memory_that_gets_short_meanwhile_takes_nothing_from_who_returns(shelf: Shelf) -> None:
+def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
     back.comes_back(method="session/load", epoch=epoch, position=position - 1)
@@ -1037,6 +1038,21 @@ def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
     there.agent.answers("session/load")
     here.end_vain_waits()
     assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")
+
+
+def test_a_wait_for_a_session_ends_after_away_grace(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    scene.pass_time(1000.0)
+    watcher, own = watcher_of(scene)
+    scene.pass_time(1059.0)
+    scene.end_vain_waits(60.0)
+    assert watcher.heard() == []
+    scene.pass_time(1060.0)
+    scene.end_vain_waits(math.inf)
+    assert watcher.heard() == []
+    scene.end_vain_waits(60.0)
+    why = "session s is not open any more: no client that may open it has come within away_grace (60 s)"
+    assert refusal_of(watcher, own) == why
 
 
 def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shelf: Shelf) -> None:

@@ -22,7 +22,7 @@ def lost() -> Scene:
     return scene
 
 
-def test_clients_get_what_has_come_meanwhile() -> None:
+def test_clients_get_the_updates_of_the_outage() -> None:
     scene = lost()
     (ann,) = scene.peers.values()
     asked = scene.agent.takes("session/resume")

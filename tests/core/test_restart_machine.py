@@ -1,6 +1,6 @@
 """A gateway that is killed or stopped at any moment: each viewer sees what the agent said, or is told that it may not.
 
-A gateway is a multiplexer here, and an archive of which a copy is on the disk: the copy is made at random moments, as
+A gateway is a multiplexer here, and an archive with a copy on the disk: the copy is made at random moments, as
 writing behind does it, and is all that the next gateway has. Viewers are what `connect` has at its core. What a gateway
 says to them arrives when chance has it, or never. The agent says numbered updates; to a session that is loaded it tells
 all of them, or nothing. A stock client, which proves no position, may have a session loaded as well.

@@ -274,14 +274,36 @@ def test_an_early_agent_request_waits_for_its_session_although_turns_end(well: b
 def test_an_agent_request_of_an_ended_session_is_not_for_the_next_one_of_its_id() -> None:
     scene, xena, yuri = strangers()
     closed(scene, xena, "x")
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    opening = scene.agent.hears()
     scene.agent.ask_permission(5, "x")
     scene.agent.ask_permission(6, "unknown")
     assert scene.agent.heard() == []
-    yuri.request("session/new", cwd="/srv", mcpServers=[])
-    scene.agent.answers("session/new", sessionId="x")
+    scene.agent.answer(opening, sessionId="x")
     assert kinds(yuri) == ["response"]
     assert scene.agent.heard() == [{"jsonrpc": "2.0", "id": 5, "result": {"outcome": {"outcome": "cancelled"}}}]
     assert len(scene.multiplexer.waiting(None)) == 1
+
+
+@pytest.mark.parametrize("method", ["session/request_permission", "_vendor/ask"])
+@pytest.mark.parametrize("named", ["x", "child"])
+def test_an_agent_request_of_an_ended_session_is_answered_with_an_error(method: str, named: str) -> None:
+    scene, xena, yuri = strangers()
+    subagent(scene, "x", "child")
+    closed(scene, xena, "x")
+    prompt = start_turn(scene, yuri, "y")
+    ended = {"code": -32002, "message": f"session {named} has ended", "data": {"sessionId": named}}
+    scene.agent.send(id=5, method=method, params={"sessionId": named})
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": 5, "error": ended}
+    end_turn(scene, yuri, prompt)
+    # The response of an opening may give the id to another session.
+    yuri.request("session/new", cwd="/srv", mcpServers=[])
+    opening = scene.agent.hears()
+    scene.agent.send(id=6, method=method, params={"sessionId": named})
+    assert scene.agent.inbox == []
+    scene.agent.answer(opening, sessionId="z")
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": 6, "error": ended}
+    assert kinds(yuri) == ["response"]
 
 
 def test_a_sub_agent_of_a_session_that_has_ended_does_not_belong_to_the_next_one_of_its_id() -> None:
@@ -302,9 +324,10 @@ def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -
     ann.new_session()
     scene.agent.state("subagent_update", sessionId="child")
     closed(scene, ann, "s")
-    scene.agent.ask_permission(5, "s")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.answers("session/load")
+    loading = scene.agent.hears()
+    scene.agent.ask_permission(5, "s")
+    scene.agent.answer(loading)
     assert kinds(ann) == ["response", "session/request_permission"]
     scene.agent.update("hello", "child")
     assert said(ann) == ["hello"]
@@ -547,11 +570,11 @@ def test_messages_of_the_agent_for_a_closed_session_reach_no_client() -> None:
         scene.agent.send(method="_vendor/news", params={"sessionId": session_id})
         scene.agent.ask_permission(session_id, session_id=session_id)
     assert xena.heard() == yuri.heard() == []
-    assert len(scene.multiplexer.waiting(None)) == 2
+    assert [answer["error"]["code"] for answer in scene.agent.heard()] == [-32002, -32002]
 
 
 @pytest.mark.parametrize("named", ["y", "", None])
-def test_a_sub_agent_is_no_session_that_there_is_and_needs_a_name(named: str | None) -> None:
+def test_a_sub_agent_is_not_a_session_that_there_is_and_needs_a_name(named: str | None) -> None:
     scene, xena, yuri = strangers()
     scene.agent.state("subagent_update", "x", **({} if named is None else {"sessionId": named}))
     assert len(xena.heard()) == 1
@@ -1117,7 +1140,7 @@ def test_what_the_agent_replays_has_no_times() -> None:
     assert times_of(scene) == [None, 1000]
 
 
-def test_an_echo_that_turns_out_to_be_none_has_the_time_at_which_that_is_known() -> None:
+def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()

@@ -81,7 +81,7 @@ def test_an_answer_of_the_client_about_a_terminal_is_passed_on() -> None:
     assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "result": {"output": "x", "terminalId": "t"}}
 
 
-def test_a_terminal_that_could_not_be_started_is_none() -> None:
+def test_a_terminal_that_could_not_be_started_does_not_count() -> None:
     scene = serving()
     ann = scene.join("ann")
     ann.new_session()

@@ -44,7 +44,7 @@ def test_updates_that_come_together_are_counted_each(scene: Scene) -> None:
     assert counted(scene.multiplexer.traffic, "from_agent")["session/update"] == 6
 
 
-def test_unknown_methods_and_texts_that_are_no_messages_add_no_name(scene: Scene) -> None:
+def test_unknown_methods_and_texts_that_are_not_messages_add_no_name(scene: Scene) -> None:
     ann = scene.join("ann")
     scene.agent.heard()
     names = set(scene.multiplexer.traffic.from_clients), set(scene.multiplexer.traffic.from_agents)

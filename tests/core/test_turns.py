@@ -478,7 +478,7 @@ def test_an_option_changes_the_options_that_the_others_and_late_joiners_see() ->
         ("session/set_config_option", {"configId": "effort", "value": "high"}),
     ],
 )
-def test_a_choice_that_the_agent_refuses_is_none(method: str, params: dict[str, Any]) -> None:
+def test_a_choice_that_the_agent_refuses_does_not_count(method: str, params: dict[str, Any]) -> None:
     scene, ann, bob = together(modes=MODES, models=MODELS)
     asked = choose(scene, ann, method, **params)
     scene.agent.send(id=asked["id"], error={"code": -32602, "message": "no"})

@@ -27,7 +27,8 @@ def session(limit: int = 1_000_000, **result: bytes) -> Session:
 
 
 def prompt(params: bytes) -> list[bytes]:
-    return updates.user_chunks("s", parse(b'{"id":1,"method":"session/prompt","params":%b}' % params))
+    prompt = parse(b'{"id":1,"method":"session/prompt","params":%b}' % params)
+    return updates.user_chunks("s", prompt, updates.blocks_of(prompt))
 
 
 def said(kind: str, /, **members: Any) -> Any:
@@ -349,4 +350,4 @@ def test_updates_of_a_sub_agent_keep_its_session_id_in_a_fork(text: bytes) -> No
 def test_a_prompt_gives_a_title_by_its_first_line(blocks: object, title: str | None) -> None:
     params = {"sessionId": "s", "prompt": blocks}
     message = parse(json.dumps({"id": 1, "method": "session/prompt", "params": params}).encode())
-    assert updates.title_of(message) == title
+    assert updates.title_of(updates.blocks_of(message)) == title

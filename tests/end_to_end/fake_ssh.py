@@ -154,7 +154,7 @@ def run(directory: Path, arguments: list[str]) -> int:
     os.setpgrp()
     pid = directory / f"running-{os.getpid()}"
     pid.touch()
-    # As sshd does it: the login shell gets one line, of which it makes what it likes.
+    # As sshd does it: the login shell gets one line and makes of it what it likes.
     shell = ["/bin/sh", "-c", GREETING + line + LOGOUT]
     try:
         answers = int((directory / "cut").read_text())

@@ -77,7 +77,7 @@ class Editor:
         self.process.stdin.flush()
 
     def receive(self) -> dict[str, Any]:
-        """The next message that is no update; permissions are given."""
+        """The next message that is not an update; permissions are given."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             message: dict[str, Any] = json.loads(line)

@@ -24,7 +24,7 @@ class Party:
         self._answers = 0
         self._decisions: asyncio.Queue[str | acp.RequestError] = asyncio.Queue()
         self._news = asyncio.Event()
-        # The SDK's connection, of which tests use the methods as they are.
+        # The SDK's connection, whose methods tests use as they are.
         self.agent: Any = None
 
     def observe(self, event: StreamEvent) -> None:
@@ -60,7 +60,7 @@ class Party:
         return found
 
     async def prompt(self, session: str, *blocks: str) -> str:
-        """A turn: text blocks, of which each test agent has its own notion; returns why it ended."""
+        """A turn: text blocks, which each test agent reads in its own way; returns why it ended."""
         answer = await self.agent.prompt(session_id=session, prompt=[acp.text_block(text) for text in blocks])
         return str(answer.stop_reason)
 

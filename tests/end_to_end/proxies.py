@@ -99,7 +99,7 @@ class Proxy:
         self._threads[0].start()
 
     def cut(self) -> None:
-        """Lose all connections, as when it reads its configuration anew."""
+        """Lose all connections, as when it reads its configuration again."""
         for sock in self._sockets[1:]:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)

@@ -120,7 +120,7 @@ class RememberingAgent:
         self._tell(session, agent_chunk(text))
 
     def _do(self, session: str, text: str) -> bool:
-        """Obey; whether the turn was cancelled meanwhile."""
+        """Obey; whether the turn was cancelled before the end."""
         command, _, argument = text.partition(" ")
         match command:
             case "ask":

@@ -71,7 +71,7 @@ class RunningGateway:
     def sessions(self, token_file: Path | None = None) -> list[dict[str, Any]]:
         """Return the output of `acp-gateway sessions`, as the gateway's own user unless another token is given."""
         said = run_program("sessions", self.urls["tcp"], "--json", "--token-file", token_file or self.token_file)
-        found: list[dict[str, Any]] = json.loads(said)
+        found: list[dict[str, Any]] = json.loads(said)["sessions"]
         return found
 
     @property

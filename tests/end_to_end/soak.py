@@ -241,7 +241,7 @@ class Soak:
         if transport in self.proxies:
             port, via = urlsplit(self.gateway.urls[transport]).port, self.proxies[transport].port
             command = [word.replace(f":{port}", f":{via}") for word in command]
-        # Some are as slow to come back as the program is, so that several kills pass meanwhile.
+        # Some are as slow to come back as the program is, so that several kills pass until then.
         hurried = [sys.executable, str(AGENTS / "hurried.py"), os.devnull]
         program = hurried if self.chance.random() < 0.6 else PROGRAM
         editor = Editor(f"{number} ({agent} {transport} {' '.join(options)})", [*program, *command[len(PROGRAM) :]])

@@ -163,7 +163,7 @@ def test_sockets_that_say_nothing_make_room_and_a_right_token_comes_in_among_the
     worker.ask("raw/echo")
 
 
-def test_who_sends_a_byte_now_and_then_is_closed_as_if_it_were_none(place: Place, worker: Worker) -> None:
+def test_who_sends_a_byte_now_and_then_is_closed_as_if_it_sent_nothing(place: Place, worker: Worker) -> None:
     said = place.upgrade("ws", place.token("token"))
     begun = [socket.create_connection(place.address(scheme), 60) for scheme in ("tcp", "ws", "wss", "tcp+tls")]
 

@@ -165,7 +165,7 @@ def test_crlf_and_blank_lines_and_a_last_line_without_its_end_are_understood(gat
     shim.close()
 
 
-def test_lines_of_the_agent_that_are_no_messages_are_dropped(shim: Shim) -> None:
+def test_lines_of_the_agent_that_are_not_messages_are_dropped(shim: Shim) -> None:
     good = '{"jsonrpc":"2.0","method":"good"}'
     for line in ("npm warn deprecated", "[]", "17", "{}", '{"jsonrpc":"2.0","id":99,"result":1}', good):
         shim.send(json.dumps({"jsonrpc": "2.0", "method": "raw/say", "params": {"line": line}}))

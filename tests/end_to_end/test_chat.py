@@ -1,4 +1,4 @@
-"""Chat widgets over `/chat` with the real program: beside an editor, after a cut, and against what is no event."""
+"""Chat widgets over `/chat` with the real program: beside an editor, after a cut, and against what is not an event."""
 
 import asyncio
 import json
@@ -165,7 +165,7 @@ def test_a_widget_connects_with_its_token_in_a_subprotocol_and_from_listed_pages
     run(scenario())
 
 
-def test_what_is_no_event_is_answered_and_many_connections_leave_the_others_alone(gateway: RunningGateway) -> None:
+def test_what_is_not_an_event_is_answered_and_many_connections_leave_the_others_alone(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with AsyncExitStack() as stack:
             chat = await stack.enter_async_context(widget(gateway))

@@ -119,6 +119,10 @@ class Cluster:
         for machine in self:
             machine.until_up()
 
+    def until_announced(self, name: str) -> None:
+        """Wait until a node has written its record."""
+        until(lambda: self.redis.ask("EXISTS", f"{{acp}}:node:{name}"))
+
     @property
     def keys(self) -> set[str]:
         """The names of all that is in Redis."""
@@ -192,6 +196,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         machines = {name: stack.enter_context(one_machine(tmp_path / name, redis, token_file)) for name in NAMES}
         cluster = Cluster(redis, machines)
         for machine in cluster:
+            machine.until_up()
             machine.until_logged(
                 *(f"node {name} is there; its agents: memory" for name in NAMES if name != machine.name)
             )
@@ -266,9 +271,8 @@ def test_a_thousand_sessions_of_three_nodes_are_listed_and_joined_at_any_front(c
                     assert editor.talk(f"from {front.name}") == "end_turn"
     gpu1, gpu2, gpu3 = cluster
     # Redis has none of them.
-    assert cluster.keys <= {"{acp}:names", "{acp}:tokens-number", "{acp}:tokens"} | {
-        f"{{acp}}:node:{name}" for name in NAMES
-    }
+    whole = {f"{{acp}}:{name}" for name in ("changed", "version", "tokens-number", "tokens", "confirmed")}
+    assert cluster.keys <= whole | {f"{{acp}}:node:{name}" for name in NAMES}
     gpu3.kill()
     gpu1.until_logged("node gpu3 is away")
     others = {named(session, owner, gpu1) for owner in (gpu2, gpu3) for session in expected[owner.name]}
@@ -352,9 +356,9 @@ def test_redis_that_is_killed_in_mid_turn_is_missed_by_no_client_and_written_aga
         gates[0].open()
         editor.until_told("without")
         with Editor(gpu3.gateway, "unix", "--agent", "gpu1/memory") as other:
-            meanwhile = other.open_session()
-            assert other.talk("meanwhile") == "end_turn"
-        ids = (f"gpu2/{editor.session}", meanwhile)
+            between = other.open_session()
+            assert other.talk("between") == "end_turn"
+        ids = (f"gpu2/{editor.session}", between)
         until_listed(gpu1, *ids)
         cluster.redis.start()
         for machine in cluster:
@@ -406,7 +410,7 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
     ):
         for each in (editor, other, backwards):
             each.open_session()
-        prompt = editor.prompt("before", gates[0].command, "meanwhile", gates[1].command, "after")
+        prompt = editor.prompt("before", gates[0].command, "between", gates[1].command, "after")
         editor.until_told("before")
         gpu1.forget_log()
         gpu2.way.cut()
@@ -419,14 +423,14 @@ def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_r
         assert {key for key in cluster.keys if ":node:" in key} == {f"{{acp}}:node:{name}" for name in NAMES}
         with Editor(gpu2.gateway, "unix", "--attach", editor.session) as direct:
             direct.open_session()
-            direct.until_told("meanwhile")
-        assert "meanwhile" not in editor.told
+            direct.until_told("between")
+        assert "between" not in editor.told
         gpu2.way.mend()
         gpu1.until_logged("node gpu2 is there", "agent gpu2/memory: resumed after")
-        editor.until_told("meanwhile")
+        editor.until_told("between")
         gates[1].open()
         assert editor.stop_reason(prompt) == "end_turn"
-        assert editor.told == ["before", "meanwhile", "after"]
+        assert editor.told == ["before", "between", "after"]
         cluster.until_known()
         assert "unreachableSince" not in gpu1.listed[f"gpu2/{editor.session}"]
 
@@ -451,7 +455,9 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
             restarted.start()
             for machine in others:
                 machine.until_logged(f"node {restarted.name} is there")
-            assert cluster.redis.ask("EXISTS", f"{{acp}}:node:{restarted.name}")
+            restarted.until_up()
+            # It may know and be known before it has written its record.
+            cluster.until_announced(restarted.name)
             assert editor.talk(f"after the end of {restarted.name}") == "end_turn"
             assert other.talk(f"after the end of {restarted.name}") == "end_turn"
             assert "another process is the node" not in "".join(restarted.gateway.log)

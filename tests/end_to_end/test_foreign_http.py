@@ -48,7 +48,7 @@ def test_after_a_kill_of_the_sdks_http_server_sessions_are_loaded_again() -> Non
             assert lines == ["a client with a cookie\n", f"loaded {session}\n"]
             another = editor.new_session()
             assert editor.prompt(another, "stream 2")["result"]["stopReason"] == "end_turn"
-            # What was missed between them is unknown to any server that is no gateway.
+            # What was missed between them is unknown to any server that is not a gateway.
             assert editor.updates == ["0", MAY_BE_MISSING, "0", "1"]
 
 
@@ -113,7 +113,7 @@ async def test_a_gateways_own_streams_that_are_cut_go_on_without_a_loss(gateway:
     stream = HttpClientStream(endpoint, connect, max_message_size=10_000_000, size_setting="the limit")
 
     async def ask(number: int, method: str, **params: Any) -> tuple[Any, list[str]]:
-        """Return the response to a request and the texts of the updates before it; cut all connections meanwhile."""
+        """Return the response to a request and the texts of the updates before it; cut all connections between them."""
         await stream.send(json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}).encode())
         texts = []
         while "id" not in (message := json.loads(await stream.receive())):

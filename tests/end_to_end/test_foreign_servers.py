@@ -1,4 +1,4 @@
-"""The shim as the client of ACP servers that are no gateway: the Python SDK's own, with a token of its form or none."""
+"""The shim as the client of ACP servers other than gateways: the Python SDK's own, with a token of its form or none."""
 
 import asyncio
 import http

@@ -176,7 +176,7 @@ def test_a_certificate_lets_its_holder_in_without_any_token(
         assert editor.talk("by certificate") == "end_turn"
         assert editor.told == ["by certificate"]
         said = run_program("sessions", gateway.urls[transport], "--json", "--pin", gateway.pin, *laptop)
-        assert session in [one["sessionId"] for one in json.loads(said)]
+        assert session in [one["sessionId"] for one in json.loads(said)["sessions"]]
         # It is Ann's, and hidden from tokens of other identities.
         with Stock(gateway, control=True) as other:
             assert session not in json.dumps(other.ask(methods.SESSIONS, {})["result"])
@@ -424,7 +424,7 @@ def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: Runni
     assert not [address for address in refused if address.startswith("192.0.2.")]
 
 
-def test_who_is_no_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
+def test_who_is_not_a_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
     told = [
         status(upgrade_with(gateway, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.4.1"))
         for number in range(FAILED_ATTEMPTS + 1)

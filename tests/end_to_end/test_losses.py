@@ -231,7 +231,7 @@ async def shim(
 
 @dataclass(frozen=True, slots=True)
 class Talk:
-    """The amount of traffic: turns, updates in each, and notifications, each of which is answered with one."""
+    """The amount of traffic: turns, updates in each, and notifications, which are answered with one each."""
 
     rounds: int
     notifications: int

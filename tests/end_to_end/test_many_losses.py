@@ -49,7 +49,7 @@ def node(directory: Path) -> Iterator[RunningGateway]:
 
 @contextmanager
 def front(directory: Path, far: RunningGateway, ports: dict[str, int]) -> Iterator[RunningGateway]:
-    """A gateway in front of one node under several names, each of which is reached at a port of its own."""
+    """A gateway in front of one node under several names; each is reached at a port of its own."""
     sections = "".join(
         f'[nodes.{name}]\nurl = "wss://127.0.0.1:{port}"\npin = "{far.pin}"\ntoken_file = "{far.token_file}"\n'
         for name, port in ports.items()
@@ -78,7 +78,7 @@ async def test_two_hundred_cuts_of_each_hop_during_a_stream_go_unnoticed(tmp_pat
             await nursery.start(second.run)
             ports = {"good": port_of(far), "bad": second.port}
             opened = front(tmp_path / "front", far, ports)
-            # The proxy goes on meanwhile: the gateway in front reaches the node through it.
+            # The proxy goes on during this: the gateway in front reaches the node through it.
             near = await trio.to_thread.run_sync(opened.__enter__)
             try:
                 first = FaultyProxy(port_of(near), seed=SEED + 1, cuts=CUTS, size=(1, 60_000), timeout=0.1)

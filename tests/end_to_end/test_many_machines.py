@@ -103,7 +103,7 @@ def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_
         gates[0].open()
         with Editor(near, "unix", "--agent", "gpu2/memory") as other:
             other.open_session()
-            assert other.talk("meanwhile") == "end_turn"
+            assert other.talk("later") == "end_turn"
             assert f"gpu2/{other.session}" in listed(near)
         far_way.mend()
         near.read_log_until("agent gpu1/memory: resumed after")

@@ -492,7 +492,7 @@ def test_a_torn_database_is_put_aside_and_the_gateway_serves(place: Place) -> No
 # Half a message
 
 
-def test_a_line_that_a_lost_connection_has_cut_off_is_no_message(place: Place) -> None:
+def test_a_line_that_a_lost_connection_has_cut_off_is_not_a_message(place: Place) -> None:
     with place.gateway() as gateway:
         with Stock(gateway, resume={}) as first:
             link = first.hello["result"]["connectionId"]

@@ -183,7 +183,7 @@ def test_so_does_one_that_a_shell_has_started_there(tmp_path: Path) -> None:
     assert not (tmp_path / "socket").exists()
 
 
-def test_a_hangup_that_a_person_sends_to_a_gateway_in_a_terminal_is_none_of_the_terminals(tmp_path: Path) -> None:
+def test_a_hangup_that_a_person_sends_to_a_gateway_in_a_terminal_is_not_taken_for_the_terminals(tmp_path: Path) -> None:
     with terminal(tmp_path) as window:
         for _ in range(2):
             window.gateway.process.send_signal(signal.SIGHUP)

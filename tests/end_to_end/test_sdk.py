@@ -70,7 +70,7 @@ def connected(gateway: RunningGateway, transport: str, prompts: list[list[str]],
 
 @pytest.fixture(scope="module", params=["wss", "ws", "tcp", "tcp+tls", "unix"])
 def conversation(gateway: RunningGateway, request: pytest.FixtureRequest) -> RecordingClient:
-    """One conversation on each transport, of which the tests look at one thing each."""
+    """One conversation on each transport; each test looks at one thing in it."""
     return connected(
         gateway,
         request.param,

@@ -448,7 +448,7 @@ def test_a_session_of_another_identity_is_as_if_there_were_none(gateway: Running
             said = await asyncio.to_thread(
                 run_program, "sessions", gateway.urls["unix"], "--json", "--token-file", token
             )
-            assert [one["sessionId"] for one in json.loads(said)] == [own]
+            assert [one["sessionId"] for one in json.loads(said)["sessions"]] == [own]
             refusals = [refusal_of(gateway, *as_bo, "--attach", name) for name in (session, UNKNOWN)]
             theirs, unknown = await asyncio.gather(*refusals)
             assert theirs.replace(session, "ID") == unknown.replace(UNKNOWN, "ID")

@@ -199,7 +199,7 @@ def test_an_agent_that_cannot_be_started_is_told_to_the_editor(gateway: RunningG
         assert outcome[0] == (8 if transport == "wss" else 6)
 
 
-def test_a_web_server_that_is_no_gateway_is_told_apart(gateway: RunningGateway) -> None:
+def test_a_web_server_that_is_not_a_gateway_is_told_apart(gateway: RunningGateway) -> None:
     command = gateway.connect_command("ws")
     command[command.index(gateway.urls["ws"])] = gateway.urls["ws"].replace("/acp", "/healthz")
     assert_told(run_shim(command), 7, "protocol", "200")
@@ -388,7 +388,7 @@ def test_up_to_the_first_reply_it_imports_trio_websockets_client_json_and_little
         "from acp_gateway.__main__ import main\n"
         f"sys.argv[1:] = {gateway.connect_command(transport, '--agent', 'raw')[3:]!r}\n"
         "main()\n"
-        # What is imported is no business of the garbage collector's; what comes then is.
+        # What is imported is not the business of the garbage collector's; what comes then is.
         "assert gc.get_freeze_count() > 10_000 and gc.isenabled()",
         INITIALIZE,
     )

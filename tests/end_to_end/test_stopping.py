@@ -55,7 +55,7 @@ SILENT = (
 )
 
 
-def test_an_editor_whose_agent_is_none_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
+def test_an_editor_whose_command_is_not_an_agent_is_told_what_it_is_instead_of_waiting(tmp_path: Path) -> None:
     command = json.dumps([sys.executable, "-c", SILENT])
     pin = prepare(tmp_path, f"[agents.silent]\ncommand = {command}\ninitialize_timeout = 1.0\n")
     gateway = start_gateway(tmp_path, pin)

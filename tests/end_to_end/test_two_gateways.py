@@ -77,8 +77,8 @@ def test_a_cut_between_two_gateways_in_mid_turn_is_a_pause_and_errors_name_their
                 way.cut()
                 near.read_log_until("agent far: lost the connection")
                 gates[0].open()
-                # What the editor says meanwhile arrives as well.
-                editor.send(method="_test/meanwhile", params={"sessionId": editor.session})
+                # A message of the editor during this arrives as well.
+                editor.send(method="_test/later", params={"sessionId": editor.session})
                 way.mend()
                 near.read_log_until("agent far: resumed after")
                 editor.until_told("during the cut")
@@ -91,7 +91,7 @@ def test_a_cut_between_two_gateways_in_mid_turn_is_a_pause_and_errors_name_their
             assert len(editor.answers_to(prompt)) == 1
             heard = (far.directory / "sessions" / "heard").read_text().splitlines()
             methods = [json.loads(line).get("method") for line in heard]
-            assert methods == ["initialize", "session/new", "session/prompt", "_test/meanwhile", "session/prompt"]
+            assert methods == ["initialize", "session/new", "session/prompt", "_test/later", "session/prompt"]
             for name, why in (("refused", "token"), ("absent", "refused; is the agent running on 127.0.0.1?")):
                 with Stock(near, agent=name) as stock:
                     error = stock.ask("initialize", {"protocolVersion": 1})["error"]

@@ -75,7 +75,7 @@ class Traces:
         return found
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Start over."""
         self.secrets.clear()
         self._texts.clear()
         self.began = time.time()

@@ -13,7 +13,7 @@ VARIABLE: Final = "FUZZ_EFFORT"
 
 
 def effort(examples: int, *, steps: int = 50) -> settings:
-    """Return the settings for a test with so many examples in `make test`. A slow machine is no failure.
+    """Return the settings for a test with so many examples in `make test`. A slow machine is not a failure.
 
     `steps` is for state machines: the longest sequence of rules in one example.
     """

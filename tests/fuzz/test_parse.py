@@ -161,7 +161,7 @@ def the_editors_side_reads_the_same(text: bytes, envelope: Envelope) -> None:
 
 @effort(8)
 @given(texts.messages, st.sampled_from((b"[", b'{"a":', rb'["\ud83d",')), st.integers(0, 400))
-def test_what_is_nested_too_deeply_is_no_message(text: bytes, bracket: bytes, at: int) -> None:
+def test_what_is_nested_too_deeply_is_not_a_message(text: bytes, bracket: bytes, at: int) -> None:
     closing = b"}" if bracket.startswith(b"{") else b"]"
     deep = bracket * texts.DEEP + b"1" + closing * texts.DEEP
     assert verdict(deep) == PARSE_ERROR

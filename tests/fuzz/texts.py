@@ -103,7 +103,7 @@ _tops = st.one_of(
 )
 
 messages = st.builds(_join, st.lists(_tops, min_size=1, max_size=5), st.just(b"{}"))
-"""JSON objects, most of which are messages."""
+"""JSON objects; most are messages."""
 
 
 @st.composite

@@ -173,7 +173,7 @@ class Witness:
             self._mark(party, text)
             return
         envelope = reference.envelope(text)
-        assert isinstance(envelope, Envelope), f"{party.part.name} gets what is no message: {text!r}"
+        assert isinstance(envelope, Envelope), f"{party.part.name} gets what is not a message: {text!r}"
         match envelope.kind:
             case Kind.RESPONSE:
                 self._is_answered(party, envelope, text)
@@ -246,7 +246,7 @@ class Witness:
     def agent_hears(self, text: bytes) -> Envelope:
         """Check a message that the agent has received."""
         envelope = reference.envelope(text)
-        assert isinstance(envelope, Envelope), f"the agent gets what is no message: {text!r}"
+        assert isinstance(envelope, Envelope), f"the agent gets what is not a message: {text!r}"
         assert reference.repeated_member(text) is None or envelope.kind is Kind.RESPONSE
         assert not envelope.method.startswith(methods.RESERVED_PREFIX)
         if envelope.kind is Kind.RESPONSE:

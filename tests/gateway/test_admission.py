@@ -372,7 +372,7 @@ def test_who_asks_the_gateway_itself_needs_no_agent(scene: Scene) -> None:
         assert admission.scope.only == connect_request.session
 
 
-def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_not_is_told(scene: Scene) -> None:
+def test_who_asks_the_gateway_itself_for_the_sessions_of_an_agent_that_there_is_no_is_told(scene: Scene) -> None:
     listener = scene.listener({"alpha": agent(), "beta": agent()}, default_agent="beta")
     with pytest.raises(UnknownAgent, match=r"no agent 'alhpa'; did you mean \"alpha\"\?"):
         listener.admit(scene.access(), ConnectRequest("alhpa", control=True))

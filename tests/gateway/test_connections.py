@@ -506,7 +506,7 @@ def test_each_credential_is_looked_at_once_however_many_show_it(
     assert [each.disconnects for each in guarded] == [[], [REVOKED], [], [REVOKED]]
 
 
-def test_enforce_continues_when_a_connection_ends_meanwhile(scene: Scene) -> None:
+def test_enforce_continues_when_a_connection_ends_during_it(scene: Scene) -> None:
     access = scene.access()
     stacks = [ExitStack(), ExitStack()]
     closed: list[Disconnect] = []

@@ -384,6 +384,25 @@ async def test_of_many_sessions_of_before_the_last_are_told_and_the_others_count
     assert (len(ids), ids[0], ids[-3:]) == (PAST + 1, "s2", ["another", "one more", "now"])
 
 
+async def test_the_rest_of_the_sessions_of_before_is_told_in_pages(
+    context: ControlContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_channel, "PAGE", 3)
+    context.scene().join("A").new_session("now")
+    for number in range(7):
+        context.remember(f"s{number}")
+    context.remember("yours", "you")
+
+    async def told(skip: int) -> tuple[list[str], Any]:
+        async with connection(context) as editor:
+            result = (await editor.request(METHOD, {"skip": skip}))["result"]
+        return [it["sessionId"] for it in result["sessions"]], result.get("more")
+
+    assert await told(2) == (["s2", "s3", "s4"], 2)
+    assert await told(5) == (["s0", "s1"], None)
+    assert await told(9) == ([], None)
+
+
 async def test_another_gateway_is_told_as_many_as_it_takes_live_ones_before_others(context: ControlContext) -> None:
     client = context.scene().join("A")
     for session_id in ("now", "also now"):
@@ -531,7 +550,7 @@ async def test_status_and_reload_are_for_the_own_user_alone(method: str, context
         error = (await editor.request(method, {}))["error"]
     assert (error["code"], error["data"]) == (403, {"reason": "forbidden"})
 
-    async def status() -> dict[str, Any]:
+    async def status(*, with_nodes: bool) -> dict[str, Any]:
         return {"state": "fine"}
 
     context.operations = control_channel.Operations(status, lambda: {"changed": "fine"})
@@ -553,7 +572,7 @@ async def test_status_and_reload_are_for_the_own_user_alone(method: str, context
     ],
     ids=lambda value: str(value)[:40],
 )
-async def test_what_is_no_message_is_answered_and_the_connection_goes_on(
+async def test_what_is_not_a_message_is_answered_and_the_connection_goes_on(
     line: bytes, code: int, context: ControlContext
 ) -> None:
     async with connection(context) as editor:
@@ -598,7 +617,7 @@ async def test_who_goes_is_not_told_anything() -> None:
     assert (disconnect.code, disconnect.text) == (CloseReason.NORMAL, "")
 
 
-async def test_who_goes_before_the_answer_is_no_event(context: ControlContext) -> None:
+async def test_who_goes_before_the_answer_is_not_an_event(context: ControlContext) -> None:
     theirs, ours = memory_message_stream_pair()
     theirs.send_nowait([b'{"jsonrpc":"2.0","id":1,"method":"x"}'] * 2)
     await theirs.aclose()

@@ -408,7 +408,7 @@ async def test_how_a_connection_is_closed_is_for_the_first_who_knows() -> None:
     assert scene.editor.closed_with == (CloseReason.POLICY, "revoked")
 
 
-async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_no_error(
+async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_not_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_conversation() as scene:
@@ -418,7 +418,7 @@ async def test_a_client_that_is_lost_while_it_is_read_ends_the_agent_and_is_no_e
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_the_loss_of_a_client_that_takes_nothing_is_no_error_and_shows_where_it_is_read(
+async def test_the_loss_of_a_client_that_takes_nothing_is_not_an_error_and_shows_where_it_is_read(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with in_conversation() as scene:
@@ -462,7 +462,7 @@ async def test_a_client_that_is_gone_already_is_not_told_that_its_agent_cannot_s
         await scene.editor.send_request(0, "initialize", **INITIALIZE)
 
 
-async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_no_error() -> None:
+async def test_a_client_that_is_lost_while_it_is_told_of_the_agents_end_is_not_an_error() -> None:
     async with in_conversation() as scene:
         scene.editor.ours.drain_error = trio.BrokenResourceError("lost")
         scene.agent.end(1)
@@ -525,7 +525,7 @@ async def test_a_client_that_floods_is_not_read_while_the_agent_does_not_read() 
         await scene.editor.stream.aclose()
 
 
-async def test_how_much_a_client_may_send_ahead_is_counted_anew_each_time() -> None:
+async def test_how_much_a_client_may_send_ahead_is_counted_from_nothing_each_time() -> None:
     async with in_conversation() as scene:
         scene.editor.stream.send_nowait([flood(100 * HIGH_WATER)])
         await fill(scene.editor.stream, flood())
@@ -648,7 +648,7 @@ class SlowPipe(FragileStream):
             await self._taken.park()
 
 
-async def test_an_agent_that_reads_slowly_has_not_stalled_whatever_others_send_it_meanwhile(
+async def test_an_agent_that_reads_slowly_has_not_stalled_whatever_others_send_to_it(
     autojump_clock: MockClock,
 ) -> None:
     agents = FakeAgents()
@@ -1556,7 +1556,7 @@ async def test_audit_events_of_clients_are_recorded_as_they_happen() -> None:
 # Looking at directories
 
 
-async def test_session_new_waits_for_the_directory_check_and_clients_are_served_meanwhile() -> None:
+async def test_session_new_waits_for_the_directory_check_while_clients_are_served() -> None:
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
         wanted = scene.services.checks = []

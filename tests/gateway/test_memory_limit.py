@@ -11,7 +11,7 @@ import trio.testing
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.gateway.attachment import Attachment
+from acp_gateway.gateway.attachment import Attachment, Disconnect
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.memory_limit import CHECKS, MemoryLimiter
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -358,7 +358,7 @@ async def test_the_memory_limit_drops_prompts_of_gone_clients_before_it_detaches
     for _ in range(4):
         leaver.prompt("x" * (LIMIT // 3))
     place.leaves(leaver)
-    # The first is a turn, of which nothing is kept here.
+    # The first is a turn that is not kept here.
     assert len(place.session.queue) == 3
     place.session.journal.clear()
     look(place)
@@ -433,3 +433,42 @@ async def test_an_agent_for_which_most_waits_is_stopped(caplog: pytest.LogCaptur
     assert caplog.messages == [
         f"agent: memory_limit ({LIMIT} bytes) is reached, and most of it waits for the agent agent"
     ]
+
+
+class Browser:
+    """A connection without a hub, that has sent so much."""
+
+    def __init__(self, identity: str, size: int) -> None:
+        self.identity = identity
+        self.input_bytes = size
+        self.disconnect: Disconnect | None = None
+
+    def close(self, disconnect: Disconnect) -> None:
+        self.disconnect = disconnect
+        self.input_bytes = 0
+
+
+async def test_what_connections_without_a_hub_have_sent_counts_and_the_largest_is_closed() -> None:
+    place = Place("ann")
+    browsers = [Browser("eve", LIMIT // 3), Browser("eve", LIMIT // 2), Browser("ann", LIMIT // 4)]
+    MemoryLimiter(LIMIT, lambda: [place.hub], browsers).grown(LIMIT)
+    assert place.detached() == []
+    (closed,) = [browser for browser in browsers if browser.disconnect is not None]
+    assert closed is browsers[1]
+    assert closed.disconnect is not None
+    assert f"memory_limit ({LIMIT} bytes)" in closed.disconnect.text
+
+
+async def test_what_connections_without_a_hub_have_sent_counts_where_no_hub_is() -> None:
+    browser = Browser("eve", 2 * LIMIT)
+    MemoryLimiter(LIMIT, list, [browser]).grown(LIMIT)
+    assert browser.disconnect is not None
+
+
+async def test_the_largest_input_of_an_identity_is_dropped_be_it_of_a_hub_or_not() -> None:
+    place = Place("ann")
+    (ann,) = place.peers
+    browser = Browser("me", LIMIT // 2)
+    place.sends(ann, LIMIT)
+    MemoryLimiter(LIMIT, lambda: [place.hub], [browser]).grown(LIMIT)
+    assert (place.detached(), browser.disconnect) == (["ann"], None)

@@ -201,7 +201,7 @@ def test_this_gateway_speaks_only_for_the_identities_that_a_node_has_told(direct
     assert directory.speaks_for("gpu1/a", "alice")
     assert not directory.speaks_for("gpu1/a", "bob")
     assert directory.speaks_for("gpu2/a", "bob")
-    # What fits no header is no identity there.
+    # What fits no header is not an identity there.
     assert not directory.speaks_for("gpu2/a", "x" * 257)
     assert not directory.speaks_for("alice", "alice")
     directory.set_away("gpu1", "gone", 20.0)

@@ -103,7 +103,7 @@ def test_what_a_node_tells_is_bounded_and_has_only_known_members(directory: Node
     assert directory.nodes["gpu1"].more == {"ann": 1, "": 3}
 
 
-def test_a_session_whose_id_or_agent_can_be_none_is_left_out(directory: NodeDirectory) -> None:
+def test_a_session_with_an_impossible_id_or_agent_is_left_out(directory: NodeDirectory) -> None:
     told = [session("x" * (ID_SIZE + 1)), session("1", "a/b"), session("2", ""), session("x" * ID_SIZE)]
     directory.set_sessions("gpu1", told, 0)
     assert ids(merged(directory)) == ["gpu1/" + "x" * ID_SIZE]

@@ -48,6 +48,14 @@ async def test_a_problem_of_the_storage_is_reported(readiness: Readiness, storag
     assert readiness.problems == ["sessions.db: the disk is full"]
 
 
+async def test_it_looks_again_when_told_to(readiness: Readiness, storage: Storage) -> None:
+    assert readiness.ready
+    storage.problem = "sessions.db: the disk is full"
+    assert readiness.ready
+    readiness.look_again()
+    assert not readiness.ready
+
+
 async def test_a_state_dir_that_has_gone_cannot_be_written(tmp_path: Path, storage: Storage) -> None:
     gone = tmp_path / "gone"
     assert readiness_of(gone, storage).problems == [f"{gone} cannot be written"]

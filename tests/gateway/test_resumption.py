@@ -21,7 +21,7 @@ from tests.hub_scene import ADMISSION, ResumingPeer, Scene, resuming, update
 
 
 class RegisteredLink:
-    """Links of a gateway, one of which is ann's, and tokens to ask for it with."""
+    """Links of a gateway, one of them ann's, and tokens to ask for it with."""
 
     def __init__(self, tokens: TokenStore, ann: ResumingPeer) -> None:
         self._tokens = tokens
@@ -68,7 +68,7 @@ async def test_a_link_is_found_with_the_token_that_it_was_begun_with(tokens: Tok
         assert registered.find() is registered.link
 
 
-async def test_the_entry_of_a_token_may_have_changed_meanwhile(tokens: TokenStore) -> None:
+async def test_the_entry_of_a_token_may_have_changed(tokens: TokenStore) -> None:
     async with resuming() as (_, ann):
         registered = RegisteredLink(tokens, ann)
         assert (

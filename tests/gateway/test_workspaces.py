@@ -46,7 +46,7 @@ def places(srv: Path, *names: str) -> tuple[Workspace, ...]:
 def problem_of(
     directories: Sequence[str], workspaces: Sequence[Workspace], allowed: Sequence[str] | None = None
 ) -> Problem:
-    """Return the problem of directories, of which none has a workspace then."""
+    """Return the problem of directories that have no workspace then."""
     findings = directory_check(directories, workspaces, allowed)
     assert findings.problem is not None
     assert findings.workspace is None
@@ -68,7 +68,7 @@ def test_the_default_workspace_is_the_agents_cwd_or_else_the_home_folder(home: P
     assert workspaces_of({}, None) == (Workspace(None, str(home)),)
 
 
-def test_a_home_folder_that_is_the_root_is_no_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_folder_that_is_the_root_is_not_a_workspace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/")
     assert workspaces_of({}, None) == ()
 
@@ -84,7 +84,7 @@ def test_a_user_without_a_home_folder_has_no_workspace(monkeypatch: pytest.Monke
 # What lies in one
 
 
-def test_a_directory_in_a_workspace_is_no_problem(srv: Path) -> None:
+def test_a_directory_in_a_workspace_is_not_a_problem(srv: Path) -> None:
     workspaces = places(srv, "proj")
     for directory in (srv / "proj", srv / "proj" / "sub", f"{srv}/proj/", f"{srv}//proj/./sub/", f"/{srv}/proj"):
         assert directory_check([str(directory)], workspaces) == DirectoryCheckResult(
@@ -227,12 +227,12 @@ def test_the_answer_says_what_would_be_allowed(srv: Path, home: Path) -> None:
         f"/Users/ann/my proj is in no workspace of {HOST} that may be used "
         f"(allowed: {srv}/proj (proj), {srv}/other (other), {home}); "
         "if it is the path on the client's machine, start the client with the one it has there: "
-        f"acp-gateway connect … --map '/Users/ann/my proj={home}' (or maps in hosts.toml)"
+        f"acp-gateway connect … --map '/Users/ann/my proj={srv}/proj' (or maps in hosts.toml)"
     )
     assert problem.data == {
         "reason": "outside_workspaces",
         "cwd": "/Users/ann/my proj",
-        "map": f"/Users/ann/my proj={home}",
+        "map": f"/Users/ann/my proj={srv}/proj",
         "allowed": [str(srv / "proj"), str(srv / "other"), str(home)],
     }
 
@@ -294,7 +294,7 @@ def test_a_directory_that_is_not_there_is_answered_with_the_map_to_add(srv: Path
     )
 
 
-def test_a_file_is_no_directory(srv: Path) -> None:
+def test_a_file_is_not_a_directory(srv: Path) -> None:
     path = str(srv / "proj" / "file")
     assert problem_of([path], places(srv, "proj")) == Problem(
         f"{path} is not a directory", {"reason": "no_such_directory", "cwd": path}
@@ -318,6 +318,15 @@ def test_no_path_map_into_a_home_folder_outside_all_workspaces_is_suggested(srv:
     problem = problem_of(["/Users/ann/proj2"], places(srv, "proj"))
     assert problem.data["map"] == f"/Users/ann/proj2={srv}/proj/proj2"
     assert str(home) not in problem.message
+
+
+def test_the_whole_home_folder_is_suggested_only_where_it_is_all_that_is_allowed(srv: Path, home: Path) -> None:
+    above = (*places(srv, "proj"), Workspace("all", str(home.parent)))
+    assert problem_of(["/Users/ann/x"], above).data["map"] == f"/Users/ann/x={srv}/proj"
+    assert problem_of(["/Users/ann/x"], above[1:]).data["map"] == f"/Users/ann/x={home.parent}"
+    (home / "x").mkdir()
+    assert problem_of(["/Users/ann/x"], above).data["map"] == f"/Users/ann/x={home}/x"
+    assert problem_of(["/Users/ann/y"], (Workspace(None, str(home)),)).data["map"] == f"/Users/ann/y={home}"
 
 
 def test_no_map_leads_out_of_the_workspaces_by_a_link(srv: Path, tmp_path: Path) -> None:
@@ -348,7 +357,7 @@ def test_a_map_from_windows_is_quoted_for_its_shell_where_that_is_needed(srv: Pa
     assert rf"--map {quote}C:\Users\ann\{folder}={srv}/{folder}{quote} (or" in problem.message
 
 
-# Paths that are none
+# Malformed paths
 
 
 @pytest.mark.parametrize("directory", ["proj", "", ".", "~/proj", "C:proj", "\0", "\ud800"])

@@ -33,7 +33,7 @@ class Editor:
         self.process = account.start(command, variables=agent["env"], stderr=subprocess.DEVNULL)
 
     def ask(self, number: int, method: str, params: dict[str, Any]) -> tuple[Any, str]:
-        """Return the result of a request, and the text that the agent has said meanwhile."""
+        """Return the result of a request, and the text that the agent has said before it."""
         assert self.process.stdin is not None
         request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
         self.process.stdin.write(json.dumps(request) + "\n")

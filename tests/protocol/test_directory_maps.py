@@ -24,7 +24,7 @@ def test_the_largest_directory_that_a_path_is_in_decides() -> None:
     assert found(directories, "/sr") is None
 
 
-def test_an_encoded_slash_is_no_boundary_of_components() -> None:
+def test_an_encoded_slash_is_not_a_boundary_of_components() -> None:
     directories = directory_map(("/srv/proj", "/y"))
     assert directories.of_uri("/%73rv/%70roj/a%2Fb") == (Root.parse("/y"), "a%2Fb")
     assert directories.of_uri("/srv%2Fproj/a") is None

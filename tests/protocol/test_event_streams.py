@@ -135,7 +135,7 @@ def test_messages_of_a_stream_that_is_not_opened_move_behind_what_is_written_and
 
 
 def cut_after(streams: EventStreams, *, written: int, arrived: int) -> EventStream:
-    """Write events to the stream of a session, of which the client's system confirms some, and cut it."""
+    """Write events to the stream of a session, let the client's system confirm some, and cut it."""
     session = streams.open("s", None, READER)
     for number in range(written):
         streams.put(update("s", number))
@@ -275,7 +275,7 @@ def test_without_an_event_id_a_reader_gets_what_was_not_confirmed(streams: Event
     assert numbers(read(streams)) == [2, 3]
 
 
-def test_events_that_were_cut_off_and_are_not_kept_are_no_silent_gap() -> None:
+def test_events_that_were_cut_off_and_are_not_kept_are_not_a_silent_gap() -> None:
     streams = EventStreams("e", 300)
     for number in range(20):
         streams.put(update("s", number))
@@ -294,7 +294,7 @@ def test_the_last_of_several_readers_alone_closes_a_stream(streams: EventStreams
     assert streams.readers == 0
 
 
-def test_a_comment_counts_among_the_bytes_of_a_reader_and_is_no_event(streams: EventStreams) -> None:
+def test_a_comment_counts_among_the_bytes_of_a_reader_and_is_not_an_event(streams: EventStreams) -> None:
     stream = streams.open(None, None, READER)
     streams.put(encode(method="a"))
     assert drain(streams, stream) == [("e.1", {"jsonrpc": "2.0", "method": "a"})]

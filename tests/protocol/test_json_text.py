@@ -33,7 +33,7 @@ def test_an_envelope_is_what_stands_at_the_top(message: bytes, envelope: Envelop
 
 
 @pytest.mark.parametrize("message", BROKEN)
-def test_what_is_no_message_has_no_envelope(message: bytes) -> None:
+def test_what_is_not_a_message_has_no_envelope(message: bytes) -> None:
     assert json_text.read_envelope(message) is None
 
 
@@ -116,7 +116,7 @@ def test_a_string_is_decoded() -> None:
 
 
 @pytest.mark.parametrize("path", [("x",), ("a", "x"), ("a", "b", "x")])
-def test_what_is_not_there_is_not_found(path: tuple[str, ...]) -> None:
+def test_what_is_not_there_is_no_found(path: tuple[str, ...]) -> None:
     assert json_text.raw_at(NESTED, *path) is None
     assert json_text.text_at(NESTED, *path) is None
     assert json_text.object_at(NESTED, *path) == b"{}"
@@ -130,7 +130,7 @@ def test_what_is_of_another_kind_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"junk", b'{"a":', b'{"a":"x"', b'{"a\\q":1,"a":"x"}'])
-def test_nothing_is_found_in_what_is_no_json(text: bytes) -> None:
+def test_nothing_is_found_in_what_is_not_a_json(text: bytes) -> None:
     assert json_text.raw_at(text, "a") is None
     assert json_text.text_at(text, "a") is None
 
@@ -144,7 +144,7 @@ def test_a_whole_number_is_one(raw: bytes, number: int) -> None:
 
 
 @pytest.mark.parametrize("raw", [None, b"", b"-", b'"7"', b"7.0", b"7e0", b"null", b"1" + b"0" * 18, b"9" * 10_000])
-def test_other_values_and_absurd_numbers_are_none(raw: bytes | None) -> None:
+def test_other_values_and_absurd_numbers_read_as_none(raw: bytes | None) -> None:
     assert json_text.whole_number(raw) is None
 
 

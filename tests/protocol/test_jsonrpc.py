@@ -54,7 +54,7 @@ def test_an_error_response_has_an_id_and_an_error() -> None:
     assert parse(text) == Message(text, Kind.RESPONSE, NO_ID, "", error=True)
 
 
-def test_an_error_that_is_null_beside_a_result_is_none() -> None:
+def test_an_error_that_is_null_beside_a_result_does_not_count() -> None:
     assert not parse(b'{"id":1,"result":{},"error":null}').error
     assert parse(b'{"id":1,"result":null,"error":{}}').error
 
@@ -139,7 +139,7 @@ def test_a_response_is_about_no_session() -> None:
         b'{"id":1,"error":{"code":1,"message":"x"},"result":0}',
     ],
 )
-def test_what_some_would_take_for_another_message_is_none(text: bytes) -> None:
+def test_what_some_would_take_for_another_message_is_not_a_message(text: bytes) -> None:
     for read in (parse, strict_parsing.parse_strictly):
         with pytest.raises(InvalidMessage) as caught:
             read(text)
@@ -267,7 +267,7 @@ def test_this_is_a_message_and_stays_verbatim(text: bytes) -> None:
         b" \r\n",
         b"\xff",
         REQUEST % b'"\xff"',
-        REQUEST % b'"\xed\xa0\xbd"',  # A surrogate is no UTF-8.
+        REQUEST % b'"\xed\xa0\xbd"',  # A surrogate is not UTF-8.
         b"\xef\xbb\xbf" + REQUEST % b"1",
         "{}".encode("utf-16"),
         b"npm warn exec The following package was not found",
@@ -290,7 +290,7 @@ def test_this_is_a_message_and_stays_verbatim(text: bytes) -> None:
         b"1 x",
     ],
 )
-def test_this_is_no_json(text: bytes) -> None:
+def test_this_is_not_a_json(text: bytes) -> None:
     assert refusal(text) == PARSE_ERROR
 
 

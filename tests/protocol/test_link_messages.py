@@ -48,13 +48,13 @@ def test_an_acknowledgement_without_a_count_says_nothing_and_is_not_counted(para
 
 
 @pytest.mark.parametrize("received", [-1, 1.5, 7.0, True, "7", None, [7], {}])
-def test_a_count_that_is_none_says_nothing(received: Any) -> None:
+def test_a_malformed_count_says_nothing(received: Any) -> None:
     message = {"method": "_acp-gateway/ack", "params": {"received": received, "positions": {}}}
     assert read_control(json.dumps(message).encode()) == Control(has_positions=True)
 
 
 @pytest.mark.parametrize("positions", [None, [], "s1", 7])
-def test_positions_that_are_no_object_are_none(positions: Any) -> None:
+def test_positions_that_are_not_an_object_do_not_count(positions: Any) -> None:
     message = {"method": "_acp-gateway/ack", "params": {"received": 7, "positions": positions}}
     assert read_control(json.dumps(message).encode()) == Control(received=7)
 
@@ -91,7 +91,7 @@ def test_spelling_and_order_of_a_control_message_are_free() -> None:
         b"",
     ],
 )
-def test_what_is_no_control_message_is_counted_and_passed_on(message: bytes) -> None:
+def test_what_is_not_a_control_message_is_counted_and_passed_on(message: bytes) -> None:
     assert read_control(message) is None
 
 

@@ -29,7 +29,7 @@ def test_the_method_is_that_which_a_parser_finds(text: bytes, method: str) -> No
     [b"", b"x", b'{"a":', b"{} {}", b'{"a":"\\q"}', b'{"a":"\\ud8"}', b'{"a":NaN}', b"[" * 100_000, b'{"a":"\n"}'],
     ids=lambda text: text[:10],
 )
-def test_what_is_no_json_or_too_deep_is_refused(text: bytes) -> None:
+def test_what_is_not_json_or_too_deep_is_refused(text: bytes) -> None:
     with pytest.raises(ValueError, match="not JSON"):
         lookup.method_of(text)
 
@@ -64,7 +64,7 @@ def test_a_value_is_found_by_its_path_verbatim() -> None:
     assert lookup.raw_at(text, "params", "missing") is None
 
 
-def test_a_path_through_what_is_no_object_leads_nowhere() -> None:
+def test_a_path_through_what_is_not_an_object_leads_nowhere() -> None:
     for value in (b"1", b"[]", b"null", b'"x"'):
         assert lookup.raw_at(b'{"params":{"n":%b}}' % value, "params", "n", "deeper") is None
 

@@ -81,6 +81,6 @@ def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:
         assert name.startswith(methods.RESERVED_PREFIX)
 
 
-def test_state_updates_are_no_message_chunks() -> None:
+def test_state_updates_are_not_message_chunks() -> None:
     assert methods.STATE_UPDATES.isdisjoint({methods.USER_CHUNK, methods.AGENT_CHUNK, "tool_call", "tool_call_update"})
     assert {methods.MODE_UPDATE, methods.CONFIG_UPDATE, methods.INFO_UPDATE} < methods.STATE_UPDATES

@@ -68,7 +68,7 @@ GOOD = {"identity": "alice", "role": "controller", "agents": ["memory"]}
         encoded({"identity": "alice", "role": "controller"}),
     ],
 )
-def test_what_is_spelled_otherwise_or_says_more_or_less_is_no_claim(value: str) -> None:
+def test_what_is_spelled_otherwise_or_says_more_or_less_is_not_a_claim(value: str) -> None:
     assert read_claim(value) is None
 
 

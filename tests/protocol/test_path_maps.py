@@ -264,7 +264,7 @@ def test_a_uri_is_known_without_a_single_letter_in_its_usual_spelling(spelling: 
         b'{"method":"session/new","params":' + b'{"cwd":' * 50_000 + b'"/Users/ann/proj"' + b"}" * 50_001,
     ],
 )
-def test_what_is_no_well_formed_message_passes_unchanged(message: bytes) -> None:
+def test_what_is_not_a_well_formed_message_passes_unchanged(message: bytes) -> None:
     assert MAPS.to_remote(message) is message
 
 
@@ -667,7 +667,7 @@ def test_maps_of_paths_that_are_not_absolute_are_refused(pair: tuple[str, str]) 
 
 
 def suggest(path: str, *directories: str, agent_cwd: str | None = None) -> str:
-    return suggest_map(path, home="/home/ann", agent_cwd=agent_cwd, is_directory=lambda path: path in directories)
+    return suggest_map(path, roots=["/home/ann"], agent_cwd=agent_cwd, is_directory=lambda path: path in directories)
 
 
 def test_the_agents_directory_of_the_same_name_comes_first() -> None:
@@ -687,6 +687,16 @@ def test_suggest_map_falls_back_to_the_agents_cwd_or_the_home_folder() -> None:
     assert suggest("/") == "/=/home/ann"
 
 
+def test_suggest_map_searches_each_root_and_falls_back_to_the_first() -> None:
+    def find(path: str) -> str:
+        roots = ["/srv", "/home/ann"]
+        return suggest_map(path, roots=roots, agent_cwd=None, is_directory={"/home/ann/proj", "/srv/b/c"}.__contains__)
+
+    assert find("/Users/ann/proj") == "/Users/ann/proj=/home/ann/proj"
+    assert find("/Users/a/b/c") == "/Users/a/b/c=/srv/b/c"
+    assert find("/Users/ann/else") == "/Users/ann/else=/srv"
+
+
 def test_a_windows_path_gets_a_suggestion_too() -> None:
     assert suggest(r"C:\Users\ann\code\proj", "/home/ann/code/proj") == r"C:\Users\ann\code\proj=/home/ann/code/proj"
     assert suggest("C:/Users/ann/Proj", agent_cwd="/srv/proj") == r"C:\Users\ann\Proj=/srv/proj"
@@ -699,9 +709,10 @@ def test_suggest_map_looks_only_in_the_home_folder_and_at_few_paths() -> None:
         looked.append(path)
         return ".." in path
 
-    assert suggest_map("/a/../../etc", home="/home/ann", agent_cwd=None, is_directory=look) == "/a/../../etc=/home/ann"
+    found = suggest_map("/a/../../etc", roots=["/home/ann"], agent_cwd=None, is_directory=look)
+    assert found == "/a/../../etc=/home/ann"
     assert looked == ["/home/ann/etc"]
-    suggest_map("/a" * 10_000, home="/home/ann", agent_cwd=None, is_directory=look)
+    suggest_map("/a" * 10_000, roots=["/home/ann"], agent_cwd=None, is_directory=look)
     assert len(looked) < 100
 
 

@@ -66,7 +66,7 @@ def test_a_number_may_be_a_secret_too() -> None:
         None,
     ],
 )
-def test_what_is_no_secret_stays(message: object) -> None:
+def test_what_is_not_a_secret_stays(message: object) -> None:
     assert redacted(message) == message
 
 
@@ -146,8 +146,8 @@ def test_the_result_is_one_line_of_ascii_that_no_terminal_obeys() -> None:
     "text",
     [b"", b" ", b"npm banner", b'{"token":"x"', b'{"a":"\\q"}', b'{"a":"\xff"}', b"1 2", b"{} acpgw_abc", b'{"a":NaN}'],
 )
-def test_what_is_no_json_is_told_by_its_size_alone(text: bytes) -> None:
-    assert redact(text, LIMIT) == b'"%d bytes that are no JSON"' % len(text)
+def test_what_is_not_json_is_told_by_its_size_alone(text: bytes) -> None:
+    assert redact(text, LIMIT) == b'"%d bytes that are not JSON"' % len(text)
     assert redact_json(text, LIMIT) is None
 
 
@@ -157,7 +157,7 @@ def test_what_the_gateway_does_not_take_for_a_message_because_of_its_depth_is_to
     hidden = b'{"token":' + b"[" * 400 + b"]" * 400 + b"}"
     assert redact(hidden, LIMIT) == rb'{"token":"\u2026"}'
     too_deep = b"[" * 100_000 + b"]" * 100_000
-    assert redact(too_deep, LIMIT) == b'"200000 bytes that are no JSON"'
+    assert redact(too_deep, LIMIT) == b'"200000 bytes that are not JSON"'
 
 
 def test_a_long_string_is_cut_and_what_is_behind_it_stays() -> None:
@@ -214,7 +214,7 @@ def test_no_half_of_a_secret_stays_where_a_string_is_cut() -> None:
         assert b"ghp" not in redact(json.dumps([text]).encode(), 400)
 
 
-def test_a_string_of_which_only_secrets_were_looked_at_is_noted_by_its_size() -> None:
+def test_a_string_that_was_searched_for_secrets_alone_is_noted_by_its_size() -> None:
     text = KEY + "A" * 50_000
     assert json.loads(redact(json.dumps([text]).encode(), 400)) == [f"{HIDDEN} {len(text)} characters left out"]
 
@@ -439,5 +439,5 @@ MESSAGES = st.recursive(
 def test_the_result_is_that_of_the_reference(message: Any, ascii_only: bool) -> None:
     text = json.dumps(message, ensure_ascii=ascii_only)
     result = redact(text.encode(errors="surrogatepass"), 4 * MAX_SIZE)
-    if b"no JSON" not in result:
+    if b"not JSON" not in result:
         assert json.loads(result, object_pairs_hook=Pairs) == reference(json.loads(text, object_pairs_hook=Pairs))

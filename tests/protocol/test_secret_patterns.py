@@ -71,5 +71,5 @@ def test_what_looks_like_a_secret_goes_wherever_it_stands(text: str, kept: str) 
     assert redact_text(text, LIMIT) == kept
 
 
-def test_a_text_that_is_no_json_is_cut_as_well() -> None:
+def test_a_text_that_is_not_json_is_cut_as_well() -> None:
     assert redact_text("x" * 50, 20) == "x" * 20 + f"{HIDDEN} 30 characters left out"

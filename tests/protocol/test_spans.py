@@ -151,13 +151,13 @@ def test_a_character_is_counted_in_long_texts_as_in_short_ones(dense: int, gaps:
 
 
 @pytest.mark.parametrize("text", [b"{", b'{"a":1', b'{"a":1 "b":2}', b'{"a":1]', b"[1]", b"1", b"", b'{"a":1,}'])
-def test_walking_the_members_of_what_is_no_whole_object_is_malformed(text: bytes) -> None:
+def test_walking_the_members_of_what_is_not_a_whole_object_is_malformed(text: bytes) -> None:
     with pytest.raises(MalformedJson):
         list(members(text))
 
 
 @pytest.mark.parametrize("text", [b"[", b"[1", b"[1 2]", b"[1}", b'{"a":1}', b'"a"', b"", b"[1,]", b'["\\\x01"]'])
-def test_walking_the_elements_of_what_is_no_whole_array_is_malformed(text: bytes) -> None:
+def test_walking_the_elements_of_what_is_not_a_whole_array_is_malformed(text: bytes) -> None:
     with pytest.raises(MalformedJson):
         list(elements(text))
 

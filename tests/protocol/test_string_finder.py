@@ -65,5 +65,5 @@ def test_a_broken_message_is_an_error_or_has_what_stands_before(message: bytes) 
         finder.find_all(message)
 
 
-def test_what_is_behind_the_message_is_no_part_of_it() -> None:
+def test_what_is_behind_the_message_is_not_part_of_it() -> None:
     assert StringFinder({"x": {"a": Word.NAME}}).find_all(b'{"method":"x","params":{"a":"1"}} {}') == []

@@ -124,7 +124,7 @@ def test_a_code_that_was_never_made_is_refused_in_the_same_words_and_writes_noth
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
 
 
-def test_a_cookie_is_no_code_and_a_code_no_cookie(scene: Scene) -> None:
+def test_a_cookie_is_not_a_code_nor_a_code_a_cookie(scene: Scene) -> None:
     code, signed_in = scene.code(), scene.sign_in()
     assert scene.refuses(signed_in.cookie)
     assert scene.browsers.identify(code) is None
@@ -316,7 +316,7 @@ def test_an_expired_browser_is_taken_once_with_its_reason_by_one_process(scene: 
 
 
 @pytest.mark.parametrize("change", ["code", "sign in", "end", "use"])
-def test_an_expired_browser_stays_until_it_is_taken_whatever_is_written_meanwhile(scene: Scene, change: str) -> None:
+def test_an_expired_browser_stays_until_it_is_taken_whatever_else_is_written(scene: Scene, change: str) -> None:
     expired = scene.sign_in()
     scene.clock.seconds += 6 * DAY
     other = scene.sign_in()

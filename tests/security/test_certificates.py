@@ -3,6 +3,7 @@
 import datetime as dt
 import ipaddress
 import os
+import resource
 import socket
 import ssl
 import stat
@@ -133,7 +134,7 @@ def test_a_certificate_whose_names_cannot_be_read_is_told(tmp_path: Path) -> Non
         read_certificate(cert)
 
 
-def test_a_folder_is_no_certificate(tmp_path: Path) -> None:
+def test_a_folder_is_not_a_certificate(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         read_certificate(tmp_path)
 
@@ -236,6 +237,22 @@ def test_a_certificate_that_cannot_be_replaced_is_told_and_kept(
     assert (tmp_path / "cert.pem").read_bytes() == before
 
 
+@pytest.mark.parametrize(("room", "file"), [(0, "key.pem"), (300, "cert.pem")])
+def test_on_a_full_disk_nothing_is_left_that_would_be_in_the_way_of_the_next_attempt(
+    room: int, file: str, tmp_path: Path
+) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        with pytest.raises(ConfigError, match="cannot be written: File too large") as caught:
+            create_certificate(["box"], tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.file == str(tmp_path / file)
+    assert list(tmp_path.iterdir()) == []
+    create_certificate(["box"], tmp_path)
+
+
 def test_the_certificate_of_an_authority_is_renewed_there(tmp_path: Path) -> None:
     authority = Authority("an authority")
     for chain in ([], [authority]):
@@ -302,7 +319,7 @@ def test_without_hosts_a_certificate_is_for_this_machine(tmp_path: Path, monkeyp
     assert [str(each) for each in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1", "::1"]
 
 
-def test_a_machines_name_that_is_no_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machines_name_that_is_not_a_host_name_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostname", lambda: "Ännchens Box")
     monkeypatch.setattr(socket, "getfqdn", lambda: "localhost")
     assert default_hosts() == ["localhost", "127.0.0.1", "::1"]

@@ -58,7 +58,7 @@ def test_a_private_file_and_its_lock_are_for_their_owner_alone(path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "mode", "flaw"),
     [
-        (b"{}", 0o600, "is no list of words: .*; restore it, or remove it and say them again"),
+        (b"{}", 0o600, "is not a list of words: .*; restore it, or remove it and say them again"),
         (b'{"version":2}', 0o600, "was written by a newer acp-gateway"),
         (b'{"version":1}', 0o640, "others may use it"),
     ],

@@ -61,7 +61,7 @@ def test_a_list_that_has_expired_still_counts_and_is_warned_of(
     assert "has expired; it still counts" in caplog.text
 
 
-def test_what_is_no_list_of_the_authority_is_refused_and_the_former_counts(
+def test_what_is_not_a_list_of_the_authority_is_refused_and_the_former_counts(
     authority: Authority, client_ca: Path, tmp_path: Path
 ) -> None:
     ann, _ = authority.issue(tmp_path / "ann", ANN)

@@ -116,13 +116,13 @@ def test_the_pin_is_found_in_a_certificate_of_version_1() -> None:
 
 
 @given(st.binary())
-def test_garbage_is_no_certificate(garbage: bytes) -> None:
+def test_garbage_is_not_a_certificate(garbage: bytes) -> None:
     with pytest.raises(TrustError):
         tls.spki_pin(garbage)
 
 
 @given(st.integers(0, len(DER) - 1))
-def test_a_certificate_that_was_cut_is_none(length: int) -> None:
+def test_a_certificate_that_was_cut_is_refused(length: int) -> None:
     with pytest.raises(TrustError):
         tls.spki_pin(DER[:length])
 
@@ -136,8 +136,8 @@ def test_a_certificate_with_one_byte_changed_gives_a_pin_or_a_trust_error(place:
     assert tls.parse_pin(pin) == pin
 
 
-def test_a_certificate_with_something_after_it_is_none() -> None:
-    with pytest.raises(TrustError, match=r"no X\.509 certificate"):
+def test_a_certificate_with_something_after_it_is_refused() -> None:
+    with pytest.raises(TrustError, match=r"not an X\.509 certificate"):
         tls.spki_pin(DER + b"\0")
 
 
@@ -151,7 +151,7 @@ def test_a_certificate_with_something_after_it_is_none() -> None:
         pytest.param(b"\x31\x82" + (len(DER) - 4).to_bytes(2), id="another type"),
     ],
 )
-def test_a_certificate_that_is_not_spelled_in_der_is_none(header: bytes) -> None:
+def test_a_certificate_that_is_not_spelled_in_der_is_refused(header: bytes) -> None:
     assert tls.spki_pin(b"\x30\x82" + (len(DER) - 4).to_bytes(2) + DER[4:])
     with pytest.raises(TrustError):
         tls.spki_pin(header + DER[4:])
@@ -169,7 +169,7 @@ def test_a_pin_is_read_in_any_case_and_between_blanks() -> None:
 @pytest.mark.parametrize(
     "text", ["", "ab" * 32, "sha1:" + "ab" * 20, "sha256:" + "ab" * 31, "sha256:" + "xy" * 32, "acpgw_secret"]
 )
-def test_what_is_no_pin_is_answered_with_an_example(text: str) -> None:
+def test_what_is_not_a_pin_is_answered_with_an_example(text: str) -> None:
     with pytest.raises(UsageError, match=r"sha256:[0-9a-f]{64}, for example") as caught:
         tls.parse_pin(text)
     assert "acpgw_secret" not in str(caught.value)
@@ -505,13 +505,13 @@ def test_the_end_of_a_certificate_is_in_seconds_since_1970() -> None:
 
 
 @given(st.one_of(st.binary(), st.integers(0, len(DER) - 1).map(lambda length: DER[:length])))
-def test_of_what_is_no_certificate_there_is_neither_subject_nor_end(garbage: bytes) -> None:
+def test_of_what_is_not_a_certificate_there_is_neither_subject_nor_end(garbage: bytes) -> None:
     for read in (tls.certificate_subject, tls.certificate_end):
         with pytest.raises(TrustError):
             read(garbage)
 
 
-def test_a_subject_that_is_no_text_is_none(authority: Authority, tmp_path: Path) -> None:
+def test_a_subject_that_is_not_text_is_left_out(authority: Authority, tmp_path: Path) -> None:
     cert, _ = authority.issue(tmp_path, ANN)
     der = der_of(x509.load_pem_x509_certificate(cert.read_bytes()))
     text, bits = b"\x0c\x03ann", b"\x03\x03ann"
@@ -522,7 +522,7 @@ def test_a_subject_that_is_no_text_is_none(authority: Authority, tmp_path: Path)
 
 @pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
 @given(st.integers(0, len(DER) - 1), st.integers(0, 255))
-def test_a_certificate_with_one_byte_changed_has_a_subject_and_an_end_or_is_none(place: int, byte: int) -> None:
+def test_a_certificate_with_one_byte_changed_has_a_subject_or_end_or_is_refused(place: int, byte: int) -> None:
     for read in (tls.certificate_subject, tls.certificate_end):
         try:
             assert isinstance(read(DER[:place] + bytes([byte]) + DER[place + 1 :]), str | float)
@@ -574,10 +574,10 @@ def test_certificate_and_key_that_are_swapped_are_told(created: CreatedCertifica
 
 
 @pytest.mark.parametrize("wrong", ["cert", "key"])
-def test_files_that_are_no_pem_are_told(created: CreatedCertificate, tmp_path: Path, wrong: str) -> None:
+def test_files_that_are_not_pem_are_told(created: CreatedCertificate, tmp_path: Path, wrong: str) -> None:
     (tmp_path / "wrong.pem").write_text("hello")
     files = {"cert": created.cert_path, "key": created.key_path} | {wrong: tmp_path / "wrong.pem"}
-    with pytest.raises(ConfigError, match=r"no certificate and key in PEM .*`acp-gateway certs create`"):
+    with pytest.raises(ConfigError, match=r"not a certificate and a key in PEM .*`acp-gateway certs create`"):
         tls.server_context(**files)
 
 
@@ -633,10 +633,10 @@ def test_the_key_of_another_client_is_told(authority: Authority, tmp_path: Path)
     assert caught.value.file == str(key)
 
 
-def test_files_of_the_client_that_are_no_pem_are_told(authority: Authority, tmp_path: Path) -> None:
+def test_files_of_the_client_that_are_not_pem_are_told(authority: Authority, tmp_path: Path) -> None:
     cert, key = authority.issue(tmp_path, ANN)
     cert.write_text("hello")
-    with pytest.raises(ConfigError, match=r"no certificate and key in PEM .*; both come from") as caught:
+    with pytest.raises(ConfigError, match=r"not a certificate and a key in PEM .*; both come from") as caught:
         tls.client_context(ca=None, pin=None, cert=cert, key=key)
     assert caught.value.file == str(cert)
 
@@ -647,7 +647,7 @@ def test_a_missing_authority_is_named(tmp_path: Path) -> None:
     assert caught.value.file == str(tmp_path / "nowhere.pem")
 
 
-def test_an_authority_that_is_no_pem_is_told(tmp_path: Path) -> None:
+def test_an_authority_that_is_not_pem_is_told(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("hello")
     with pytest.raises(ConfigError, match="holds no certificate in PEM"):
         tls.client_context(ca=tmp_path / "ca.pem", pin=None)

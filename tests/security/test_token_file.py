@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import ConfigError, Unauthorized
-from acp_gateway.security import token_format
+from acp_gateway.security import token_file, token_format
 from acp_gateway.security.token_store import Role, Token, TokenStore
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users, which only root may")
@@ -64,7 +65,7 @@ def test_the_file_and_its_directory_are_for_their_owner_alone(store: TokenStore,
 def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Path) -> None:
     token, secret = store.create("laptop", "ann", ["demo"], workspaces=["proj"])
     assert json.loads(file.read_bytes()) == {
-        "version": 4,
+        "version": 3,
         "tokens": [
             {
                 "id": token.id,
@@ -73,53 +74,46 @@ def test_the_file_holds_the_digest_and_not_the_token(store: TokenStore, file: Pa
                 "agents": ["demo"],
                 "sha256": token_format.digest(secret),
                 "created": token.created,
-                "role": "controller",
-                "session": None,
                 "workspaces": ["proj"],
-                "may_speak_for": [],
-                "local": False,
-                "expires": None,
-                "rotated": None,
-                "former_sha256": None,
-                "former_until": None,
             }
         ],
     }
 
 
-def as_version_1(content: Any) -> None:
-    as_version_2(content)
-    content["version"] = 1
-    for entry in content["tokens"]:
-        del entry["role"], entry["session"], entry["expires"]
-
-
-def as_version_3(content: Any) -> None:
-    content["version"] = 3
-    for entry in content["tokens"]:
-        del entry["may_speak_for"], entry["local"]
-
-
-def as_version_2(content: Any) -> None:
-    as_version_3(content)
-    content["version"] = 2
-    for entry in content["tokens"]:
-        del entry["workspaces"], entry["rotated"], entry["former_sha256"], entry["former_until"]
-
-
-@pytest.mark.parametrize(("as_it_was", "version"), [(as_version_1, 1), (as_version_2, 2), (as_version_3, 3)])
-def test_an_older_file_is_read_and_is_of_version_4_after_the_next_change(
-    store: TokenStore, file: Path, as_it_was: Callable[[Any], None], version: int
+@pytest.mark.parametrize(
+    ("options", "version"),
+    [
+        ({}, 1),
+        ({"role": "observer"}, 2),
+        ({"session": "s1"}, 2),
+        ({"lifetime": 60.0}, 2),
+        ({"workspaces": ["proj"]}, 3),
+        ({"local": True}, 4),
+        ({"may_speak_for": ["bob"]}, 4),
+    ],
+    ids=str,
+)
+def test_a_file_is_of_the_oldest_version_that_has_all_members_of_its_entries(
+    store: TokenStore, file: Path, options: dict[str, Any], version: int
 ) -> None:
+    # A gateway of that age, which runs, goes on to accept its tokens; one that knows only version 2 would take no
+    # notice of workspaces, and refuses every version that it doesn't know.
     laptop, secret = store.create("laptop", "ann", ["demo"])
-    edit(file, as_it_was)
-    assert store.authenticate(secret) == laptop
+    assert json.loads(file.read_bytes())["version"] == 1
+    phone, _ = store.create("phone", "ann", None, **options)
     assert json.loads(file.read_bytes())["version"] == version
-    phone, _ = store.create("phone", "ann", None)
-    # One that knows only version 2 would take no notice of workspaces; it refuses every version that it doesn't know.
-    assert json.loads(file.read_bytes())["version"] == 4
-    assert store.tokens() == [laptop, phone]
-    assert store.is_current(laptop)
+    assert (store.tokens(), store.authenticate(secret)) == ([laptop, phone], laptop)
+    store.rotate(laptop.id, grace=60.0)
+    assert json.loads(file.read_bytes())["version"] == max(version, 3)
+    store.revoke(laptop.id)
+    assert json.loads(file.read_bytes())["version"] == version
+    store.revoke(phone.id)
+    assert store.tokens() == []
+
+
+def test_every_member_of_an_entry_belongs_to_a_version() -> None:
+    first = {"id", "label", "identity", "agents", "sha256", "created"}
+    assert {field.name for field in msgspec.structs.fields(Token)} == first | token_file._SINCE.keys()
 
 
 def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_dir: Path) -> None:
@@ -127,7 +121,7 @@ def test_nothing_is_left_beside_the_file_but_the_lock(store: TokenStore, state_d
     assert sorted(path.name for path in state_dir.iterdir()) == ["tokens.json", "tokens.lock"]
 
 
-def test_what_a_killed_writer_left_is_no_obstacle(store: TokenStore, state_dir: Path) -> None:
+def test_what_a_killed_writer_left_is_not_an_obstacle(store: TokenStore, state_dir: Path) -> None:
     state_dir.mkdir()
     (state_dir / "tokens.json.new").write_text("half a li")
     token, _ = store.create("laptop", "ann", None)
@@ -272,7 +266,7 @@ def as_version_0(content: Any) -> None:
     content["version"] = 0
 
 
-def with_a_role_that_is_none(content: Any) -> None:
+def with_an_unknown_role(content: Any) -> None:
     content["tokens"][0]["role"] = "owner"
 
 
@@ -309,7 +303,7 @@ def with_half_a_digest(content: Any) -> None:
     [
         (newer, r"was written by a newer acp-gateway \(version 5 of the file\)"),
         (as_version_0, "Invalid enum value 0"),
-        (with_a_role_that_is_none, "Invalid enum value 'owner'"),
+        (with_an_unknown_role, "Invalid enum value 'owner'"),
         (with_an_end_in_words, r"at `\$.tokens\[0\].expires`"),
         (with_an_end_in_another_time_zone, r"at `\$.tokens\[0\].expires`"),
         (with_a_rotation_in_words, r"at `\$.tokens\[0\].rotated`"),
@@ -334,7 +328,7 @@ def test_a_torn_file_is_refused_and_never_overwritten(store: TokenStore, file: P
     _, secret = store.create("laptop", "ann", None)
     file.write_bytes(content)
     refuses(store, secret)
-    with pytest.raises(ConfigError, match=r"is no list of tokens: .*; restore it, or remove it"):
+    with pytest.raises(ConfigError, match=r"is not a list of tokens: .*; restore it, or remove it"):
         store.create("phone", "ann", None)
     assert file.read_bytes() == content
 
@@ -366,12 +360,12 @@ def test_an_unusable_token_file_is_logged_once_per_change(
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_a_token_file_that_is_no_regular_file_is_refused_at_once(
+def test_a_token_file_that_is_not_a_regular_file_is_refused_at_once(
     store: TokenStore, file: Path, make: Callable[[Path, int], None]
 ) -> None:
     file.parent.mkdir()
     make(file, 0o600)
-    with pytest.raises(ConfigError, match="is no file; remove it"):
+    with pytest.raises(ConfigError, match="is not a file; remove it"):
         store.tokens()
     refuses(store, token_format.mint())
 
@@ -394,7 +388,7 @@ def test_a_state_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         store.create("laptop", "ann", None)
 
 
-def test_a_state_directory_that_is_no_directory_refuses_all_tokens(tmp_path: Path) -> None:
+def test_a_state_directory_that_is_not_a_directory_refuses_all_tokens(tmp_path: Path) -> None:
     (tmp_path / "occupied").write_text("")
     store = TokenStore(tmp_path / "occupied" / "state")
     with pytest.raises(ConfigError, match="cannot be read: Not a directory"):

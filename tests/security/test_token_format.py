@@ -97,7 +97,7 @@ def test_any_one_character_changed_is_noticed(token: str, place: int, character:
 
 
 @given(kinds, kinds, secret_parts)
-def test_a_token_of_one_kind_is_none_of_another(kind: tokens.Kind, other: tokens.Kind, secret: str) -> None:
+def test_a_token_of_one_kind_is_not_one_of_another(kind: tokens.Kind, other: tokens.Kind, secret: str) -> None:
     letter = PREFIXES[kind][len("acpgw") : -1]
     rest = secret + tokens._checksum(letter, secret)
     assert tokens.explain_flaw(PREFIXES[other] + rest) == (None if other == kind else NOT_WHOLE)
@@ -187,7 +187,7 @@ def test_a_token_file_is_read(tmp_path: Path, content: bytes) -> None:
         (b"hunter2\n", "the token in it does not begin with acpgw_"),
         (b"sha256:abcd\n", "the token in it is a pin, which goes to --pin; save what"),
         (TOKEN.encode()[:-1], f"the token in it {NOT_WHOLE}"),
-        (TOKEN.encode("utf-16"), "is no text in UTF-8"),
+        (TOKEN.encode("utf-16"), "is not text in UTF-8"),
     ],
 )
 def test_a_file_without_a_good_token_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
@@ -204,7 +204,7 @@ def test_a_missing_token_file_names_the_command_that_makes_a_token(tmp_path: Pat
         tokens.read_token_file(tmp_path / "nowhere")
 
 
-def test_a_directory_is_no_token_file(tmp_path: Path) -> None:
+def test_a_directory_is_not_a_token_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read"):
         tokens.read_token_file(tmp_path)
 
@@ -260,7 +260,7 @@ def test_a_secret_of_another_kind_is_well_formed_and_no_token(kind: tokens.Other
     assert [other for other in get_args(tokens.OtherKind) if tokens.is_well_formed(secret, other)] == [kind]
     assert tokens.explain_flaw(secret) == tokens.explain_foreign_flaw(secret)
     purpose = "it is the code of an invitation" if kind == "invitation" else "it signs a browser in"
-    assert str(tokens.explain_flaw(secret)).startswith(f"is no token: {purpose}")
+    assert str(tokens.explain_flaw(secret)).startswith(f"is not a token: {purpose}")
     assert not tokens.is_well_formed(secret[:-1], kind)
     assert not tokens.is_well_formed(tokens.mint(), kind)
 

@@ -283,7 +283,7 @@ def test_a_token_given_for_an_id_is_not_repeated_in_the_error(
 
 
 @pytest.mark.parametrize("act", BY_ID)
-def test_what_is_no_id_is_not_repeated(store: TokenStore, act: Callable[[TokenStore, str], object]) -> None:
+def test_what_is_not_an_id_is_not_repeated(store: TokenStore, act: Callable[[TokenStore, str], object]) -> None:
     _, secret = store.create("laptop", "ann", None)
     with pytest.raises(UsageError, match="no token has that id; `acp-gateway token list` shows the ids") as caught:
         act(store, secret[:-1])
@@ -566,7 +566,7 @@ def test_identify_also_finds_an_expired_token(timed: TokenStore, clock: Clock) -
     assert timed.identify(secret) == token
 
 
-def test_what_is_no_token_of_this_gateway_is_not_identified(store: TokenStore) -> None:
+def test_what_is_not_a_token_of_this_gateway_is_not_identified(store: TokenStore) -> None:
     token, secret = store.create("laptop", "ann", None)
     others = [None, "", "hunter2", "\ud800", token_format.mint(), token.id, token.sha256, secret[:-1]]
     assert [store.identify(each) for each in others] == [None] * len(others)

@@ -62,7 +62,7 @@ class Turn:
             return self.lines
 
     async def raw(self) -> bytes:
-        """Read a body that is no lines, to its end."""
+        """Read a body that does not consist of lines, to its end."""
         parts = [self.received]
         while data := await self._http.read():
             parts.append(data)

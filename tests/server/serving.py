@@ -27,7 +27,7 @@ async def serving(config: Config, environment: dict[str, str] | None = None) -> 
 
 
 def secure(directory: Path, *urls: str) -> Config:
-    """A configuration with a certificate, made anew."""
+    """A configuration with a new certificate."""
     for name in ("cert.pem", "key.pem"):
         (directory / name).unlink(missing_ok=True)
     create_certificate(["127.0.0.1"], directory)

@@ -93,7 +93,7 @@ class LineAgent:
 
 
 class WebSocketAgent(LineAgent):
-    """The same behind the protocol's WebSocket profile, of a server that is no gateway."""
+    """The same behind the protocol's WebSocket profile, of a server that is not a gateway."""
 
     async def serve(self, stream: trio.abc.Stream) -> None:
         """Serve a connection until its end."""

@@ -230,7 +230,7 @@ async def test_another_path_than_that_of_a_file_is_not_found(path: str, gateway:
     assert b"nothing here" in reply.body or reply.headers["cache-control"] == "no-store"
 
 
-async def test_a_nul_in_a_path_is_no_request(gateway: EchoingGateway) -> None:
+async def test_a_nul_in_a_path_is_not_a_request(gateway: EchoingGateway) -> None:
     async with listening(SECTION, gateway) as listener:
         assert (await ask(listener, f"{path_of('app/main.js')}\0")).status == 400
 
@@ -252,7 +252,7 @@ async def test_the_page_takes_get_and_head_and_the_names_of_the_gateway_only(
         assert (await http.ask("GET", path, Host="evil.example")).status == 403
 
 
-async def test_a_listener_that_serves_no_page_has_none_of_its_files(gateway: EchoingGateway) -> None:
+async def test_a_listener_that_serves_no_page_lacks_its_files(gateway: EchoingGateway) -> None:
     async with listening(ListenSection(url=WS, serves=("acp",)), gateway) as listener, browser(listener) as http:
         answers = [await http.ask("GET", path) for path in (MANIFEST, FAVICON, path_of("app/main.js"), PAGE)]
     assert [answer.status for answer in answers] == [404, 404, 404, 200]
@@ -306,7 +306,7 @@ async def test_a_browser_that_fetches_files_is_not_cut_off_by_handshake_timeout(
             assert (await http.ask("GET", FAVICON)).status == 200
             await trio.sleep(timeout * 0.9)
         assert (await http.ask("GET", FAVICON)).status == 200
-        # Idle ones end, which is no failure.
+        # Idle ones end, which is not a failure.
         assert await http.stream.receive_some() == b""
     assert "handshake_timeout" not in caplog.text
 

@@ -93,7 +93,7 @@ async def test_an_agent_that_comes_to_the_unix_socket_before_the_news_of_its_sta
     assert gateway.served == []
 
 
-async def test_who_is_no_descendant_of_the_gateway_is_no_agent(
+async def test_who_is_not_a_descendant_of_the_gateway_is_not_an_agent(
     unix: str, gateway: EchoingGateway, spawner: Spawner
 ) -> None:
     # What connects is a descendant in truth; here the gateway does not know itself.

@@ -289,7 +289,7 @@ async def test_a_widget_and_an_editor_share_a_session(
         assert answered["result"] == {"outcome": YES}
 
 
-async def test_a_request_that_is_no_permission_is_refused_and_waits_for_another_client(
+async def test_a_request_that_is_not_a_permission_is_refused_and_waits_for_another_client(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner) as bench:
@@ -344,7 +344,7 @@ async def test_a_widget_that_reads_nothing_costs_no_memory_delays_no_other_and_g
         assert slow.texts() == widget.texts()
 
 
-async def test_a_widget_that_lags_behind_what_is_kept_is_told_the_session_anew(
+async def test_a_widget_that_lags_behind_what_is_kept_is_told_the_session_again(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner, journal_limit=2_000_000) as bench:

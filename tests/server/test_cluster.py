@@ -81,6 +81,11 @@ async def until(condition: Callable[[], Any]) -> None:
         await trio.lowlevel.checkpoint()
 
 
+def remembers(folder: Path, name: str) -> bool:
+    file = folder / "cluster-nodes.json"
+    return file.exists() and name in file.read_text()
+
+
 async def listed(destination: Destination) -> Listing:
     return await list_sessions(destination, time_limit=30)
 
@@ -131,6 +136,38 @@ async def test_front_that_has_not_read_the_directory_yet_asks_clients_of_nodes_t
                 continue
             except UnknownAgent:
                 break
+
+
+async def test_front_that_restarts_while_the_directory_is_lost_leads_to_the_nodes_that_it_knew(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    config = member_config(tmp_path, "gpu1")
+    async with serving(member_config(tmp_path, "gpu2")) as (_, other):
+        async with serving(config) as (_, url):
+            await until_agents(url, "gpu2/memory")
+            await until(lambda: remembers(tmp_path / "gpu1", "gpu2"))
+        directory.lose()
+        async with serving(config) as (_, url):
+            editor = Editor(await dial(control(url, agent="gpu2/memory", control=False), Timing()))
+            await editor.initialize()
+            await editor.stream.aclose()
+            with pytest.raises(UnknownAgent, match="the node gpu2 has no agent other"):
+                await listed(control(url, agent="gpu2/other"))
+    assert other
+
+
+async def test_front_that_restarts_knows_a_node_that_is_away_and_says_since_when(
+    directory: MemoryDirectory, tmp_path: Path
+) -> None:
+    config = member_config(tmp_path, "gpu1")
+    async with serving(config) as (_, url), serving(member_config(tmp_path, "gpu2")):
+        await until_agents(url, "gpu2/memory")
+        await until(lambda: remembers(tmp_path / "gpu1", "gpu2"))
+    async with serving(config) as (_, url):
+        await until(lambda: "gpu1" in directory.nodes)
+        (node,) = (await status_of(url))["nodes"]
+        assert (node["name"], node["up"], node["agents"]) == ("gpu2", False, ["memory"])
+        await listed(control(url, agent="gpu2/memory"))
 
 
 async def test_node_that_has_stopped_stays_known_with_its_sessions(directory: MemoryDirectory, tmp_path: Path) -> None:
@@ -277,10 +314,3 @@ def test_pin_is_by_default_that_of_the_listener(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("nonsense")
     with pytest.raises(ConfigError, match="no certificate can be read"):
         own_pin(section, config.listen)
-
-
-def test_open_store_without_its_library_says_which_extra_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster, "find_spec", lambda _name: None)
-    section = ClusterSection(url=REDIS, name="a", token_file=Path("t"))
-    with pytest.raises(ConfigError, match=r"\.\[cluster\]"):
-        cluster.open_store(section, "token")

@@ -62,14 +62,14 @@ def test_browsers_that_cannot_be_read_are_a_warning_with_the_remedy(
     assert "browsers can't sign in" in flaw
 
 
-def test_a_key_that_only_the_service_is_given_is_no_flaw_elsewhere(state_dir: Path, token: str) -> None:
+def test_a_key_that_only_the_service_is_given_is_not_a_flaw_elsewhere(state_dir: Path, token: str) -> None:
     create_certificate(["127.0.0.1"], state_dir)
     key = Path("credential:key.pem")
     secure = ListenSection(url="wss://127.0.0.1:0", cert=state_dir / "cert.pem", key=key)
     assert flaws(replace(make_config(state_dir, TCP), listen=(secure,))) == []
 
 
-def test_an_authority_for_clients_that_is_none_is_a_flaw(state_dir: Path, token: str) -> None:
+def test_an_authority_for_clients_that_is_malformed_is_a_flaw(state_dir: Path, token: str) -> None:
     config = secure(state_dir, "wss://127.0.0.1:0")
     (state_dir / "clients.pem").write_text("torn")
     (flaw,) = flaws(replace(config, listen=(replace(config.listen[0], client_ca=state_dir / "clients.pem"),)))
@@ -157,7 +157,7 @@ def test_sessions_of_before_that_cannot_be_read_are_a_flaw_that_a_gateway_can_li
     assert flaws(make_config(state_dir, TCP)) == [unusable]
 
 
-async def test_sessions_that_a_gateway_has_written_are_no_flaw(state_dir: Path, token: str) -> None:
+async def test_sessions_that_a_gateway_has_written_are_not_a_flaw(state_dir: Path, token: str) -> None:
     config = make_config(state_dir, TCP)
     async with serving(config):
         assert [flaw for flaw in flaws(config) if "sessions.db" in flaw] == []
@@ -198,7 +198,7 @@ def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -
     ]
 
 
-def test_a_file_that_is_no_toml_is_one_finding(write: Write) -> None:
+def test_a_file_that_is_not_toml_is_one_finding(write: Write) -> None:
     path = write("[gateway\n")
     ((severity, text),) = texts(check_config(path), path)
     assert (severity, text.startswith(":1: is not valid TOML")) == ("error", True)

@@ -135,6 +135,6 @@ def test_the_origin_of_the_site_and_listed_ones_are_accepted() -> None:
         ["https://box.example:7443, https://evil.example"],
     ],
 )
-def test_any_other_origin_is_refused_and_so_is_none(origins: list[str]) -> None:
+def test_any_other_origin_is_refused_and_so_is_its_absence(origins: list[str]) -> None:
     with pytest.raises(Forbidden, match="Origin"):
         check_page(Headers([("Origin", origin) for origin in origins]), (), SITE)

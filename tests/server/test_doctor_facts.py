@@ -126,6 +126,7 @@ def test_keys_are_told_by_their_names(name: str, is_key: bool) -> None:
 
 def test_other_gateways_are_found_by_their_command_lines(tmp_path: Path) -> None:
     commands = {
+        10: "acp-gateway\0serve\0",
         11: "/usr/bin/python3\0/home/ann/.local/bin/acp-gateway\0serve\0",
         12: "python\0-m\0acp_gateway\0serve\0--config\0x\0",
         13: "acp-gateway\0connect\0box\0",
@@ -136,11 +137,24 @@ def test_other_gateways_are_found_by_their_command_lines(tmp_path: Path) -> None
     for pid, command in commands.items():
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_text(command)
+        (tmp_path / str(pid) / "environ").write_text("A=b\0HOME=/home/ann\0")
     (tmp_path / "16").mkdir()
-    assert dict(other_gateways(15, tmp_path)) == {
+    # Of another home folder, and of another user, whose environment may not be read.
+    (tmp_path / "10/environ").write_text("HOME=/home/bob\0")
+    (tmp_path / "17").mkdir()
+    (tmp_path / "17/cmdline").write_text("acp-gateway\0serve\0")
+    assert dict(other_gateways(15, {"HOME": "/home/ann"}, tmp_path)) == {
         11: "/usr/bin/python3 /home/ann/.local/bin/acp-gateway serve",
         12: "python -m acp_gateway serve --config x",
     }
+
+
+def test_root_is_told_of_no_gateway_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "11").mkdir()
+    (tmp_path / "11/cmdline").write_text("acp-gateway\0serve\0")
+    (tmp_path / "11/environ").write_text("HOME=/\0")
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert list(other_gateways(None, {"HOME": "/"}, tmp_path)) == []
 
 
 def make_systemctl(folder: Path, script: str) -> dict[str, str]:

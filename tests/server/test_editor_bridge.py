@@ -165,7 +165,7 @@ async def test_a_preflight_and_answers_have_the_headers_for_listed_origins_alone
         assert preflight.status == 204
         assert preflight.headers["access-control-allow-origin"] == PAGE
         assert "authorization" in preflight.headers["access-control-allow-headers"]
-        assert "POST" in preflight.headers["access-control-allow-methods"]
+        assert preflight.headers["access-control-allow-methods"] == f"{editor.METHODS[path]}, OPTIONS"
         assert (await unknown.get(path, "OPTIONS", Origin="https://evil.example")).status == 403
         refused = await unknown.get(path, "GET", Origin=PAGE)
         assert refused.headers["access-control-allow-origin"] == PAGE
@@ -255,7 +255,7 @@ async def test_an_observer_or_another_identity_decides_no_permission(
         assert [it for it in agent.received if it.get("id") == 77] == []
 
 
-async def test_a_question_that_is_no_permission_is_left_to_other_clients(
+async def test_a_question_that_is_not_a_permission_is_left_to_other_clients(
     tmp_path: Path, spawner: Spawner, agents: ServingAgents
 ) -> None:
     async with serving_editors(tmp_path, spawner) as there:

@@ -77,7 +77,7 @@ def test_other_ignored_directories_are_for_new_readers() -> None:
     assert shared.of(session, ["out"]) is second
 
 
-def test_messages_without_a_statement_are_no_events_and_end_a_prompt() -> None:
+def test_messages_without_a_statement_are_not_events_and_end_a_prompt() -> None:
     text = update("agent_message_chunk", content={"type": "text", "text": "x"})
     prompt = chunk(type="text", text="hello")
     session = session_of(text, prompt, prompt, text, prompt, text)
@@ -121,7 +121,7 @@ def test_what_was_cut_off_before_it_was_read_is_lost() -> None:
 
 
 @pytest.mark.parametrize("continues", [True, False])
-def test_another_history_begins_anew_and_one_that_goes_on_does_not(continues: bool) -> None:
+def test_another_history_starts_over_and_one_that_goes_on_does_not(continues: bool) -> None:
     session = session_of(reads("a"))
     events = FileEvents(session, ())
     read_all(events, session)

@@ -191,7 +191,7 @@ async def test_requests_for_files_are_accesses_even_if_they_are_over_at_once(
 
 @pytest.mark.parametrize("method", ["fs/read_text_file", "write_text_file"])
 @pytest.mark.parametrize(("client_fs", "path"), [(True, "/etc/passwd"), (False, "a.py")], ids=["fenced", "not offered"])
-async def test_a_request_for_a_file_that_the_gateway_refuses_is_told_as_blocked_and_is_no_access(
+async def test_a_request_for_a_file_that_the_gateway_refuses_is_told_as_blocked_and_is_not_an_access(
     client_fs: bool, path: str, method: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:
     async with running(tmp_path, spawner, fake=section(client_fs=client_fs)) as bench:

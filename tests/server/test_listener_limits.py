@@ -247,7 +247,7 @@ async def test_a_right_token_that_asks_for_the_wrong_thing_is_slowed_down_alone(
             assert await is_let_in(lines, token=token)
 
 
-async def test_the_answer_waits_and_the_socket_is_idle_meanwhile(
+async def test_the_answer_waits_and_the_socket_is_idle_until_then(
     gateway: EchoingGateway,
     autojump_clock: trio.testing.MockClock,
 ) -> None:
@@ -285,7 +285,7 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
 
 
 @pytest.mark.usefixtures("hasty")
-async def test_who_is_no_trusted_proxy_does_not_choose_an_address(gateway: EchoingGateway) -> None:
+async def test_who_is_not_a_trusted_proxy_does_not_choose_an_address(gateway: EchoingGateway) -> None:
     limit(gateway, failed_attempts=1)
     async with listening(WS, gateway) as listener:
         answers = [await ask(listener, "/acp", *upgrade(f"X-Forwarded-For: 192.0.2.{number}")) for number in range(3)]

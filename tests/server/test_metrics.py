@@ -192,7 +192,7 @@ async def test_control_connections_are_counted_while_they_are_open(transport: st
     assert "acp_gateway_connections" not in after
 
 
-async def test_the_text_is_made_anew_after_cache_time_and_no_sooner(
+async def test_the_text_is_made_again_after_cache_time_and_no_sooner(
     gateway: EchoingGateway, mock_clock: MockClock
 ) -> None:
     exporter = MetricsExporter(gateway, HandshakeLimiter(gateway.config, gateway.audit))
@@ -268,7 +268,7 @@ async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_t
     monkeypatch.setattr(metrics_module, "find_spec", lambda _: None)
     config = make_config(tmp_path / "state", WS)
     asking = replace(config, listen=(*config.listen, OWN))
-    with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[metrics]'` in a checkout")):
+    with pytest.raises(ConfigError, match=re.escape("`pipx install --force '.[all]'` in a checkout")):
         await serve(asking, {})
     assert [finding.severity for finding in problems_with_files(asking)] == ["error"]
     assert problems_with_files(config) == []

@@ -1,20 +1,24 @@
 """Nodes that are added and removed while the gateway runs: lookups, connections and tasks follow."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock
 
 from acp_gateway.client.control import Listing
 from acp_gateway.client.control_feed import Overview, Rights
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.errors import Unreachable
+from acp_gateway.core.sessions import SessionScope
+from acp_gateway.errors import Busy, Unreachable
+from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.server import node_watcher
 from acp_gateway.server.node_set import NodeSet, open_nodes
@@ -70,11 +74,15 @@ def feeds(monkeypatch: pytest.MonkeyPatch) -> list[Feed]:
 
 
 @asynccontextmanager
-async def opened(gateway: Gateway) -> AsyncIterator[NodeSet]:
-    """The nodes of a gateway that runs."""
+async def opened(gateway: Gateway, *, used: bool = True) -> AsyncIterator[NodeSet]:
+    """The nodes of a gateway that runs, whose clients use nodes."""
     async with trio.open_nursery() as nursery:
         await nursery.start(gateway.run)
-        yield open_nodes(gateway, "0123456789abcdef", lambda: 0.0)
+        nodes = open_nodes(gateway, "0123456789abcdef", lambda: 0.0)
+        await settle()
+        if used:
+            nodes.watcher.need()
+        yield nodes
         nursery.cancel_scope.cancel()
 
 
@@ -105,7 +113,7 @@ async def test_a_discovered_node_is_watched_and_found_until_it_is_removed(
         assert gateway.readiness.absent_nodes() == []
 
 
-async def test_a_node_with_another_section_is_connected_anew_and_one_with_the_same_is_not(
+async def test_a_node_with_another_section_is_connected_again_and_one_with_the_same_is_not(
     gateway: EchoingGateway, feeds: list[Feed]
 ) -> None:
     async with opened(gateway) as nodes:
@@ -137,7 +145,7 @@ async def test_what_a_connection_reports_that_was_replaced_does_not_count(
         assert caplog.messages == []
 
 
-async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: EchoingGateway, feeds: list[Feed]) -> None:
+async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGateway, feeds: list[Feed]) -> None:
     async with opened(gateway) as nodes, trio.open_nursery() as nursery:
         nodes.add("gpu1", SECTION)
         await settle()
@@ -148,3 +156,97 @@ async def test_a_list_waits_for_no_node_that_was_removed_meanwhile(gateway: Echo
         nodes.remove("gpu1")
         await settle()
         assert not nursery.child_tasks
+
+
+def ask_for_a_list(gateway: Gateway, nursery: trio.Nursery) -> None:
+    assert gateway.admissions.merge_nodes is not None
+    nursery.start_soon(gateway.admissions.merge_nodes, SessionScope("me"), (), {"sessions": []})
+
+
+def ask_for_an_agent(gateway: Gateway, _nursery: trio.Nursery) -> None:
+    gateway.admissions.authorize(Access("me", None), ConnectRequest(agent="gpu1/a"))
+
+
+def ask_for_a_session(gateway: Gateway, _nursery: trio.Nursery) -> None:
+    own = gateway.registry.own_identity
+    with pytest.raises(Busy, match="not reached yet"):
+        gateway.admissions.authorize(Access(own, None), ConnectRequest(session="gpu1/s"))
+
+
+@pytest.mark.parametrize("ask", [ask_for_a_list, ask_for_an_agent, ask_for_a_session])
+async def test_discovered_nodes_are_watched_from_the_first_use_until_nothing_uses_them_for_long(
+    ask: Callable[[Gateway, trio.Nursery], None],
+    gateway: EchoingGateway,
+    feeds: list[Feed],
+    nursery: trio.Nursery,
+    mock_clock: MockClock,
+) -> None:
+    gateway.reconfigure(replace(gateway.config, nodes={"conf": OTHER}), ())
+    async with opened(gateway, used=False) as nodes:
+        nodes.add("gpu1", SECTION)
+        nodes.directory.assume("gpu1", ["a"], may_speak_for=["*"])
+        await settle()
+        # One that the configuration names is watched always.
+        assert [feed.section for feed in feeds] == [OTHER]
+        assert gateway.readiness.absent_nodes() == ["the node conf is away since 1970-01-01T00:00:00Z"]
+        assert {node["name"]: node["watched"] for node in nodes.directory.describe()} == {"conf": True, "gpu1": False}
+        ask(gateway, nursery)
+        await settle()
+        assert [feed.section for feed in feeds] == [OTHER, SECTION]
+        feeds[1].report("b", sessions=[session_row("s", agent="b")])
+        mock_clock.jump(node_watcher.IDLE - 1)
+        await settle()
+        assert not feeds[1].cancelled
+        mock_clock.jump(1)
+        await settle()
+        assert [feed.cancelled for feed in feeds] == [False, True]
+        # What it told is kept, and it counts neither as there nor as away.
+        node = nodes.directory.nodes["gpu1"]
+        assert (node.up, node.asked, node.agents, len(node.sessions)) == (False, False, ("b",), 1)
+        assert gateway.readiness.absent_nodes() == ["the node conf is away since 1970-01-01T00:00:00Z"]
+        ask_for_a_list(gateway, nursery)
+        await settle()
+        assert [feed.cancelled for feed in feeds] == [False, True, False]
+
+
+async def test_discovered_nodes_are_watched_while_a_browser_or_a_link_uses_them(
+    gateway: EchoingGateway, feeds: list[Feed], mock_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(gateway, used=False) as nodes:
+        nodes.add("gpu1", SECTION)
+        assert gateway.admissions.node_sessions is not None
+        with gateway.admissions.node_sessions.listening(lambda: None):
+            for _ in range(3):
+                mock_clock.jump(node_watcher.IDLE)
+                await settle()
+            assert [feed.cancelled for feed in feeds] == [False]
+        monkeypatch.setattr(EchoingGateway, "hubs", [SimpleNamespace(name="gpu1/a")])
+        for _ in range(3):
+            mock_clock.jump(node_watcher.IDLE)
+            await settle()
+        assert [feed.cancelled for feed in feeds] == [False]
+        monkeypatch.setattr(EchoingGateway, "hubs", [SimpleNamespace(name="a")])
+        mock_clock.jump(node_watcher.IDLE)
+        await settle()
+        assert [feed.cancelled for feed in feeds] == [True]
+
+
+async def test_a_list_waits_for_the_first_answer_of_a_node_and_not_for_one_that_is_away(
+    gateway: EchoingGateway, feeds: list[Feed]
+) -> None:
+    async with opened(gateway, used=False) as nodes, trio.open_nursery() as nursery:
+        nodes.add("gpu1", SECTION)
+        nodes.add("gpu2", OTHER)
+        nursery.start_soon(nodes.watcher.refresh)
+        await settle()
+        of = {feed.section: feed for feed in feeds}
+        of[SECTION].report("a")
+        await settle()
+        assert nursery.child_tasks
+        of[OTHER].lose()
+        await settle()
+        assert not nursery.child_tasks
+        nursery.start_soon(nodes.watcher.refresh)
+        await settle()
+        assert (of[SECTION].refreshed, of[OTHER].refreshed) == (1, 0)
+        nursery.cancel_scope.cancel()

@@ -17,6 +17,7 @@ from acp_gateway.client.control import Listing, list_sessions, request
 from acp_gateway.client.dialing import Resume, dial, dial_link
 from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable
 from acp_gateway.gateway import agent_supervisor, control_channel
+from acp_gateway.gateway.told_list import ToldList
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import node_watcher
@@ -167,7 +168,7 @@ async def test_everything_else_goes_on_while_a_node_is_away_and_its_agents_come_
                 before = len(caplog.messages)
             await until_logged(caplog, "node gpu1 is away", before)
             second = await editor_at(front, "gpu2/memory")
-            assert await prompted(second, await new_session(second), "meanwhile") == ["meanwhile"]
+            assert await prompted(second, await new_session(second), "later") == ["later"]
             # Its agents are not forgotten.
             assert "gpu1/memory" in (await until_agents(front))["agents"]
             async with serving(node_config(tmp_path / "gpu1", url=url)):
@@ -469,3 +470,46 @@ def _answer_unless_muted(answer: Callable[..., Any]) -> Callable[..., Any]:
         return await answer(text, *others)
 
     return muted
+
+
+async def test_a_node_lists_its_sessions_to_a_front_only_when_something_has_changed(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lists, quiet = [], []
+    list_sessions_there, nothing = control_channel.list_sessions, ToldList.nothing
+
+    def listing(*args: Any) -> dict[str, Any]:
+        lists.append(list_sessions_there(*args))
+        return lists[-1]
+
+    def counted(told: ToldList) -> dict[str, Any]:
+        quiet.append(told)
+        return nothing(told)
+
+    monkeypatch.setattr(control_channel, "list_sessions", listing)
+    monkeypatch.setattr(ToldList, "nothing", counted)
+
+    async def until_quiet() -> None:
+        """Wait until both nodes have told often that nothing has changed."""
+        before = len(quiet)
+        while len(quiet) < before + 20:
+            await trio.lowlevel.checkpoint()
+
+    async with two_nodes_and_a_front(tmp_path) as (front, _):
+        editor = await editor_at(front, "gpu1/memory")
+        session = await new_session(editor)
+        while f"gpu1/{session}" not in await ids_at(front):
+            pass
+        await until_quiet()
+        before = len(lists)
+        await until_quiet()
+        assert len(lists) == before
+        opened = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
+        while f"gpu1/{opened['result']['sessionId']}" not in await ids_at(front):
+            pass
+        await editor.stream.aclose()
+
+
+async def ids_at(url: str) -> set[str]:
+    """The ids of the sessions that a gateway lists."""
+    return {it["sessionId"] for it in (await list_sessions(control(url), time_limit=30)).sessions}

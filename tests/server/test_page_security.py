@@ -71,8 +71,8 @@ async def attacking(gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch) ->
     async with listening(ListenSection(url=WS, serves=("acp", "page", "chat", "metrics")), gateway) as listener:
         browser = Attacked(gateway, listener, token)
         browser.routes = {
-            FILE if path.endswith("/") and path != "/" else path: methods
-            for path, (methods, _) in tables[0]._routes.items()
+            FILE if path.endswith("/") and path != "/" else path: route.methods
+            for path, route in tables[0].table.items()
         }
         assert (await browser.log_in()).status == 200
         yield browser
@@ -152,7 +152,7 @@ async def test_the_cookie_opens_neither_metrics_nor_the_reasons_of_readiness(bro
     assert (ready.status, ready.body) == (503, "not ready\n")
 
 
-async def test_a_cookie_in_another_place_is_none(browser: Attacked) -> None:
+async def test_a_cookie_in_another_place_does_not_count(browser: Attacked) -> None:
     value = browser.cookie.partition("=")[2]
     others = [
         ("/ws", bearer(value)),
@@ -281,7 +281,7 @@ async def test_of_two_uses_of_a_code_at_once_one_fails_and_is_audited(
         assert await first.status() == 101
 
 
-async def test_a_code_is_no_token_and_a_token_is_no_code(browser: Attacked) -> None:
+async def test_a_code_is_not_a_token_and_a_token_is_not_a_code(browser: Attacked) -> None:
     secret = browser.gateway.token()
     assert (await browser.log_in(secret)).status == 401
     code = browser.code()

@@ -78,7 +78,7 @@ async def test_a_query_of_the_examples_names_only_series_and_labels_that_the_gat
         known = exposed.of(name)
         for label, operator, value in matchers:
             assert label in known.keys() | TARGET_LABELS
-            # The values of these are known from the start; a word that is none of them would match nothing for ever.
+            # The values of these are known from the start; another word would match nothing for ever.
             if label == "how":
                 assert set(value.split("|")) <= known[label], operator
             elif label == "reason":
@@ -109,8 +109,8 @@ def test_a_query_is_read(text: str) -> None:
     assert [matchers for _, matchers in query.selectors] == [(("c", "=~", "d"),) if " by " in text else ()]
 
 
-def test_a_function_that_is_not_known_is_no_series() -> None:
-    with pytest.raises(ValueError, match="no function of the examples"):
+def test_a_function_that_is_not_known_is_not_a_series() -> None:
+    with pytest.raises(ValueError, match="not a function of the examples"):
         parse("summ(acp_gateway_x)")
 
 

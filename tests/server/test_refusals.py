@@ -83,7 +83,7 @@ async def test_the_answer_comes_before_the_handshake_is_given_up(audit_log: Audi
     assert told[-1].delay == 0.25
 
 
-async def test_a_window_later_the_count_begins_anew(refusals: Refusals, autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_window_later_the_count_starts_over(refusals: Refusals, autojump_clock: trio.testing.MockClock) -> None:
     assert [type(wrong(refusals)) for _ in range(LIMIT + 1)][-1] is TooManyAttempts
     await trio.sleep(WINDOW)
     assert type(wrong(refusals)) is Unauthorized
@@ -169,7 +169,7 @@ async def test_a_refusal_is_in_the_log_and_in_the_audit(
 
 
 @pytest.mark.parametrize("error", [TooFarBehind("no"), LinkGone("no"), LinkExpired("no")])
-async def test_a_laptop_that_has_slept_is_no_warning(
+async def test_a_laptop_that_has_slept_is_not_a_warning(
     refusals: Refusals, error: AccessError, caplog: pytest.LogCaptureFixture
 ) -> None:
     refusals.refuse(pending(), error, presented=None, credential="token 1")

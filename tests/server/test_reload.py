@@ -114,7 +114,7 @@ async def mark_of(editor: Editor) -> tuple[str, int]:
     return result["mark"], result["pid"]
 
 
-async def test_an_idle_agent_that_was_changed_is_started_anew_for_the_clients_that_it_has(scene: Scene) -> None:
+async def test_an_idle_agent_that_was_changed_is_started_again_for_the_clients_that_it_has(scene: Scene) -> None:
     with trio.fail_after(TIMEOUT):
         async with scene.editor() as editor:
             await editor.request("session/new", {"cwd": "/", "mcpServers": []})

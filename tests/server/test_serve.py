@@ -318,7 +318,7 @@ def said(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def reload(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Send SIGHUP and wait until that is done; what was logged meanwhile, but for that it was done."""
+    """Send SIGHUP and wait until that is done; what was logged until then, but for that it was done."""
     caplog.set_level(logging.INFO)
     caplog.clear()
     signal.raise_signal(signal.SIGHUP)

@@ -15,7 +15,7 @@ from acp_gateway.gateway.agent_supervisor import RestartBackoff
 from acp_gateway.server.session_connection import MAX_CALLS, MAX_REPLIES, SessionConnection
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.streams import MessageTooLarge, Stalled
+from acp_gateway.transports.streams import Stalled
 from tests.doubles import ServingAgents
 from tests.server.bridging import Bench, FarEnd, prompted, running, says
 
@@ -41,8 +41,8 @@ class Echoing(SessionConnection[str]):
         self.served.append(call)
         self.reply(call.encode())
 
-    def _too_large(self, error: MessageTooLarge) -> bytes:
-        return str(error).encode()
+    def _failure(self, why: str) -> bytes:
+        return why.encode()
 
 
 def connect(bench: Bench) -> tuple[Echoing, MaintainedStream]:

@@ -84,7 +84,7 @@ async def test_where_nothing_tells_who_has_taken_an_address_another_gateway_is_s
         (
             "tcp://nosuchhost:7557",
             socket.gaierror(socket.EAI_AGAIN, "try again"),
-            "nosuchhost is no name or address of this machine (it does not resolve)",
+            "nosuchhost is not a name or address of this machine (it does not resolve)",
         ),
         (
             "wss://10.99.99.99:7443",
@@ -164,7 +164,7 @@ async def test_a_gateway_that_is_too_busy_to_answer_is_not_waited_for(unix: str,
     assert (tmp_path / "socket").exists()
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(unix: str, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_socket_is_left_alone(unix: str, tmp_path: Path) -> None:
     (tmp_path / "socket").write_text("precious")
     with pytest.raises(CannotListen, match="exists and is not a socket"):
         await bind(parse_address(unix))

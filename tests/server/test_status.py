@@ -119,7 +119,7 @@ async def test_reload_over_the_control_socket_reads_the_files_again(
     assert "tokens.json" in problem
 
 
-async def test_an_answer_that_is_no_object_is_an_error(tmp_path: Path) -> None:
+async def test_an_answer_that_is_not_an_object_is_an_error(tmp_path: Path) -> None:
     async def answer(stream: trio.SocketStream) -> None:
         await stream.send_all(b'{"jsonrpc":"2.0","id":0,"result":{}}\n{"jsonrpc":"2.0","id":1,"result":7}\n')
         await stream.receive_some()

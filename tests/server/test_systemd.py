@@ -98,17 +98,17 @@ def test_what_was_meant_for_another_process_is_not_taken(handover: Handover) -> 
 
 
 @pytest.mark.parametrize("count", ["", "-1", "x", "1e3", "٣", "100000"])
-def test_a_number_of_sockets_that_is_none_is_an_error(count: str, handover: Handover) -> None:
+def test_a_malformed_number_of_sockets_is_an_error(count: str, handover: Handover) -> None:
     handover.environment["LISTEN_FDS"] = count
     with pytest.raises(ConfigError, match="LISTEN_FDS: expected a number of sockets, found"):
         take_sockets(handover.environment)
 
 
-def test_what_is_no_socket_is_an_error_that_names_it(handover: Handover) -> None:
+def test_what_is_not_a_socket_is_an_error_that_names_it(handover: Handover) -> None:
     with open(os.devnull) as file:
         handover.add(file.fileno())
     handover.environment["LISTEN_FDNAMES"] = "web"
-    with pytest.raises(ConfigError, match=rf"LISTEN_FDS: descriptor {FIRST} \(web\) is no socket"):
+    with pytest.raises(ConfigError, match=rf"LISTEN_FDS: descriptor {FIRST} \(web\) is not a socket"):
         take_sockets(handover.environment)
 
 

@@ -79,7 +79,7 @@ def test_what_the_user_says_elsewhere_is_shown_after_a_prompt() -> None:
     assert shown(conversation).endswith("> again\n-- the turn has ended\n> again\n")
 
 
-def test_a_sub_agents_prompt_is_no_repetition() -> None:
+def test_a_sub_agents_prompt_is_not_a_repetition() -> None:
     conversation = opened()
     conversation.prompted("fix it")
     conversation.receive([Updated(said("fix it", "user"), "child")], 0)

@@ -159,7 +159,7 @@ def test_news_are_events(message: dict[str, Any], event: Event) -> None:
     assert receive(opened(), message) == [event]
 
 
-def test_news_of_other_sessions_and_kinds_are_none() -> None:
+def test_news_of_other_sessions_and_kinds_are_left_out() -> None:
     other = {"method": "_acp-gateway/news", "params": {"sessionId": "c", "event": "closed"}}
     assert receive(opened(), other, news("attached", by={}), notification("other")) == []
 
@@ -205,5 +205,5 @@ def test_messages_of_any_kind_raise_nothing_and_what_is_sent_is_utf_8(messages: 
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000, b"1" * 5000, b'{"method":3}'])
-def test_what_is_no_message_is_dropped(text: bytes) -> None:
+def test_what_is_not_a_message_is_dropped(text: bytes) -> None:
     assert opened().receive([text]) == []

@@ -1,11 +1,12 @@
 """Sessions in a list."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from acp_gateway.terminal.rendering import Style
-from acp_gateway.terminal.session_lines import joinable, ordered, session_line
+from acp_gateway.terminal.session_lines import age_of, joinable, ordered, session_line, tell_apart
 from tests.terminal.updates import HOSTILE, plain_text
 
 
@@ -13,6 +14,8 @@ def session(name: str, **members: object) -> dict[str, Any]:
     described = {"sessionId": name, "agent": "demo", "cwd": "/srv/shop", "title": f"Title {name}", "live": True}
     return described | {"turn": False, "waiting": []} | members
 
+
+NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
 AWAY = {"unreachableSince": "2026-11-23T17:00:00Z"}
 
@@ -51,6 +54,34 @@ def test_each_session_that_can_be_joined_is_listed_once() -> None:
 def test_a_session_is_a_line_with_its_state(members: dict[str, Any], line: str) -> None:
     described = session("s", **members)
     assert plain_text([session_line(described)]) == line
+
+
+def test_sessions_of_one_title_are_told_apart_by_age_and_the_end_of_their_ids() -> None:
+    def made(name: str, title: str | None, updated: str | None = None) -> dict[str, Any]:
+        return session(name, title=title, updatedAt=updated)
+
+    alike = [made("a-1234", "Fix", "2026-11-24T11:57:00Z"), made("b-5678", "Fix"), made("c", "Other")]
+    assert tell_apart(alike, NOW) == {"a-1234": "3 min 1234", "b-5678": "5678"}
+    assert tell_apart([made("x-abcd", None), made("y-abcd", None)], NOW) == {"x-abcd": "x-abcd", "y-abcd": "y-abcd"}
+    assert tell_apart([made("z\x1b", "T"), made("1", "T")], NOW) == {"z\x1b": "z\\x1b", "1": "1"}
+    assert plain_text([session_line(alike[0], mark="3 min 1234")]) == "● 3 min 1234 Fix  demo shop\n"
+
+
+@pytest.mark.parametrize(
+    ("updated", "age"),
+    [
+        ("2026-11-24T12:00:01Z", "now"),
+        ("2026-11-24T11:59:01Z", "now"),
+        ("2026-11-24T11:59:00Z", "1 min"),
+        ("2026-11-24T13:00:00+03:00", "2 h"),
+        ("2026-11-21T11:00:00Z", "3 d"),
+        ("2026-11-21T11:00:00", ""),
+        ("yesterday", ""),
+        (None, ""),
+    ],
+)
+def test_the_age_is_that_of_the_last_message(updated: str | None, age: str) -> None:
+    assert age_of(session("s", updatedAt=updated), NOW) == age
 
 
 def test_the_session_that_is_shown_is_marked() -> None:

@@ -75,7 +75,7 @@ def test_each_sub_agent_has_a_lane_of_its_own() -> None:
     ]
 
 
-def test_what_is_no_text_has_a_description_in_its_message() -> None:
+def test_what_is_not_text_has_a_description_in_its_message() -> None:
     image = {"sessionUpdate": "agent_message_chunk", "content": {"type": "image", "mimeType": "image/png"}}
     assert messages(fold(said("see "), image)) == [(Kind.AGENT, "see [image image/png]")]
 
@@ -127,7 +127,7 @@ def test_unknown_updates_are_noted_once_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("update", [None, [], "x", {}, {"sessionUpdate": 3}, {"sessionUpdate": "agent_message_chunk"}])
-def test_what_is_no_update_adds_nothing_or_a_description(update: object) -> None:
+def test_what_is_not_an_update_adds_nothing_or_a_description(update: object) -> None:
     assert all(isinstance(block, Message) for block in fold(update))
 
 
@@ -152,7 +152,7 @@ def test_the_oldest_blocks_are_dropped_beyond_the_size() -> None:
     assert (len(transcript.blocks), transcript.dropped) == (3, 2)
 
 
-def test_a_tool_call_that_was_dropped_begins_anew() -> None:
+def test_a_tool_call_that_was_dropped_starts_over() -> None:
     transcript = Transcript(size=BLOCK_SIZE)
     transcript.apply(tool(title="old"))
     transcript.note("something", Level.BAD)

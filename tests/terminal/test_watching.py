@@ -239,3 +239,17 @@ def test_updates_are_verbatim_in_json(text: str) -> None:
 def test_the_connection_is_told_in_json() -> None:
     assert json.loads(link_json_line(up=False, text="lost")) == {"type": "disconnected", "message": "lost"}
     assert json.loads(link_json_line(up=True, text="back"))["type"] == "connected"
+
+
+def test_in_a_terminal_messages_are_wrapped_at_words_and_code_is_not() -> None:
+    diff = {"type": "diff", "path": "/a", "oldText": None, "newText": "one two three four five six seven"}
+    shown = watch(
+        said("one two three four five six", "user"),
+        said("seven eight nine ten ele"),
+        said("ven twelve"),
+        tool("t", title="Edit", status="completed", content=[diff]),
+        columns=lambda: 25,
+    )
+    assert shown.startswith("> one two three four\n  five six\n\nseven eight nine ten ")
+    assert "\b\b\b   \neleven twelve\n" in shown
+    assert "+ one two three four five six seven\n" in shown

@@ -5,9 +5,10 @@ import sys
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
-from acp_gateway.transports.sockets import start_tls
+from acp_gateway.transports.sockets import SILENT_PEER, start_tls
 from tests.transports.conftest import Tls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")
@@ -49,6 +50,16 @@ async def test_what_arrived_is_confirmed_and_the_rest_is_not() -> None:
         except TimeoutError:
             pass
     assert received == sent
+    await stream.aclose()
+
+
+async def test_finishing_waits_for_a_peer_that_has_not_everything(autojump_clock: MockClock) -> None:
+    here, there = pair()
+    stream = ConfirmedBytes(here)
+    await fill(stream)
+    with there, trio.move_on_after(10 * SILENT_PEER) as waiting:
+        await stream.finish()
+    assert waiting.cancelled_caught
     await stream.aclose()
 
 

@@ -89,7 +89,7 @@ async def test_a_connection_that_closes_without_a_response_is_lost(answer: bytes
         await asked(answer, never)
 
 
-async def test_what_is_no_http_is_an_error_of_protocol() -> None:
+async def test_what_is_not_http_is_an_error_of_protocol() -> None:
     with pytest.RaisesGroup(ProtocolError):
         await asked(b"SSH-2.0-x\r\n\r\n", never)
 

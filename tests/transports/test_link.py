@@ -1011,7 +1011,7 @@ async def test_two_idle_links_keep_each_other_alive(autojump_clock: MockClock) -
         nursery.cancel_scope.cancel()
 
 
-async def test_the_timeout_of_keep_alive_begins_anew_with_each_connection(autojump_clock: MockClock) -> None:
+async def test_the_timeout_of_keep_alive_starts_over_with_each_connection(autojump_clock: MockClock) -> None:
     link = Link(window=WINDOW, receive_window=WINDOW)
     connect(link)
     await trio.sleep(100)

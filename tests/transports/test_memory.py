@@ -30,7 +30,7 @@ async def test_a_stream_in_memory_keeps_its_first_close_reason() -> None:
     here, _ = memory_message_stream_pair()
     await here.aclose(CloseReason.AGENT_GONE)
     await here.aclose(CloseReason.NORMAL)
-    assert getattr(here, "close_reason") is CloseReason.AGENT_GONE  # noqa: B009 - what tests look at is no API.
+    assert getattr(here, "close_reason") is CloseReason.AGENT_GONE  # noqa: B009 - what tests look at is not an API.
 
 
 async def test_run_in_memory_ends_with_the_peer() -> None:

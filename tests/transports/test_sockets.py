@@ -17,6 +17,7 @@ import pytest
 import trio
 import trio.testing
 from cryptography import x509
+from trio.testing import MockClock
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.security.certificates import create_certificate
@@ -25,6 +26,7 @@ from acp_gateway.transports import sockets
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     MAX_DISCARDED,
+    SILENT_PEER,
     TLS_RECORD,
     SocketBytes,
     certificate_alert,
@@ -413,6 +415,18 @@ async def test_finishing_sends_a_task_away_that_is_about_to_read(
         nursery.start_soon(read)
         await trio.testing.wait_all_tasks_blocked()
         await there.finish()
+
+
+async def test_finishing_waits_a_second_for_a_peer_that_has_everything_and_leaves_its_side_open(
+    autojump_clock: MockClock,
+) -> None:
+    here, there = socket_wire()
+    here.send_nowait(memoryview(b"goodbye"))
+    assert await there.receive_some() == b"goodbye"
+    began = trio.current_time()
+    await here.finish()
+    assert trio.current_time() - began == SILENT_PEER
+    await close_at_once(here, there)
 
 
 async def test_closing_ends_a_finish(ends: tuple[SocketBytes, SocketBytes]) -> None:

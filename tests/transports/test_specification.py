@@ -166,7 +166,7 @@ async def bounded_link(request: pytest.FixtureRequest, tls: Tls) -> AsyncIterato
 MESSAGES = [
     b"{}",
     b'{"text":"\\n is escaped here"}',
-    '{"text":"raw \u2028, \u2029 and \u0085 are no ends of a line"}'.encode(),
+    '{"text":"raw \u2028, \u2029 and \u0085 are not ends of a line"}'.encode(),
     '{"text":"😀\\ud83d"}'.encode(),
     b'{"nul":"\0"}',
     b"x" * 125,

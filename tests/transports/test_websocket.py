@@ -127,7 +127,7 @@ async def test_an_endless_row_of_empty_fragments_is_not_kept(role: Open) -> None
             peer.send(*[peer.frame(CONT, fin=False)] * 1000)
             await trio.testing.wait_all_tasks_blocked()
         assert peer.stream._fragments is not None
-        assert len(peer.stream._fragments._pieces) == 1
+        assert peer.stream._fragments.size == 0
         nursery.cancel_scope.cancel()
     peer.send(peer.frame(CONT, b"end"))
     assert await peer.stream.receive() == b"end"
@@ -141,7 +141,7 @@ async def test_fragments_of_one_byte_do_not_become_an_object_each(role: Open) ->
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert peer.stream._fragments is not None
-    assert len(peer.stream._fragments._pieces) == 1
+    assert peer.stream._fragments.size == 1001
     peer.send(peer.frame(CONT))
     assert await peer.stream.receive() == b"x" * 1001
 
@@ -534,7 +534,7 @@ async def test_a_message_that_has_begun_is_let_go_of_with_the_stream(role: Open,
 
 
 @pytest.mark.parametrize("end", [b"", b"\xc3"])
-async def test_text_that_is_no_utf8_ends_the_stream_with_1007(role: Open, end: bytes) -> None:
+async def test_text_that_is_not_utf8_ends_the_stream_with_1007(role: Open, end: bytes) -> None:
     peer = await role()
     peer.send(
         peer.frame(TEXT, b"1"),
@@ -594,7 +594,7 @@ async def test_a_client_may_name_a_setting_of_its_own() -> None:
         await peer.stream.receive()
 
 
-async def test_bytes_that_are_no_frames_end_the_stream_with_1002(role: Open) -> None:
+async def test_bytes_that_are_not_frames_end_the_stream_with_1002(role: Open) -> None:
     peer = await role()
     peer.send(peer.frame(TEXT, b"1"), peer.frame(TEXT, b"2", first=0x40))
     assert await peer.stream.receive_batch() == [b"1"]
@@ -739,7 +739,7 @@ async def test_a_long_reason_is_cut_between_characters(role: Open, text: str, au
     assert text.startswith(said)
 
 
-async def test_a_close_reason_that_is_no_utf8_is_replaced(role: Open, autojump_clock: Clock) -> None:
+async def test_a_close_reason_that_is_not_utf8_is_replaced(role: Open, autojump_clock: Clock) -> None:
     # A path that isn't UTF-8 gets into error messages like this.
     peer = await role()
     await peer.stream.aclose(CloseReason.AGENT_GONE, "cannot start /tmp/\udcff")
@@ -1063,7 +1063,7 @@ async def test_a_stream_is_not_pinged_after_the_peers_close_frame(role: Open, au
         nursery.cancel_scope.cancel()
 
 
-async def test_a_ping_to_a_peer_that_is_gone_is_no_error_of_run(role: Open, autojump_clock: Clock) -> None:
+async def test_a_ping_to_a_peer_that_is_gone_is_not_an_error_of_run(role: Open, autojump_clock: Clock) -> None:
     peer = await role(timing=PINGS)
     await peer.wire.aclose()
     async with trio.open_nursery() as nursery:

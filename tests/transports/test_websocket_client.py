@@ -180,7 +180,7 @@ async def test_the_refusal_header_tells_a_gateway_from_a_proxy(header: str, refu
         b"HTTP/1.1 101 OK\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: not of the key\r\n\r\n",
     ],
 )
-async def test_an_answer_that_is_none_is_an_error_of_the_protocol(answer: bytes) -> None:
+async def test_a_malformed_answer_is_an_error_of_the_protocol(answer: bytes) -> None:
     with pytest.raises(ProtocolError, match="the server there does not speak WebSocket"):
         await handshake(answer)
 

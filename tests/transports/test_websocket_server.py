@@ -191,7 +191,7 @@ async def test_a_close_frame_right_after_the_request_closes_the_stream() -> None
     assert peer.frames() == [Seen(CLOSE, close_payload(1000))]
 
 
-async def test_bytes_behind_the_request_that_are_no_frames_end_the_websocket() -> None:
+async def test_bytes_behind_the_request_that_are_not_frames_end_the_websocket() -> None:
     peer = await accept_by_hand(behind=b"GET /acp HTTP/1.1\r\n\r\n")
     with pytest.raises(trio.BrokenResourceError, match="violated the protocol"):
         await peer.stream.receive()

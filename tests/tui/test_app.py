@@ -44,7 +44,7 @@ class FakeScreen:
 
 
 class Scene:
-    """The program, of which the loop is played here."""
+    """The program; its loop is played here."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.gateway = FakeGateway()
@@ -210,6 +210,38 @@ async def test_a_question_has_the_focus_unless_a_prompt_is_being_written(autojum
         await one.gateway.until(lambda: any(message.get("id") == 8 for message in one.gateway.received))
 
 
+async def test_the_list_shows_at_once_what_happens_in_an_open_session(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("s"), session("t"))
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        await one.say("session/update", update={"sessionUpdate": "session_info_update", "title": "Other"})
+        assert one.shows("● Other  demo shop")
+        await one.ask()
+        assert one.shows("? Other  demo shop")
+        # As the gateway lists it, late.
+        one.list(session("s", waiting=[{"method": "session/request_permission"}]), session("t"))
+        await trio.sleep(PAUSE)
+        await one.type("y")
+        assert one.shows("● Other  demo shop")
+        assert not one.shows("?")
+
+
+async def test_an_observer_is_told_by_the_list_that_a_session_waits(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        waits = session("s", waiting=[{"method": "session/request_permission"}])
+        one.chat._received(Overview(Listing([waits]), Rights("observer", ("demo",), "demo")))
+        one.chat.open("s")
+        await wait_all_tasks_blocked()
+        assert one.shows("? Title s  demo shop")
+
+
+async def test_sessions_of_one_title_have_marks(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        one.list(session("a-1111", title="Same"), session("a-2222", title="Same"))
+        assert one.shows("● 1111 Same  demo shop")
+
+
 async def test_a_new_session_is_opened_by_its_dialog(autojump_clock: MockClock) -> None:
     async with scene() as one:
         one.list(session("t"))
@@ -218,7 +250,7 @@ async def test_a_new_session_is_opened_by_its_dialog(autojump_clock: MockClock) 
         assert one.shows("Directory at the gateway: /srv/shop")
         await one.type("f2", "esc")
         assert not one.shows("New session")
-        await one.type("f3", "/", "x", "enter")
+        await one.type("f3", "down", "down", "/", "x", "enter")
         assert one.opened == ["new demo"]
         assert (await one.gateway.receive("session/new"))["params"]["cwd"] == "/srv/shop/x"
         assert one.lines[0] == " box · s · ready · Code"

@@ -6,6 +6,7 @@ import urwid
 
 from acp_gateway.terminal.rendering import Span
 from acp_gateway.tui.dialogs import KEYS, choice_dialog, help_dialog, new_session_dialog
+from acp_gateway.tui.markup import FOCUS
 from tests.tui.screens import drawn, press
 
 SIZE = (70, 12)
@@ -59,9 +60,39 @@ def test_a_new_session_has_one_of_the_agents_and_a_directory() -> None:
     lines = [line.strip("│ ") for line in drawn(dialog, SIZE)]
     assert lines[1:3] == ["( ) one", "(X) two"]
     assert "Directory at the gateway: /srv" in lines
-    press(dialog, SIZE, "/", "x", "enter")
+    press(dialog, SIZE, "down", "/", "x", "enter")
     press(dialog, SIZE, "up", "up", " ", "down", "down", "enter")
     assert made.created == [("two", "/srv/x"), ("one", "/srv/x")]
+
+
+def focused(dialog: Any) -> str:
+    """The text that is in reverse."""
+    rows = dialog.render(SIZE, focus=True).content()
+    return "".join(text.decode() for row in rows for attribute, _, text in row if FOCUS in repr(attribute)).strip()
+
+
+def test_the_agent_that_is_proposed_has_the_focus_and_shows_it() -> None:
+    made = Made()
+    dialog = new_session_dialog(("one", "two"), "two", ["/srv"], made.create, made.close)
+    assert focused(dialog) == "(X) two"
+    press(dialog, SIZE, "up")
+    assert focused(dialog) == "( ) one"
+    assert "Space chooses, Enter chooses and opens" in "\n".join(drawn(dialog, SIZE))
+
+
+def test_enter_on_an_agent_or_a_directory_chooses_it_and_opens_the_session() -> None:
+    made = Made()
+    dialog = new_session_dialog(("one", "two"), "two", ["/srv", "/home"], made.create, made.close)
+    press(dialog, SIZE, "up", "enter")
+    press(dialog, SIZE, "down", "down", "down", "enter")
+    assert made.created == [("one", "/srv"), ("one", "/home")]
+
+
+def test_with_one_agent_or_an_unknown_one_there_is_a_focus_too() -> None:
+    made = Made()
+    press(new_session_dialog(("one",), "one", ["/srv"], made.create, made.close), SIZE, "/", "enter")
+    press(new_session_dialog(("one", "two"), "gone", ["/srv"], made.create, made.close), SIZE, "enter")
+    assert made.created == [("one", "/srv/"), ("one", "/srv")]
 
 
 def test_without_a_list_of_agents_the_name_is_written() -> None:

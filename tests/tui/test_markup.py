@@ -17,6 +17,6 @@ def test_lines_are_text_with_attributes() -> None:
     assert drawn(text, (9,)) == ["ab", "", "c"]
 
 
-def test_no_lines_are_no_text() -> None:
+def test_no_lines_are_not_text() -> None:
     assert markup([]) == ""
     assert markup([[Span("")]]) == ""

@@ -138,12 +138,12 @@ async def test_a_lost_connection_is_told_and_prompts_wait_for_the_next_one(autoj
         one.gateway.last.cut()
         await wait_all_tasks_blocked()
         assert one.opened.state == "reconnecting"
-        assert one.opened.prompt("meanwhile")
+        assert one.opened.prompt("later")
         one.gateway.down = False
         await one.gateway.receive("session/prompt")
         assert one.lines == [
             "-- the connection was lost; connecting again",
-            "> meanwhile",
+            "> later",
             "-- connected again",
         ]
 

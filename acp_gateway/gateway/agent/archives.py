@@ -1,18 +1,22 @@
 """Unpacks the archive of an agent into a new folder. The archive is not trusted.
 
 Refused are paths and links that lead out of the folder, devices and the like, and more bytes or files than allowed.
-Links are made after all files, so that no file is written through one.
+Each folder is opened from the one above it without following links, so that nothing is made below one. Links are made
+last, each after its end has been found among the others.
 """
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
+import shutil
 import stat
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, cast
@@ -32,6 +36,13 @@ _TOO_LARGE: Final = "the archive unpacks to too many bytes: --max-unpacked allow
 _PIECE: Final = 256 * 1024
 _LARGEST_READ: Final = 1024 * 1024
 _LONGEST_LINK: Final = 4096
+_DEEPEST: Final = 100
+"""Maximum parts of a path: nested modules of Node.js have some thirty. Removing them opens one folder for each."""
+
+_MOST_LINKS: Final = 40
+"""Maximum links on the way to the end of one, as in Linux."""
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _ZIP_END: Final = b"PK\x05\x06"
 _ZIP64_LOCATOR: Final = b"PK\x06\x07"
 
@@ -51,47 +62,96 @@ class _Entry:
 def unpack(archive: Path, form: str, folder: Path, most: int) -> None:
     """Unpack a `tar` or `zip` archive into `folder`, which must not exist, for its owner alone.
 
-    Raises `ConfigError` for a damaged archive, one with an entry that is refused, or with more than `most` bytes. The
-    folder is then incomplete, for the caller to remove.
+    Raises `ConfigError` for a damaged archive, one with an entry that is refused, or with more than `most` bytes.
+    Nothing of the archive is left then.
     """
     folder.mkdir(mode=0o700)
-    links: list[_Entry] = []
-    left = most
+    done = False
     try:
-        for number, entry in enumerate(_read_tar(archive, most) if form == "tar" else _read_zip(archive)):
-            if number >= MOST_FILES:
-                raise ConfigError(f"the archive has more than {MOST_FILES} files")
-            path = folder / entry.path
-            if entry.kind == "link":
-                links.append(entry)
-            elif entry.kind == "folder":
-                path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            else:
-                left -= _write(path, entry, left)
-        for link in links:
-            path = folder / link.path
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            os.symlink(link.target, path)
-        root = folder.resolve()
-        # A link may lead through others, so only now can be seen where it ends.
-        for link in links:
-            if not (folder / link.path).resolve().is_relative_to(root):
-                raise ConfigError(f"the archive has a link that leads out of it: {str(link.path)!r:.200}")
+        root = os.open(folder, _FOLDER_FLAGS)
+        try:
+            _unpack(_read_tar(archive, most) if form == "tar" else _read_zip(archive), root, most)
+        finally:
+            os.close(root)
+        # Some file systems take several spellings for one name, which has been compared by text.
+        for path in _links(folder):
+            if not path.resolve().is_relative_to(folder.resolve()):
+                raise ConfigError(f"the archive has a link that leads out of it: {path.name!r:.200}")
+        done = True
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError) as error:
         raise ConfigError(f"the archive is damaged: {error or type(error).__name__}") from None
-    except RuntimeError as error:  # Of zipfile, for an encrypted file or an unknown method; for links in a circle.
+    except RuntimeError as error:  # Of zipfile, for an encrypted file or an unknown method.
         raise ConfigError(f"the archive can't be unpacked: {error}") from None
     except OSError as error:
         raise ConfigError(f"the archive can't be unpacked: {error.strerror or error}") from None
+    finally:
+        if not done:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(path: Path, entry: _Entry, most: int) -> int:
+def _unpack(entries: Iterator[_Entry], root: int, most: int) -> None:
+    """Make all entries below an open folder."""
+    links: dict[tuple[str, ...], _Entry] = {}
+    left = most
+    for number, entry in enumerate(entries):
+        if number >= MOST_FILES:
+            raise ConfigError(f"the archive has more than {MOST_FILES} files")
+        parts = entry.path.parts
+        if entry.kind == "folder":
+            with _open_folder(root, parts):
+                pass
+        elif not parts:
+            raise ConfigError("the archive has a file or link in place of its folder")
+        elif entry.kind == "link":
+            if links.setdefault(parts, entry) is not entry:
+                raise ConfigError(f"the archive has two links of one name: {str(entry.path)!r:.200}")
+        else:
+            with _open_folder(root, parts[:-1]) as parent:
+                left -= _write(parent, entry, left)
+    targets = {parts: link.target for parts, link in links.items()}
+    for parts in links:
+        _check_end(parts, targets)
+    for parts, link in links.items():
+        with _open_folder(root, parts[:-1]) as parent:
+            os.symlink(link.target, parts[-1], dir_fd=parent)
+
+
+def _links(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (path for name in (*folders, *files) if (path := Path(place, name)).is_symlink())
+
+
+@contextmanager
+def _open_folder(root: int, parts: tuple[str, ...]) -> Iterator[int]:
+    """Open a folder below another one, and make what is missing on the way; no link is followed."""
+    opened = os.dup(root)
+    try:
+        for part in parts:
+            try:
+                os.mkdir(part, 0o700, dir_fd=opened)
+            except FileExistsError:
+                pass
+            try:
+                below = os.open(part, _FOLDER_FLAGS, dir_fd=opened)
+            except OSError as error:
+                if error.errno in (errno.ELOOP, errno.ENOTDIR):
+                    path = "/".join(parts)
+                    raise ConfigError(f"the archive has something below a link or file: {path!r:.200}") from None
+                raise
+            os.close(opened)
+            opened = below
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _write(parent: int, entry: _Entry, most: int) -> int:
     """Write a new file and return its bytes. Raises `ConfigError` past `most` of them."""
     assert entry.content is not None
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     written = 0
-    with entry.content, open(os.open(path, flags, 0o700 if entry.executable else 0o600), "wb") as file:
+    new = os.open(entry.path.name, flags, 0o700 if entry.executable else 0o600, dir_fd=parent)
+    with open(new, "wb") as file, entry.content:
         while piece := entry.content.read(_PIECE):
             written += len(piece)
             if written > most:
@@ -100,22 +160,46 @@ def _write(path: Path, entry: _Entry, most: int) -> int:
     return written
 
 
+def _check_end(link: tuple[str, ...], targets: Mapping[tuple[str, ...], str]) -> None:
+    """Raise `ConfigError` for a link that leads out of the folder, also through other links, or to no end.
+
+    Args:
+        link: the path of the link, in parts.
+        targets: the targets of all links, by path.
+    """
+    # The way still to go, with its next part last.
+    way, at, followed = [*reversed(link)], list[str](), 0
+    while way:
+        part = way.pop()
+        if part == "..":
+            if not at:
+                raise ConfigError(f"the archive has a link that leads out of it: {'/'.join(link)!r:.200}")
+            at.pop()
+            continue
+        at.append(part)
+        target = targets.get(tuple(at)) if len(at) <= _DEEPEST else None
+        if target is None:
+            continue
+        at.pop()
+        followed += 1
+        if followed > _MOST_LINKS or len(way) > _LONGEST_LINK:
+            raise ConfigError(f"the archive has a link that leads in a circle: {'/'.join(link)!r:.200}")
+        way += reversed(PurePosixPath(target).parts)
+
+
 def _check_path(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
         raise ConfigError(f"the archive has a path that leads out of it: {name!r:.200}")
+    if len(path.parts) > _DEEPEST:
+        raise ConfigError(f"the archive has a path of more than {_DEEPEST} parts: {name!r:.200}")
     return path
 
 
 def _check_link(path: PurePosixPath, target: str) -> str:
-    """Return the target of a link. Raises `ConfigError` if its text alone leads out of the folder."""
-    depth = len(path.parts) - 1
+    """Return the target of a link, which has to be relative. `_check_end` tells where it leads."""
     if target.startswith("/") or not target or len(target) > _LONGEST_LINK or "\0" in target:
         raise ConfigError(f"the archive has a link that leads out of it: {str(path)!r:.200}")
-    for part in PurePosixPath(target).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0:
-            raise ConfigError(f"the archive has a link that leads out of it: {str(path)!r:.200}")
     return target
 
 
@@ -171,7 +255,7 @@ def _read_tar(archive: Path, most: int) -> Iterator[_Entry]:
                 yield _Entry(path, "link", target=_check_link(path, member.linkname))
             else:
                 raise ConfigError(
-                    f"the archive has an entry that is no file, folder or symbolic link: {str(path)!r:.200}"
+                    f"the archive has an entry that is not a file, folder or symbolic link: {str(path)!r:.200}"
                 )
 
 
@@ -204,5 +288,5 @@ def _read_zip(archive: Path) -> Iterator[_Entry]:
                 yield _Entry(path, "file", bool(mode & 0o111), opened.open(member))
             else:
                 raise ConfigError(
-                    f"the archive has an entry that is no file, folder or symbolic link: {str(path)!r:.200}"
+                    f"the archive has an entry that is not a file, folder or symbolic link: {str(path)!r:.200}"
                 )

@@ -70,7 +70,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 @contextmanager
 def _open(url: str) -> Iterator[Any]:
     if not is_allowed(url):
-        raise ConfigError(f"{url[:200]!r} is no https URL")
+        raise ConfigError(f"{url[:200]!r} is not an https URL")
     # No file: and ftp: handlers.
     opener = urllib.request.OpenerDirector()
     handlers: list[urllib.request.BaseHandler] = [
@@ -117,7 +117,7 @@ def read_document(source: str) -> bytes:
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", file=source) from None
     if len(content) > DOCUMENT_SIZE:
-        raise ConfigError(f"has more than {DOCUMENT_SIZE} bytes, so it is no registry", file=source)
+        raise ConfigError(f"has more than {DOCUMENT_SIZE} bytes, so it is not a registry", file=source)
     return content
 
 

@@ -79,6 +79,10 @@ class InstalledAgents:
         except msgspec.DecodeError as error:
             raise ConfigError(f"is damaged: {error}; remove it and add the agent again", file=str(path)) from None
 
+    def names(self) -> list[str]:
+        """Return the names of all that were added."""
+        return sorted(path.parent.name for path in self._root.glob(f"*/{RECORD}") if _is_folder_name(path.parent.name))
+
     def check(self, name: str, installed: Installed) -> State:
         """Return whether a binary is there as it was unpacked. A package is kept by its runner, and is `ok`."""
         if installed.kind != "binary" or not installed.command:

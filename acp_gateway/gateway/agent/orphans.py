@@ -86,7 +86,7 @@ def kill_session(session: int, proc: Path = PROC) -> None:
     """Kill every process of a process session but its leader, on systems that list them.
 
     The leader must be the caller's child and not reaped yet; until then the session's id cannot be reused. Processes
-    that start meanwhile are killed in a few further rounds.
+    that start during this are killed in a few further rounds.
     """
     for _ in range(_KILL_ROUNDS):
         found = [stat for stat in all_processes(proc) if stat.session == session != stat.pid and not stat.is_dead]

@@ -49,7 +49,7 @@ STDERR_LINE_SIZE = 400
 """Characters of one such line that are shown and logged; longer ones are cut."""
 
 STDERR_KEPT_SIZE = STDERR_LINE_SIZE + MAX_SECRET_LENGTH + 1
-"""Bytes of one such line that are kept: enough to recognize a secret of which only the beginning would be shown."""
+"""Bytes of one such line that are kept: enough to recognize a secret whose beginning alone would be shown."""
 
 STDERR_LOG_SIZE = 256 * 1024
 """Bytes of one process's stderr that are logged at most: an agent in a loop must not fill the log."""

@@ -1,7 +1,7 @@
 """The timeout of `initialize`: a warning, and then the end of an agent that does not answer.
 
 A command that starts something else than an ACP agent mostly starts well: a shell, a program that draws for a terminal
-or waits for a person. It reads what it is sent, or not, and never answers. What it writes meanwhile says best what it
+or waits for a person. It reads what it is sent, or not, and never answers. Its own output says best what it
 is, so the last of that is kept for the error.
 """
 
@@ -57,7 +57,7 @@ class Startup:
         self._changed.unpark_all()
 
     def receive_output(self, batch: Sequence[bytes]) -> None:
-        """Keep lines that are no messages of an agent that has not answered."""
+        """Keep lines that are not messages of an agent that has not answered."""
         if self._watched is None:
             return
         for line in batch[-STDERR_TAIL_LINES:]:

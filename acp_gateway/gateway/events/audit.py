@@ -169,7 +169,7 @@ class Audit:
 
     def _check(self, status: os.stat_result, file: int) -> None:
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{self._path} is no file")
+            raise OSError(f"{self._path} is not a file")
         if status.st_uid != self._owner():
             raise OSError(f"{self._path} belongs to another user: move it away")
         mode = stat.S_IMODE(status.st_mode)
@@ -235,14 +235,14 @@ class AuditReading:
 
     def __init__(self, path: Path, since: float | None) -> None:
         self.damaged = 0
-        """Lines so far that are no entries: torn, or written by something else."""
+        """Lines so far that are not entries: torn, or written by something else."""
         self._path = path
         self._since = -math.inf if since is None else since
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         with ExitStack() as opened:
             try:
-                # Every file before the first line is read, so that none escapes by being renamed meanwhile.
+                # Every file before the first line is read, so that renaming one during the reading hides nothing.
                 files = self._open_all(opened)
                 for file in reversed(files):
                     for line in file:
@@ -350,7 +350,7 @@ def _seconds(text: str) -> float:
 
 
 def _read_entry(line: bytes) -> dict[str, Any] | None:
-    """Return the entry in a line; None if it is none."""
+    """Return the entry in a line; None for any other line."""
     try:
         entry = json.loads(line)
         _seconds(entry["time"])

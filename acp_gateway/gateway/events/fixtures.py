@@ -32,7 +32,7 @@ def is_fixture_line(line: bytes) -> bool:
 def read_line(line: bytes) -> tuple[bool, bytes]:
     """Return whether the message of a fixture's line is the client's, and the message itself, without `direction`.
 
-    The order and the spelling of its other members stay. Raises `ValueError` for a line that is none of a fixture.
+    The order and the spelling of its other members stay. Raises `ValueError` for a line that is not one of a fixture.
     """
     members = lookup.members_at(line) if line.lstrip().startswith(b"{") else {}
     direction = members.pop(DIRECTION, None)

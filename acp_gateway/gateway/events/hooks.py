@@ -31,7 +31,7 @@ agents at work has no room for many more."""
 
 MAX_WAITING: Final = 100
 """Events that may wait for a program. If each program took all of the default time, four at once need twelve minutes
-for these: what is further back would be no news any more."""
+for these: what is further back would no longer be news."""
 
 MAX_WAITING_SIZE: Final = 1024 * 1024
 """Bytes of these events together. One has a few hundred."""
@@ -102,7 +102,7 @@ class Hooks:
             line = encode(event, details)
         except (TypeError, ValueError, RecursionError) as error:
             # Its text may quote what could not be encoded.
-            log.error("hooks.on_%s: dropped an event that is no JSON (%s)", event, type(error).__name__)
+            log.error("hooks.on_%s: dropped an event that is not JSON (%s)", event, type(error).__name__)
             return
         if len(self._waiting) >= MAX_WAITING or self._waiting_size + len(line) > MAX_WAITING_SIZE:
             if not self._dropping:

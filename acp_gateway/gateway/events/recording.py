@@ -6,7 +6,7 @@ get in the way of the connection: what can't be written down is missing, with a 
 
 A file is one of lines of JSON. The first says what it is, each further one what was said: `t`, in seconds since the
 first, `from`, `client` or `agent`, and `message`. What is said between client and gateway about their link is not in
-it. What is no JSON is recorded as `text`.
+it. What is not JSON is recorded as `text`.
 """
 
 import logging
@@ -46,7 +46,7 @@ MAX_BODY_LENGTH: Final = 4096
 """Bytes of one message that are logged: what a person still reads."""
 
 MAX_TEXT_LENGTH: Final = 4096
-"""Characters that are recorded of what is no message."""
+"""Characters that are recorded of a text that is not a message."""
 
 _log = logging.getLogger(__name__)
 

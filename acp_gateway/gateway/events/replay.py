@@ -70,7 +70,7 @@ class RecordedConnection:
         header = _json_object(lines[0])
         version = header.get(FORMAT_MEMBER)
         if not isinstance(version, int):
-            raise ConfigError("is no recording of acp-gateway: its first line does not say so", file=str(path))
+            raise ConfigError("is not a recording of acp-gateway: its first line does not say so", file=str(path))
         if version > VERSION:
             raise ConfigError("was written by a newer acp-gateway: update this one", file=str(path))
         return cls._of(lines[1:], header, _recorded)

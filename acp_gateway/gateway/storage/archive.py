@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Sequence
 
+import trio
+
 from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.far_places import decode_place, encode_place
 from acp_gateway.core.journal import Journal, TurnMessages
@@ -67,7 +69,9 @@ class StoredArchive:
             return None
         journal = Journal(journal_limit, stored.epoch)
         runs = (TurnMessages(run.messages, run.states, run.ends_turn, run.times) for run in stored.runs)
-        journal.restore(stored.states, runs, stored.position, truncated=stored.truncated, former=stored.former)
+        truncated, former = stored.truncated, stored.former
+        for _ in journal.restoring(stored.states, runs, stored.position, truncated=truncated, former=former):
+            await trio.lowlevel.checkpoint()
         return journal
 
     def expired(self) -> list[Session]:

@@ -39,6 +39,23 @@ def is_transient(error: Exception) -> bool:
     )
 
 
+def is_emptied(path: Path) -> bool:
+    """Return True for a file without content: a new one gets its tables at once, so that this one was emptied."""
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
+
+
+def is_about_sharing(error: Exception) -> bool:
+    """Return True if SQLite could not make the file beside the database that processes need to share it."""
+    return getattr(error, "sqlite_errorcode", 0) in (
+        sqlite3.SQLITE_IOERR_SHMOPEN,
+        sqlite3.SQLITE_IOERR_SHMSIZE,
+        sqlite3.SQLITE_IOERR_SHMMAP,
+    )
+
+
 def put_aside(path: Path, now: float) -> Path:
     """Rename a corrupt file together with its write-ahead log; return the new name.
 

@@ -14,7 +14,14 @@ from typing import Any, Final
 import msgspec
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    as_number,
+    as_text,
+    as_text_or_none,
+    as_time,
+    is_about_sharing,
+)
 from acp_gateway.gateway.storage.histories import HistoryTables, decode_former
 from acp_gateway.gateway.storage.records import StoredSession, TokenUse
 from acp_gateway.gateway.storage.state_folder import check_state_file
@@ -77,6 +84,13 @@ _LATER: Final = (
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
 there, and counts as unknown."""
 
+SESSION_COLUMNS: Final = (
+    *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
+    # The position of its history is in another table.
+    *("0", "former", "open", "active", "archived", "far"),
+)
+"""Columns of a session as `session_of` takes them."""
+
 Connect = Callable[..., sqlite3.Connection]
 """`sqlite3.connect`, or something that takes the same."""
 
@@ -105,11 +119,31 @@ class Database:
         for suffix in ("", "-wal", "-shm"):
             # SQLite follows links, and there is no option that has it not do so.
             check_state_file(path.with_name(path.name + suffix))
+        is_created = not path.exists()
         _make_private(path)
-        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
-        self._connection = connect(path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        self.no_room: sqlite3.OperationalError | None = None
+        """Error of SQLite if it could make no file beside this one to share it with other processes, else None. The
+        file can be read all the same, and other processes are kept off."""
         try:
-            self._connection.text_factory = _decode_text
+            try:
+                self._open(connect, journal_limit)
+            except sqlite3.OperationalError as error:
+                if not is_about_sharing(error):
+                    raise
+                self.no_room = error
+                self._open(connect, journal_limit)
+        except BaseException:
+            if is_created and path.stat().st_size == 0:
+                path.unlink()  # For want of space; at the next start it would be one that was emptied.
+            raise
+
+    def _open(self, connect: Connect, journal_limit: int) -> None:
+        # Trio's threads take turns; SQLite gives the files beside it the same mode and owner.
+        self._connection = connect(self._path, isolation_level=None, check_same_thread=False, timeout=_BUSY)
+        try:
+            if self.no_room is not None:
+                self._connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+            self._connection.text_factory = decode_text
             self.histories = HistoryTables(self._connection, journal_limit)
             """The tables with histories."""
             self.is_new = self._check_version()
@@ -138,12 +172,11 @@ class Database:
 
     def sessions(self) -> list[StoredSession]:
         """Return all sessions, in the order of their creation."""
+        columns = ", ".join("coalesce(position, 0)" if name == "0" else name for name in SESSION_COLUMNS)
         rows = self._connection.execute(
-            "SELECT key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, "
-            "coalesce(position, 0), former, open, active, archived, far "
-            "FROM session LEFT JOIN journal ON session = key ORDER BY created, key"
+            f"SELECT {columns} FROM session LEFT JOIN journal ON session = key ORDER BY created, key"  # noqa: S608 - ours
         )
-        return [_session(*row) for row in rows.fetchall()]
+        return [session_of(*row) for row in rows.fetchall()]
 
     def token_uses(self) -> dict[str, TokenUse]:
         """Return the last use of each token, by its id."""
@@ -250,7 +283,7 @@ def read_session_ids(path: Path) -> set[str] | None:
     try:
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=_BUSY)
         try:
-            connection.text_factory = _decode_text
+            connection.text_factory = decode_text
             return {as_text(session_id) for (session_id,) in connection.execute("SELECT session_id FROM session")}
         finally:
             connection.close()
@@ -268,14 +301,15 @@ def _make_private(path: Path) -> None:
         os.close(file)
 
 
-def _decode_text(text: bytes) -> str:
+def decode_text(text: bytes) -> str:
+    """Return a text of the file."""
     try:
         return text.decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return text.decode("utf-8", "replace")  # Never written by the gateway; one wrong name must not cost all others.
 
 
-def _session(
+def session_of(
     key: object,
     agent: object,
     session_id: object,
@@ -293,6 +327,7 @@ def _session(
     archived: object,
     far: object,
 ) -> StoredSession:
+    """Return a session from a row. Raises `Corruption`."""
     return StoredSession(
         as_number(key),
         as_text(agent),

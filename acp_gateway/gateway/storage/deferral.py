@@ -1,7 +1,7 @@
 """Defers the writing of histories that another gateway has on its disk as well: those of the sessions of nodes.
 
 They are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. A
-history that has grown by more than `MUCH` is written from memory then, without what was cut off again meanwhile. So the
+history that has grown by more than `MUCH` is written from memory then, without what has been cut off again. So the
 work of the disk for a running turn is bounded, however fast its messages come.
 """
 

@@ -44,7 +44,7 @@ class StoredRun:
 
     messages: list[bytes] = field(default_factory=list)
     states: dict[int, str] = field(default_factory=dict)
-    """Kinds of state by index, in order, of the messages of which only the last of a kind counts."""
+    """Kinds of state by index, in order, of the messages that hold a state: the last of a kind replaces the others."""
     ends_turn: bool = False
     """True if a turn ended after the last message; without messages, after those before."""
     times: Times = field(default_factory=Times)

@@ -4,7 +4,10 @@ import errno
 import fcntl
 import logging
 import os
+import socket
 import stat
+import struct
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +44,10 @@ STATE_FILES: Final = (
     CONTROL_SOCKET,
 )
 """Files of a gateway in `state_dir`."""
+
+LOCK_ATTEMPTS: Final = 3
+LOCK_PAUSE: Final = 0.02
+"""Seconds between two attempts to lock."""
 
 _WRITABLE_BY_OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 _NO_LOCKS: Final = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -99,40 +106,70 @@ def holding(state_dir: Path) -> Iterator[None]:
         raise _flaw(path, f"cannot be opened: {error.strerror}") from None
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except BlockingIOError:
             raise ConfigError(
-                f"another acp-gateway runs on {state_dir}{_by(_process_in(file))}: stop it, or give this one a"
-                " state_dir of its own",
+                f"another acp-gateway runs on {state_dir}{_by(_process_of(file, state_dir))}: stop it, or give this one"
+                " a state_dir of its own",
                 key="gateway.state_dir",
             ) from None
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise _flaw(path, f"cannot be locked: {error.strerror}") from None
             log.warning("%s cannot be locked (%s): see to it that no other gateway uses it", path, error.strerror)
-        os.truncate(file, 0)
-        os.pwrite(file, b"%d\n" % os.getpid(), 0)
+        _write_process(file, path)
         yield
-        os.truncate(file, 0)
     finally:
         os.close(file)
 
 
+def _lock(file: int) -> None:
+    """Lock the file. Raises `BlockingIOError` if another gateway has it, `OSError` if it can't be locked."""
+    for _ in range(LOCK_ATTEMPTS - 1):
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # `find_holder` of another process has it for a moment.
+            time.sleep(LOCK_PAUSE)
+    return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def _write_process(file: int, path: Path) -> None:
+    """Write the id of this process over the last one; a full disk has room for it, unless the file is empty.
+
+    It stays at the end: a file that was emptied would need room at the next start.
+    """
+    try:
+        os.pwrite(file, b"%-19d\n" % os.getpid(), 0)
+    except OSError as error:
+        log.warning("%s cannot be written (%s): no command can name this process", path, error.strerror)
+        try:
+            os.truncate(file, 0)  # No other process's.
+        except OSError:
+            pass  # Nothing more can be done.
+
+
 def find_holder(state_dir: Path) -> str | None:
     """Return a sentence that names the gateway running on a state folder; None if none does."""
+    found = find_process(state_dir)
+    return None if found is None else f"an acp-gateway runs on {state_dir}{_by(found)}"
+
+
+def find_process(state_dir: Path) -> int | None:
+    """Return the id of the gateway's process that runs on a state folder, 0 for an unknown one; None if none does."""
     try:
         file = os.open(state_dir / LOCK, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:
         process = _process_in(file)
-        # A gateway writes its id once it has the lock: without a process of that id, a lock that is tried here could
-        # only be in the way of one that is starting.
-        if process is None or not _is_there(process):
+        # Without a process of that id, a lock that is tried here could only be in the way of one that is starting. One
+        # that could not write its id has left the file empty.
+        if process is not None and not _is_there(process):
             return None
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return f"an acp-gateway runs on {state_dir}{_by(process)}"
+        return _process_of(file, state_dir)
     except OSError:
         return None
     finally:
@@ -145,6 +182,26 @@ def _process_in(file: int) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+def _process_of(file: int, state_dir: Path) -> int:
+    """Return the id of the process that has the lock; 0 for an unknown one."""
+    return _process_in(file) or _find_listener(state_dir / CONTROL_SOCKET)
+
+
+def _find_listener(path: Path) -> int:
+    """Return the id of the process that listens on a unix socket; 0 for an unknown one, as on systems but Linux."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return 0
+    with socket.socket(socket.AF_UNIX) as probe:
+        # Otherwise a full backlog would block.
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return 0
+        (process,) = struct.unpack_from("i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(process)
+
+
 def _is_there(process: int) -> bool:
     try:
         os.kill(process, 0)
@@ -155,8 +212,8 @@ def _is_there(process: int) -> bool:
     return True
 
 
-def _by(process: int | None) -> str:
-    return "" if process is None else f" (process {process})"
+def _by(process: int) -> str:
+    return f" (process {process})" if process else ""
 
 
 def _flaw(path: Path, message: str) -> ConfigError:

@@ -307,7 +307,7 @@ class Storage:
     async def _write_until_stopped(self, disconnect: trio.CancelScope) -> None:
         with disconnect:
             while True:
-                if self._queue or self._readings or self._erased:
+                if self._queue or self._readings or self._erased or (self._writer.fails and not self._stopping):
                     # Without gathering, a fast stream would keep a second processor busy with writing, and be slower,
                     # though most of it is soon cut off again.
                     if not self._is_urgent:
@@ -356,11 +356,14 @@ class Storage:
             await self._write_queue(first)
         except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
             await self._writer.fail(error)
-            return False
-        return True
+        return not self._writer.fails
 
     async def _write_queue(self, first: int | None) -> None:
         database = self._writer.database
+        if database is not None and database.no_room is not None and not self._is_urgent:
+            # There may be room by now.
+            await self._writer.close()
+            database = None
         if database is None:
             database = await self._writer.open()
             if database.is_new:
@@ -370,12 +373,13 @@ class Storage:
                 truncated = await self._writer.call(write, database, batch)
                 self._truncated = self._truncated.difference(batch.changes) | truncated
         if batch:
-            self._writer.note_success(is_complete=not self._queue.lacks_histories, is_slow=self._queue.has_given_up)
             await self._keep_within_limits(database, batch.size)
         self._erased = self._erased or batch.erases
         if self._erased:
             await self._writer.call(database.tidy)
             self._erased = False
+        if database.no_room is None:
+            self._writer.note_success(is_complete=not self._queue.lacks_histories, is_slow=self._queue.has_given_up)
 
     async def _keep_within_limits(self, database: Database, written: int) -> None:
         """Remove or cut histories beyond `history_limit`, once enough bytes were written since the last time."""

@@ -42,7 +42,7 @@ class Change:
     """Replace it with the history in memory at the time of the write."""
     whole: StoredJournal | None = None
     """Replace it with this one."""
-    anew: bool = False
+    unrelated: bool = False
     """The new history has nothing in common with the one on disk."""
     runs: list[StoredRun] = field(default_factory=list)
     """Append these."""
@@ -81,22 +81,22 @@ class Change:
 
     def renewed(self) -> "Change":
         """Return the change that replaces the history with the one in memory at the time of the write."""
-        return Change(self.forgets, self.erases, renews=True, anew=self.anew)
+        return Change(self.forgets, self.erases, renews=True, unrelated=self.unrelated)
 
-    def replaced(self, journal: StoredJournal, size: int, *, anew: bool) -> "Change":
+    def replaced(self, journal: StoredJournal, size: int, *, unrelated: bool) -> "Change":
         """Return the change that replaces the history with this one, with messages of `size` bytes.
 
-        Unless it begins `anew`, as another history, it is the result of all earlier changes.
+        Unless it is `unrelated`, another history, it is the result of all earlier changes.
         """
         size += PER_MESSAGE * sum(len(run.messages) for run in journal.runs)
         size += OVERHEAD * (1 + len(journal.states) + sum(1 + len(run.states) for run in journal.runs))
-        return Change(self.forgets, self.erases, whole=journal, anew=self.anew or anew, size=size)
+        return Change(self.forgets, self.erases, whole=journal, unrelated=self.unrelated or unrelated, size=size)
 
     def followed_by(self, later: "Change") -> "Change":
         """Return this change and a later one as one change."""
         if later.begins:
             later.erases |= self.erases
-            later.anew |= self.anew
+            later.unrelated |= self.unrelated
             return later
         rest = later.runs
         if rest and self.runs and not self.runs[-1].ends_turn:
@@ -300,7 +300,7 @@ class WriteQueue:
     def replace(self, key: int, journal: StoredJournal, size: int) -> None:
         """Queue this history of a known session, with messages of `size` bytes, in place of the stored one."""
         if key in self.sessions and not self._closed:
-            self._replace(key, journal, size, anew=True)
+            self._replace(key, journal, size, unrelated=True)
             self._make_room()
 
     def renew(self, key: int) -> None:
@@ -403,14 +403,14 @@ class WriteQueue:
 
     def _take_from_memory(self, key: int) -> None:
         assert self.live_histories is not None
-        self._replace(key, *self.live_histories.snapshot(key), anew=False)
+        self._replace(key, *self.live_histories.snapshot(key), unrelated=False)
 
-    def _replace(self, key: int, journal: StoredJournal, size: int, *, anew: bool) -> None:
+    def _replace(self, key: int, journal: StoredJournal, size: int, *, unrelated: bool) -> None:
         session = self.sessions[key]
         if session.epoch != journal.epoch:
             session = replace(session, epoch=journal.epoch, former=journal.former)
             self.sessions[key] = self._queue.sessions[key] = session
-            anew = True
-        if anew:
+            unrelated = True
+        if unrelated:
             self._note(key)
-        self._queue.put(key, self._queue.change(key).replaced(journal, size, anew=anew))
+        self._queue.put(key, self._queue.change(key).replaced(journal, size, unrelated=unrelated))

@@ -10,8 +10,16 @@ from pathlib import Path
 from typing import Final, TypeVar, TypeVarTuple, Unpack
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.storage.corruption import is_corruption, is_transient, put_aside
+from acp_gateway.gateway.storage.corruption import (
+    Corruption,
+    is_about_sharing,
+    is_corruption,
+    is_emptied,
+    is_transient,
+    put_aside,
+)
 from acp_gateway.gateway.storage.database import Connect, Database
+from acp_gateway.gateway.storage.salvage import Salvaged, salvage
 from acp_gateway.gateway.storage.worker_thread import WorkerThread
 from acp_gateway.gateway.storage.write_queue import WriteBatch
 
@@ -31,7 +39,8 @@ _FAILURES: Final = (sqlite3.Error, OSError, ConfigError, UnicodeDecodeError)
 class Writer:
     """The open file and its worker thread.
 
-    A corrupt file is put aside and a new one is begun. Failures are logged once and listed in `problem`.
+    A corrupt file is put aside and a new one is begun, at the start of the gateway with what can be read of it.
+    Failures are logged once and listed in `problem`.
 
     Args:
         path: the file.
@@ -57,6 +66,11 @@ class Writer:
         self._problems: dict[str, str] = {}
 
     @property
+    def fails(self) -> bool:
+        """True from a failure on until a write succeeds."""
+        return "failure" in self._problems
+
+    @property
     def problem(self) -> str | None:
         """Current failures, in one line; None while there are none."""
         return "; ".join(self._problems.values()) or None
@@ -67,13 +81,20 @@ class Writer:
         Blocks; raises any error of `read` and of opening.
         """
         try:
+            if is_emptied(self._path):
+                raise Corruption("it is empty")
             return self._load(read)
         except Exception as error:
             if not is_corruption(error):
                 raise
             self._corrupt = True
-            self._note_put_aside(put_aside(self._path, self._now()))
-            return self._load(read)
+            aside = put_aside(self._path, self._now())
+
+            def read_salvaged(file: Database) -> _Result:
+                self._note_put_aside(aside, salvage(aside, file))
+                return read(file)
+
+            return self._load(read_salvaged)
 
     def _load(self, read: Callable[[Database], _Result]) -> _Result:
         file = self._connect()
@@ -82,11 +103,15 @@ class Writer:
         finally:
             # The writing task may never start.
             file.close()
+            if file.no_room is not None:
+                self.note_failure(file.no_room)
 
     async def open(self) -> Database:
         """Open the file; a new one if it is corrupt. Raises any of `_FAILURES`."""
-        self.database = await self._open()
-        return self.database
+        database = self.database = await self._open()
+        if database.no_room is not None:
+            self.note_failure(database.no_room)
+        return database
 
     async def _open(self) -> Database:
         if not self._corrupt:
@@ -120,9 +145,14 @@ class Writer:
         """Open the file. Blocks; raises any of `_FAILURES`."""
         return Database(self._path, self._journal_limit, self._connect_to)
 
-    def _note_put_aside(self, aside: Path) -> None:
+    def _note_put_aside(self, aside: Path, salvaged: Salvaged | None = None) -> None:
         self._corrupt = False
-        text = f"{self._path} was damaged and a new one is begun; what is left of the old one is {aside}"
+        found = "damaged"
+        if is_emptied(aside):
+            found = "empty, so that the sessions that it had are not known any more,"
+        text = f"{self._path} was {found} and a new one is begun; what is left of the old one is {aside}"
+        if salvaged is not None and salvaged.sessions:
+            text += f", of which {salvaged.sessions} sessions and the histories of {salvaged.histories} could be read"
         self.report("damage", text)
 
     def note_failure(self, error: Exception) -> None:
@@ -177,7 +207,7 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
                 file.forget(key)
             elif change.erases:
                 file.histories.forget(key)
-            if change.whole is not None and change.anew:
+            if change.whole is not None and change.unrelated:
                 file.histories.replace(key, change.whole)
             elif change.whole is not None:
                 file.histories.renew(key, change.whole)
@@ -208,4 +238,6 @@ def _reason(error: Exception) -> str:
         return " ".join(f"unexpected {type(error).__name__}: {error}".split())
     if isinstance(error, UnicodeDecodeError):
         return "database disk image is malformed"  # SQLite's words for what could not be decoded.
+    if is_about_sharing(error):
+        return "database or disk is full"  # SQLite's words for any other write to it.
     return (error.strerror if isinstance(error, OSError) else None) or str(error)

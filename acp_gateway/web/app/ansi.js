@@ -14,12 +14,15 @@ const TOKEN =
   // eslint-disable-next-line no-control-regex
   /(?:\u001b\[|\u009b)([\u0020-\u003f]*)([\u0040-\u007e])?|(?:\u001b[\]PX^_]|[\u0090\u0098\u009d-\u009f])([^\u0007\u001b\u009c\n]*)(\u0007|\u009c|\u001b\\)?|\u001b[\u0020-\u002f]*[\u0030-\u007e]?|\r\n|\r|[^\u001b\u009b\u0090\u0098\u009d-\u009f\r]+/g;
 
-/** Control characters of which nothing is shown. */
+/** Control characters that are not shown. */
 // eslint-disable-next-line no-control-regex
 const DROPPED = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 
-/** Spans that one text becomes at most; what follows keeps the last style. */
-const MOST_SPANS = 20000;
+/** Spans that one text becomes at most, each an element of the page; what follows keeps the last style. */
+const MOST_SPANS = 2000;
+
+/** Sequences of one text that are read at most; further ones are dropped. */
+const MOST_STYLES = 4000;
 
 /** Values of the components in the colour cube of the 256 colours. */
 const CUBE = [0, 95, 135, 175, 215, 255];
@@ -54,20 +57,26 @@ export function ansiSpans(text) {
   /** @type {Span[]} */
   const spans = [];
   /** @type {Style} */
-  let style = {};
+  const style = {};
   let className = "";
+  let styles = 0;
+  let changed = false; // True if `className` is not that of `style`.
   let line = 0; // Index of the span in which the current line begins.
   let rest = 0; // Length of the part of that span which belongs to earlier lines.
   let overwrite = false;
 
-  const write = (/** @type {string} */ raw) => {
+  let raw = ""; // Text that is not written yet.
+  const flush = () => {
     const shown = visible(raw.replace(DROPPED, ""));
+    raw = "";
     if (shown === "") return;
     if (overwrite && !shown.startsWith("\n")) {
       spans.length = Math.min(spans.length, line + (rest > 0 ? 1 : 0));
       if (rest > 0) spans[line].text = spans[line].text.slice(0, rest);
     }
     overwrite = false;
+    if (changed) className = classOf(style);
+    changed = false;
     const last = spans[spans.length - 1];
     if (last && (last.className === className || spans.length >= MOST_SPANS)) last.text += shown;
     else spans.push({ text: shown, className });
@@ -81,15 +90,23 @@ export function ansiSpans(text) {
 
   for (const match of text.matchAll(TOKEN)) {
     const [token, parameters, final, body, terminator] = match;
-    if (token === "\r\n") write("\n");
-    else if (token === "\r") overwrite = true;
-    else if (parameters !== undefined) {
-      if (final === "m" && /^[\d;:]*$/.test(parameters)) className = classOf((style = styled(style, parameters)));
-      else if (final === undefined) write(parameters);
+    if (token === "\r\n") raw += "\n";
+    else if (token === "\r") {
+      flush();
+      overwrite = true;
+    } else if (parameters !== undefined) {
+      if (final === "m" && styles < MOST_STYLES && spans.length < MOST_SPANS && /^[\d;:]*$/.test(parameters)) {
+        flush();
+        restyle(style, parameters);
+        styles += 1;
+        changed = true;
+      }
+      if (final === undefined) raw += parameters;
     } else if (body !== undefined) {
-      if (terminator === undefined) write(body); // Without its end a sequence would hide what follows.
-    } else if (token[0] !== "\u001b") write(token);
+      if (terminator === undefined) raw += body; // Without its end a sequence would hide what follows.
+    } else if (token[0] !== "\u001b") raw += token;
   }
+  flush();
   return spans;
 }
 
@@ -99,18 +116,17 @@ export function ansiSpans(text) {
  */
 
 /**
- * Applies the parameters of one SGR sequence.
- * @param {Style} before
+ * Applies the parameters of one SGR sequence to a style.
+ * @param {Style} style
  * @param {string} parameters
- * @returns {Style}
  */
-function styled(before, parameters) {
-  let style = { ...before };
+function restyle(style, parameters) {
   const codes = parameters.split(/[;:]/, 64).map((code) => Number(code.slice(0, 9)));
   for (let i = 0; i < codes.length; i += 1) {
     const code = codes[i];
-    if (code === 0) style = {};
-    else if (code === 1) style.bold = true;
+    if (code === 0) {
+      for (const name of Object.keys(style)) delete style[/** @type {keyof Style} */ (name)];
+    } else if (code === 1) style.bold = true;
     else if (code === 2) style.dim = true;
     else if (code === 3) style.italic = true;
     else if (code === 4) style.underline = true;
@@ -134,7 +150,6 @@ function styled(before, parameters) {
       else style.bg = colour;
     }
   }
-  return style;
 }
 
 /**

@@ -113,6 +113,9 @@ export function Composer({ session, current, actions, report }) {
     } else if (event.key === "ArrowDown" && plainKey && recalling && recalled.current.at >= 0) {
       event.preventDefault();
       recall(-1);
+    } else if (event.key === "Escape" && plainKey) {
+      // A digit is the beginning of a text here; in the question it decides.
+      document.querySelector(".permission")?.focus();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey || (plainKey && !touch))) {
       event.preventDefault();
       send();

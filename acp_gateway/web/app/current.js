@@ -96,8 +96,8 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     if (mine !== generation) return;
     const updates = answer.updates ?? [];
     const now = current();
-    const afresh = answer.reset === true || (updates.length > 0 && updates[0].seq > now.transcript.lastSeq + 1);
-    const kept = afresh ? emptyTranscript() : now.transcript;
+    const replaces = answer.reset === true || (updates.length > 0 && updates[0].seq > now.transcript.lastSeq + 1);
+    const kept = replaces ? emptyTranscript() : now.transcript;
     const empty = kept.lastSeq === 0;
     const [states, older] = [statesOf(answer), olderOf(answer)];
     if (empty) copy.begin({ sessionId: id, epoch: answer.epoch ?? "", older, states, updates });

@@ -25,7 +25,7 @@ import {
   STATE,
   withTerminal,
 } from "./fold_blocks.js";
-import { plain, timeOf } from "./format.js";
+import { plain, recordOf, timeOf } from "./format.js";
 
 export { emptyTranscript, toolKey };
 
@@ -160,7 +160,7 @@ class Folding {
   }
 
   /**
-   * Sets what a state update sets; returns false if it is none.
+   * Sets what a state update sets; returns false for other updates.
    * @param {string|null} child
    * @param {Record<string, any>} payload
    */
@@ -232,7 +232,7 @@ class Folding {
     const block = known ? this.own(known) : this.add(emptyTool(this.made("tool", base), id), place);
     block.given = (block.given ?? 0) | setMembers(block, payload);
     if (more.length > 0) block.content = [...(block.content ?? []), ...more];
-    block.terminals = withTerminal(block.terminals ?? {}, payload._meta);
+    block.terminals = withTerminal(block.terminals ?? recordOf(), payload._meta);
     block.until = base.at;
     this.t.byTool.set(key, block);
   }

@@ -1,6 +1,6 @@
 /** Shapes of a transcript and of its blocks, and the rules by which blocks join. */
 import { isObject, locationsOf, toolContentOf } from "./content.js";
-import { plain } from "./format.js";
+import { plain, recordOf } from "./format.js";
 
 /**
  * @typedef {import("./content.js").Part} Part
@@ -88,14 +88,14 @@ export function toolKey(toolCallId, sub = null) {
 }
 
 /**
- * Makes a tool call of which nothing is known yet.
+ * Makes a tool call that nothing is known about yet.
  * @param {Block} block
  * @param {string} id
  * @returns {Block}
  */
 export function emptyTool({ key, kind, seq, at, until, sub, pos }, id) {
   const common = { key, kind, seq, at, until, sub, pos, id, title: "", toolKind: "other", status: "pending" };
-  return { ...common, locations: [], content: [], rawInput: null, rawOutput: null, terminals: {}, given: 0 };
+  return { ...common, locations: [], content: [], rawInput: null, rawOutput: null, terminals: recordOf(), given: 0 };
 }
 
 /**
@@ -146,7 +146,7 @@ function isGiven(value) {
 /**
  * Reads a state update.
  * @param {Record<string, any>} payload
- * @returns {Partial<Transcript>|null} the members that it sets; null if it is none.
+ * @returns {Partial<Transcript>|null} the members that it sets; null for other updates.
  */
 export function stateChanges(payload) {
   const list = (/** @type {any} */ value) => (Array.isArray(value) ? value : []);
@@ -198,7 +198,7 @@ export function merge(block, newer) {
     if (given & bit) /** @type {any} */ (block)[name] = /** @type {any} */ (newer)[name];
   }
   block.content = content;
-  const terminals = { ...block.terminals };
+  const terminals = recordOf(block.terminals);
   for (const [id, { output, exitCode, signal }] of Object.entries(newer.terminals ?? {})) {
     const old = terminals[id] ?? { output: "", exitCode: null, signal: null };
     terminals[id] = { output: old.output + output, exitCode: exitCode ?? old.exitCode, signal: signal ?? old.signal };
@@ -218,14 +218,12 @@ export function withTerminal(terminals, meta) {
     const about = meta[name];
     if (!isObject(about)) continue;
     const id = plain(about.terminal_id);
+    result = recordOf(result);
     const old = result[id] ?? { output: "", exitCode: null, signal: null };
-    result = {
-      ...result,
-      [id]: {
-        output: old.output + (name === "terminal_output" ? plain(about.data) : ""),
-        exitCode: typeof about.exit_code === "number" ? about.exit_code : old.exitCode,
-        signal: typeof about.signal === "string" ? about.signal : old.signal,
-      },
+    result[id] = {
+      output: old.output + (name === "terminal_output" ? plain(about.data) : ""),
+      exitCode: typeof about.exit_code === "number" ? about.exit_code : old.exitCode,
+      signal: typeof about.signal === "string" ? about.signal : old.signal,
     };
   }
   return result;

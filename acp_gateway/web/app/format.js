@@ -46,6 +46,27 @@ export function plain(value) {
 }
 
 /**
+ * Copies a record whose names come from others, without a prototype: `constructor` and `__proto__` are names as any.
+ * @template T
+ * @param {Record<string, T>} [record]
+ * @returns {Record<string, T>}
+ */
+export function recordOf(record = {}) {
+  return Object.assign(Object.create(null), record);
+}
+
+/**
+ * Returns the value of a name in a record that may have a prototype; undefined without one.
+ * @template T
+ * @param {Record<string, T>|undefined} record
+ * @param {string} name
+ * @returns {T|undefined}
+ */
+export function valueOf(record, name) {
+  return record !== undefined && Object.hasOwn(record, name) ? record[name] : undefined;
+}
+
+/**
  * Parses a time of the wire.
  * @param {unknown} time - ISO 8601, or ms since 1970.
  * @returns {number|null} ms since 1970.

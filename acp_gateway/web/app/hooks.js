@@ -52,7 +52,7 @@ export function takesText(element) {
   return element instanceof HTMLElement && (element.isContentEditable || element.matches("input, textarea, select"));
 }
 
-/** A component that is rendered anew only when one of its properties is another object. */
+/** A component that is rendered again only when one of its properties is another object. */
 export class Pure extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;

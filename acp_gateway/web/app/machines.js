@@ -55,7 +55,7 @@ export function awayText(since, now) {
  * @param {T[]} sessions
  * @param {string} choice - a name of a machine, or ALL.
  * @param {Machine[]} machines
- * @returns {T[]} all of them if the choice is none of the machines.
+ * @returns {T[]} all of them if the choice is not one of the machines.
  */
 export function onMachine(sessions, choice, machines) {
   if (!machines.some(({ name }) => name === choice)) return sessions;

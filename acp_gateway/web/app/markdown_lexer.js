@@ -167,7 +167,7 @@ class SafeLexer extends Lexer {
  * Parses Markdown.
  * @param {unknown} source
  * @param {Steps} [steps] - counts the steps.
- * @returns {any[]} tokens of marked, of which none is HTML; `{type: "plain", text}` is text beyond a limit.
+ * @returns {any[]} tokens of marked, without HTML; `{type: "plain", text}` is text beyond a limit.
  */
 export function tokens(source, steps = new Steps()) {
   const { segments, rest } = segmentsOf(source);

@@ -17,7 +17,7 @@ export function NewSession({ agents, preferred, machine, create, onClose }) {
   const [chosenName, setAgentName] = useState(
     () => (agents.find(({ name }) => name === preferred) ?? first(on(machine)) ?? first(agents))?.name,
   );
-  // The list of agents is fetched anew while the dialog is open.
+  // The list of agents is fetched again while the dialog is open.
   const agentName = agents.some(({ name }) => name === chosenName) ? chosenName : first(agents)?.name;
   const agent = agents.find(({ name }) => name === agentName);
   const offered = on(agent?.machine ?? "");

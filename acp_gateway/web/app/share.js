@@ -1,4 +1,4 @@
-/** The dialog that makes a link to a session for somebody else, as text and as a QR code. */
+/** The dialog that makes a link to a session for another person, as text and as a QR code. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
 import { durationText, timeOf, visible } from "./format.js";
@@ -24,7 +24,7 @@ export function Share({ share, onClose }) {
   };
   return html`<${Dialog} title="Share this session" onClose=${onClose}>
     <fieldset class="choice-list">
-      <legend>The link is for somebody who</legend>
+      <legend>The link is for a person who</legend>
       <label><input type="radio" name="role" checked=${observe} onChange=${() => choose(true)} />
         <span class="choice-title">looks on</span><span class="muted">sees everything, can change nothing</span></label>
       <label><input type="radio" name="role" checked=${!observe} onChange=${() => choose(false)} />

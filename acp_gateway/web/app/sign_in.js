@@ -42,7 +42,7 @@ export function SignIn({ problem, done }) {
     event.preventDefault();
     const code = CODE.exec(text)?.[0];
     if (!code) {
-      setState({ busy: false, error: "That is no sign-in code. It begins with acpgwp_." });
+      setState({ busy: false, error: "That is not a sign-in code. It begins with acpgwp_." });
       return;
     }
     setState({ busy: true, error: null });

@@ -1,7 +1,7 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Counts, DiffView, diffOf } from "./diff_view.js";
-import { counted, oneLine, plain, shortPath, visible } from "./format.js";
+import { counted, oneLine, plain, shortPath, valueOf, visible } from "./format.js";
 import { classes, Pure } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown, Parts, Terminal } from "./parts.js";
@@ -100,7 +100,7 @@ function Command({ command, rawInput, cwd }) {
 
 function Content({ entry, tool, cwd, whole }) {
   if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} />`;
-  if (entry.type === "terminal") return html`<${TerminalContent} terminal=${tool.terminals?.[entry.terminalId]} whole=${whole} />`;
+  if (entry.type === "terminal") return html`<${TerminalContent} terminal=${valueOf(tool.terminals, entry.terminalId)} whole=${whole} />`;
   if (entry.type !== "content") return html`<${Raw} name=${entry.type} value=${entry.raw ?? entry.sessionId} />`;
   const { part } = entry;
   if (part.type !== "text") return html`<${Parts} parts=${[part]} />`;
@@ -162,7 +162,7 @@ function Raw({ name, value, open = false }) {
   </details>`;
 }
 
-/** Whether a value is an object of which each member fits into a line or some. */
+/** Whether a value is an object whose members each fit into a line or some. */
 function isFlat(value) {
   return typeof value === "object" && !Array.isArray(value) && Object.values(value).every((member) => typeof member !== "object");
 }

@@ -181,7 +181,7 @@ function Beginning({ older, history, empty }) {
   return html`<p class="beginning">${empty ? "Nothing was said yet." : ""}</p>`;
 }
 
-/** One block, rendered anew only when it is another one, or when something was folded. */
+/** One block, rendered again only when it is another one, or when something was folded. */
 class Row extends Component {
   shouldComponentUpdate(next) {
     const now = this.props;

@@ -1,18 +1,23 @@
 """Archives of agents are unpacked for their owner, and nothing gets out of the folder."""
 
 import io
+import os
 import stat
 import tarfile
+import tempfile
 import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import event, example, given
+from hypothesis import strategies as st
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent import archives
 from acp_gateway.gateway.agent.archives import unpack
+from tests.fuzz.effort import effort
 
 PLENTY = 1_000_000
 
@@ -112,9 +117,107 @@ def test_a_link_that_only_leads_out_through_another_is_refused(tmp_path: Path) -
 def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     archive = tar_of(tmp_path / "a", link("dir", "other"), (info("dir/file"), b"x"), (info("other/z"), b""))
-    with pytest.raises(ConfigError, match="can't be unpacked"):
+    with pytest.raises(ConfigError, match="File exists"):
         unpack(archive, "tar", tmp_path / "out", PLENTY)
-    assert not (tmp_path / "out/other/file").exists()
+
+
+def test_nothing_is_made_below_a_link_and_nothing_stays_after_an_error(tmp_path: Path) -> None:
+    archive = tar_of(
+        tmp_path / "a",
+        (info("a/b/file"), b""),
+        link("a/b/l", "../.."),
+        link("k", "a/b/l/../.."),
+        link("k/.config/autostart/x", "y"),
+    )
+    (tmp_path / "home").mkdir()
+    with pytest.raises(ConfigError):
+        unpack(archive, "tar", tmp_path / "home/out", PLENTY)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a", "home"]
+
+
+def test_a_link_below_a_link_is_refused(tmp_path: Path) -> None:
+    archive = tar_of(tmp_path / "a", (info("d/file"), b""), link("l", "d"), link("l/m", "file"))
+    with pytest.raises(ConfigError, match="below a link or file: 'l'"):
+        unpack(archive, "tar", tmp_path / "out", PLENTY)
+
+
+@pytest.mark.parametrize("links", [{"a": "a"}, {"a": "b", "b": "a"}, {"a": "a/a/a"}])
+def test_a_link_in_a_circle_is_refused(tmp_path: Path, links: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="in a circle"):
+        unpack(tar_of(tmp_path / "a", *(link(*pair) for pair in links.items())), "tar", tmp_path / "out", PLENTY)
+
+
+def test_a_path_of_very_many_parts_is_refused(tmp_path: Path) -> None:
+    unpack(tar_of(tmp_path / "a", (info("d/" * 99 + "x"), b"")), "tar", tmp_path / "fits", PLENTY)
+    with pytest.raises(ConfigError, match="more than 100 parts"):
+        unpack(tar_of(tmp_path / "a", (info("d/" * 100 + "x"), b"")), "tar", tmp_path / "out", PLENTY)
+
+
+Entry = tuple[str, str, str]
+"""Kind, path, and target of a link or content of a file."""
+
+
+def as_tar(path: Path, entries: list[Entry]) -> None:
+    kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE}
+    members = [
+        (info(name, kinds[kind], text if kind == "link" else ""), text.encode() if kind == "file" else b"")
+        for kind, name, text in entries
+    ]
+    tar_of(path, *members, mode="w")
+
+
+def as_zip(path: Path, entries: list[Entry]) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        for kind, name, text in entries:
+            member = zipfile.ZipInfo(name + "/" * (kind == "folder"))
+            member.external_attr = (stat.S_IFLNK if kind == "link" else 0) << 16
+            archive.writestr(member, "" if kind == "folder" else text)
+
+
+def tree(folder: Path, but: Path) -> list[tuple[str, str]]:
+    """Return all that is below a folder, with the content of files and the targets of links."""
+    found = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if Path(place, name) != but]
+        for path in (Path(place, name) for name in (*folders, *files)):
+            what = os.readlink(path) if path.is_symlink() else path.read_bytes().hex() if path.is_file() else "folder"
+            found.append((str(path), what))
+    return sorted(found)
+
+
+names = st.lists(st.sampled_from(["a", "b", "c", ".config"]), min_size=1, max_size=4).map("/".join)
+targets = st.lists(st.sampled_from(["..", "..", "a", "b", "c", ".", ".config"]), min_size=1, max_size=6).map("/".join)
+entries = st.one_of(
+    st.tuples(st.just("file"), names, st.just("new")),
+    st.tuples(st.just("folder"), names, st.just("")),
+    st.tuples(st.just("link"), names, targets | targets.map("/".__add__)),
+    st.tuples(st.sampled_from(["file", "folder", "link"]), targets, targets),
+)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@effort(200)
+@given(form=st.sampled_from(["tar", "zip"]), content=st.lists(entries, min_size=1, max_size=8))
+@example("tar", [("link", "a/b/c", "../.."), ("link", "b", "a/b/c/../.."), ("link", "b/.config/a", "a")])
+@example("zip", [("link", "a/b/c", "../.."), ("link", "b", "a/b/c/../.."), ("file", "b/.config/a", "new")])
+def test_no_archive_changes_anything_beside_its_folder(form: str, content: list[Entry]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        beside = Path(name, "a")
+        (beside / "b/c").mkdir(parents=True)
+        for place in (beside, beside / "b", beside / "b/c"):
+            (place / "canary").write_text("old")
+        archive, out = Path(name, "archive"), beside / "b/out"
+        (as_tar if form == "tar" else as_zip)(archive, content)
+        before = tree(Path(name), out)
+        try:
+            unpack(archive, form, out, PLENTY)
+        except ConfigError:
+            event("refused")
+            assert not os.path.lexists(out)
+        else:
+            event("unpacked")
+            assert all(path.resolve().is_relative_to(out.resolve()) for path in out.rglob("*"))
+        assert tree(Path(name), out) == before
 
 
 def test_a_file_is_not_replaced_by_a_later_one(tmp_path: Path) -> None:
@@ -126,7 +229,7 @@ def test_a_file_is_not_replaced_by_a_later_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 def test_devices_pipes_and_hard_links_are_refused(tmp_path: Path, kind: bytes) -> None:
     archive = tar_of(tmp_path / "a", (info("x", kind, "y"), b""))
-    with pytest.raises(ConfigError, match="no file, folder or symbolic link"):
+    with pytest.raises(ConfigError, match="not a file, folder or symbolic link"):
         unpack(archive, "tar", tmp_path / "out", PLENTY)
 
 
@@ -135,7 +238,7 @@ def test_a_device_in_a_zip_archive_is_refused(tmp_path: Path) -> None:
         member = zipfile.ZipInfo("x")
         member.external_attr = stat.S_IFIFO << 16
         archive.writestr(member, "")
-    with pytest.raises(ConfigError, match="no file, folder or symbolic link"):
+    with pytest.raises(ConfigError, match="not a file, folder or symbolic link"):
         unpack(tmp_path / "a", "zip", tmp_path / "out", PLENTY)
 
 

@@ -122,5 +122,5 @@ def test_a_document_of_a_url_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_url_of_another_scheme_is_refused_before_anything_is_opened() -> None:
-    with pytest.raises(ConfigError, match="no https URL"):
+    with pytest.raises(ConfigError, match="not an https URL"):
         read_document("http://example.org/registry.json")

@@ -94,7 +94,7 @@ print(json.dumps([*map(int, child.communicate("go\\n")[0].split()), before]))
     assert core == core_before
 
 
-def test_a_child_that_is_gone_is_no_trouble() -> None:
+def test_a_child_that_is_gone_is_not_a_trouble() -> None:
     code = """
 child = subprocess.Popen(["true"])
 child.wait()

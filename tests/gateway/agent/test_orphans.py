@@ -101,13 +101,13 @@ def test_a_name_may_look_like_the_fields_after_it(proc: FakeProc, name: str) -> 
     assert read_stat(812, proc.path) == ProcessStat(812, "S", 1, 810, 800, 4711)
 
 
-def test_a_process_that_is_gone_is_none(proc: FakeProc) -> None:
+def test_a_process_that_is_gone_reads_as_nothing(proc: FakeProc) -> None:
     assert read_stat(812, proc.path) is None
     assert process_start_time(812, proc.path) is None
 
 
 @pytest.mark.parametrize("content", [b"", b"812 (agent) S 1 2", b"812 (agent) S 1 x y " + b"0 " * 40])
-def test_what_is_no_stat_is_none(proc: FakeProc, content: bytes) -> None:
+def test_what_is_not_a_stat_reads_as_nothing(proc: FakeProc, content: bytes) -> None:
     proc.process(812, started=1)
     (proc.path / "812" / "stat").write_bytes(content)
     assert read_stat(812, proc.path) is None
@@ -208,7 +208,7 @@ def test_an_agent_that_has_ended_is_only_forgotten(path: Path, proc: FakeProc) -
     assert (proc.killed, entries(path)) == ([], [])
 
 
-def test_an_agent_of_which_only_the_dead_are_listed_is_not_killed(path: Path, proc: FakeProc) -> None:
+def test_an_agent_with_dead_processes_alone_is_not_killed(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, started=AGENT_STARTED, state="Z")
     assert registry_of(path, proc).reap() == []
@@ -232,7 +232,7 @@ def test_a_process_older_than_the_agent_is_not_its_own(path: Path, proc: FakePro
     assert proc.killed == []
 
 
-def test_a_group_within_another_session_is_no_agent(path: Path, proc: FakeProc) -> None:
+def test_a_group_within_another_session_is_not_an_agent(path: Path, proc: FakeProc) -> None:
     record_for_a_gateway_that_is_gone(path, proc)
     proc.process(AGENT, session=600, started=AGENT_STARTED)
     assert registry_of(path, proc).reap() == []
@@ -273,7 +273,7 @@ def test_an_agent_that_may_not_be_killed_is_logged_and_forgotten(
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "700", "1_2_3_4", f"-1_{BOOT}:1_2_{BOOT}:3"])
-def test_a_file_that_is_no_entry_is_left_alone(path: Path, proc: FakeProc, name: str) -> None:
+def test_a_file_that_is_not_an_entry_is_left_alone(path: Path, proc: FakeProc, name: str) -> None:
     path.mkdir(parents=True)
     (path / name).touch()
     assert registry_of(path, proc).reap() == []

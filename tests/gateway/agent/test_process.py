@@ -229,7 +229,7 @@ async def test_a_file_that_is_not_executable_is_refused(spawner: Spawner, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["missing", "file"])
-async def test_a_cwd_that_is_no_directory_is_refused(kind: str, spawner: Spawner, tmp_path: Path) -> None:
+async def test_a_cwd_that_is_not_a_directory_is_refused(kind: str, spawner: Spawner, tmp_path: Path) -> None:
     cwd = tmp_path / "cwd"
     if kind == "file":
         cwd.touch()
@@ -267,7 +267,7 @@ async def test_an_agent_for_which_no_descriptor_is_left_is_refused_and_none_is_l
     assert {int(descriptor) for descriptor in open_descriptors()} == taken
 
 
-async def test_a_file_that_is_no_program_ends_with_the_reason_on_stderr(spawner: Spawner, tmp_path: Path) -> None:
+async def test_a_file_that_is_not_a_program_ends_with_the_reason_on_stderr(spawner: Spawner, tmp_path: Path) -> None:
     (tmp_path / "agent").write_bytes(b"\x7fNOT")
     (tmp_path / "agent").chmod(0o755)
     async with running(make_launch((str(tmp_path / "agent"),)), spawner) as agent:
@@ -276,7 +276,7 @@ async def test_a_file_that_is_no_program_ends_with_the_reason_on_stderr(spawner:
         assert agent.last_lines() == [f"cannot execute {tmp_path}/agent: Exec format error"]
 
 
-async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_meanwhile() -> None:
+async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_before() -> None:
     command = [sys.executable, "-c", agent_module._DIE_WITH_PARENT, "1", "True", "/bin/echo", "echo", "started"]
     done = await trio.run_process(command, capture_stdout=True, check=False)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -396,7 +396,7 @@ async def test_lines_of_stderr_are_cut(spawner: Spawner) -> None:
     assert await stderr_of(code, spawner) == ["a" * 399 + "b …", "c" * STDERR_LINE_SIZE]
 
 
-async def test_stderr_that_is_no_text_is_shown_as_far_as_it_is(spawner: Spawner) -> None:
+async def test_stderr_that_is_not_text_is_shown_as_far_as_it_is(spawner: Spawner) -> None:
     code = r"os.write(2, b'\x1b[31mred\x1b[0m \xff \x07bell\x1b]0;title\xe2\x80\xa8\n')"
     assert await stderr_of(code, spawner) == ["red \ufffd \\x07bell\\x1b]0;title"]
 
@@ -516,7 +516,7 @@ async def test_an_agent_that_does_not_read_its_input_gets_sigterm(spawner: Spawn
 async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_at_the_end_of_its_input(
     spawner: Spawner,
 ) -> None:
-    # One line, longer than what is allowed: what is thrown away is no message.
+    # One line, longer than what is allowed: what is thrown away is not a message.
     code = "import os, sys; os.write(1, b'.'); sys.stdout.write('x' * 5_000_000 + '\\n' * 5); sys.stdin.read()"
     async with running(replace(make_launch(python(code)), max_message_size=10), spawner) as agent:
         with pytest.raises(MessageTooLarge):

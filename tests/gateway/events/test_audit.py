@@ -282,11 +282,11 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path, caplog: pytest.LogCa
         entries(path)
 
 
-def test_what_is_no_file_is_refused(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_not_a_file_is_refused(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path.parent.mkdir()
     os.mkfifo(path)
     open_audit(path).record("a")
-    assert "is no file" in caplog.text
+    assert "is not a file" in caplog.text
 
 
 def test_a_file_of_another_user_is_refused(

@@ -19,7 +19,7 @@ def test_a_fixtures_message_keeps_the_spelling_of_its_members() -> None:
 
 
 @pytest.mark.parametrize("line", [b"", b"x", b"[]", b"{}", b'{"direction":"up"}', b'{"direction":1}'])
-def test_a_line_without_a_direction_is_none_of_a_fixture(line: bytes) -> None:
+def test_a_line_without_a_direction_does_not_belong_in_a_fixture(line: bytes) -> None:
     assert not is_fixture_line(line)
     if line.startswith(b"{"):
         with pytest.raises(ValueError, match="direction"):

@@ -484,10 +484,10 @@ def test_whatever_a_title_holds_the_event_is_one_line_of_ascii(title: str) -> No
 
 
 @pytest.mark.parametrize("value", [object(), float("nan"), {("a", "b"): 1}])
-def test_an_event_that_is_no_json_is_dropped_and_the_log_says_so(value: Any, logged: Log) -> None:
+def test_an_event_that_is_not_json_is_dropped_and_the_log_says_so(value: Any, logged: Log) -> None:
     make_hooks(("notify",)).fire("turn_end", {"title": "private", "value": value})
     ((level, text),) = logged.lines
-    assert (level, text.partition(" (")[0]) == ("ERROR", "hooks.on_turn_end: dropped an event that is no JSON")
+    assert (level, text.partition(" (")[0]) == ("ERROR", "hooks.on_turn_end: dropped an event that is not JSON")
     assert "private" not in text
 
 
@@ -495,7 +495,7 @@ def test_an_event_that_holds_itself_is_dropped(logged: Log) -> None:
     details: dict[str, Any] = {}
     details["tool"] = details
     make_hooks(("notify",)).fire("turn_end", details)
-    assert logged.lines == [("ERROR", "hooks.on_turn_end: dropped an event that is no JSON (RecursionError)")]
+    assert logged.lines == [("ERROR", "hooks.on_turn_end: dropped an event that is not JSON (RecursionError)")]
 
 
 async def test_when_the_gateway_stops_so_does_every_program_and_nothing_stays_open(told: Pipe) -> None:

@@ -102,13 +102,13 @@ def test_secrets_are_left_out(directory: Path) -> None:
     [
         (b"npm banner \xff\x7f", "npm banner \ufffd\x7f"),
         (b"x" * (MAX_TEXT_LENGTH + 1), "x" * MAX_TEXT_LENGTH + "… 1 characters left out"),
-        (b' {"password":"hunter2"', "22 bytes that are no JSON"),
-        (b'{"method":"_acp-gateway', "23 bytes that are no JSON"),
-        (b'["acp-gateway"', "14 bytes that are no JSON"),
+        (b' {"password":"hunter2"', "22 bytes that are not JSON"),
+        (b'{"method":"_acp-gateway', "23 bytes that are not JSON"),
+        (b'["acp-gateway"', "14 bytes that are not JSON"),
     ],
     ids=lambda value: str(value)[:20],
 )
-def test_what_is_no_json_is_recorded_as_text_unless_it_began_like_a_message(
+def test_what_is_not_json_is_recorded_as_text_unless_it_began_like_a_message(
     directory: Path, message: bytes, text: str
 ) -> None:
     recorder(directory).open("c1", {}).write("from_client", [message])

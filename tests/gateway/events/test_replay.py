@@ -199,7 +199,7 @@ def test_an_answer_may_come_before_what_was_recorded_before_it() -> None:
     assert client.says(answer(1)) == [update("u")]
 
 
-def test_answers_to_what_is_no_message_are_not_repeated_but_given_anew() -> None:
+def test_answers_to_what_is_not_a_message_are_not_repeated_but_made_again() -> None:
     client = Client(recorded((">", request(1, "a")), ("<", {"id": None, "error": {"code": -32700}}), ("<", answer(1))))
     (refusal,) = client.says(b"nothing")
     assert (refusal["id"], refusal["error"]["code"]) == (None, -32700)
@@ -291,16 +291,16 @@ def test_a_line_without_a_message_is_passed_over(tmp_path: Path, line: str) -> N
 @pytest.mark.parametrize(
     ("first", "why"),
     [
-        ("", "is no recording"),
-        ("[1]", "is no recording"),
-        ("{}", "is no recording"),
-        ("[" * 100_000, "is no recording"),
-        ('{"acp-gateway-recording":"1"}', "is no recording"),
+        ("", "is not a recording"),
+        ("[1]", "is not a recording"),
+        ("{}", "is not a recording"),
+        ("[" * 100_000, "is not a recording"),
+        ('{"acp-gateway-recording":"1"}', "is not a recording"),
         ('{"acp-gateway-recording":2}', "newer acp-gateway"),
     ],
     ids=lambda text: text[:20],
 )
-def test_what_is_no_recording_is_an_error_in_words(tmp_path: Path, first: str, why: str) -> None:
+def test_what_is_not_a_recording_is_an_error_in_words(tmp_path: Path, first: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         RecordedConnection.read(write(tmp_path / "r", first))
 

@@ -288,7 +288,7 @@ async def test_a_history_that_was_replaced_while_it_was_asked_for_is_not_what_is
         async def ask() -> None:
             read.append(await first.journal(session))
 
-        # The disk is slow; meanwhile the session is opened by another connection, and ends again.
+        # The disk is slow; before it is done the session is opened by another connection, and ends again.
         async with trio.open_nursery() as nursery, first.storage._writer.thread.limiter:
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()

@@ -38,7 +38,7 @@ def failed(code: int) -> sqlite3.Error:
         UnicodeDecodeError("utf-8", b"\xff", 0, 1, "no text"),
     ],
 )
-def test_a_file_that_is_no_database_is_damaged_and_stays_so(error: Exception) -> None:
+def test_a_file_that_is_not_a_database_is_damaged_and_stays_so(error: Exception) -> None:
     assert is_corruption(error)
     assert not is_transient(error)
 
@@ -55,7 +55,7 @@ def test_what_may_get_better_when_the_file_is_opened_again_is_neither(error: Exc
     assert not is_transient(error)
 
 
-def test_a_locked_file_is_no_damage() -> None:
+def test_a_locked_file_is_not_a_damage() -> None:
     assert not is_corruption(sqlite3.OperationalError("database is locked"))
 
 

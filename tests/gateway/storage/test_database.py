@@ -450,13 +450,13 @@ def test_whatever_was_cut_in_memory_a_history_that_is_renewed_goes_on_without_a_
         "INSERT INTO state VALUES (7, x'00', 0, x'00')",
     ],
 )
-def test_a_history_that_does_not_fit_together_is_none(database: Database, path: Path, damage: str) -> None:
+def test_a_history_that_does_not_fit_together_is_not_read(database: Database, path: Path, damage: str) -> None:
     begin(database, *(Entry(b"one", ends_turn=True) for _ in range(3)))
     change(path, damage)
     assert database.histories.read(SESSION.key) is None
 
 
-def test_a_history_with_a_message_of_less_than_nothing_is_none(database: Database, path: Path) -> None:
+def test_a_history_with_a_message_of_less_than_nothing_is_not_read(database: Database, path: Path) -> None:
     begin(database, Entry(b"one"), Entry(b"two"))
     change(path, "UPDATE piece SET outline = CAST('[[-1,null],[7,null]]' AS BLOB)")
     assert database.histories.read(SESSION.key) is None
@@ -588,7 +588,7 @@ def test_a_session_that_a_node_had_adopted_or_given_up_in_an_earlier_version_is_
 
 
 @pytest.mark.parametrize("damaged", ["x'00'", "'['", "'[[1,2]]'", "7"])
-def test_former_epochs_that_are_damaged_are_none(database: Database, path: Path, damaged: str) -> None:
+def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: Path, damaged: str) -> None:
     with database.transaction():
         database.put_session(replace(SESSION, former=(("e0", 1),)))
     change(path, f"UPDATE session SET former = {damaged}")  # noqa: S608 - our own words
@@ -639,7 +639,7 @@ def test_a_file_that_lost_its_end_is_damage(path: Path) -> None:
         "INSERT INTO state VALUES (7, 'mode', 0, NULL)",
     ],
 )
-def test_numbers_that_are_none_are_damage_to_who_cuts_a_history(database: Database, path: Path, damage: str) -> None:
+def test_malformed_numbers_are_damage_to_who_cuts_a_history(database: Database, path: Path, damage: str) -> None:
     begin(database, Entry(b"x" * 1000, ends_turn=True))
     if "NULL" in damage:
         allowed = "UPDATE sqlite_master SET sql = replace(sql, 'NOT NULL', '') WHERE name = 'state'"
@@ -672,7 +672,7 @@ def test_no_use_of_tokens_is_known_where_there_is_no_file(path: Path) -> None:
     assert not path.parent.exists()
 
 
-def test_no_use_of_tokens_is_known_where_the_file_is_no_database(path: Path) -> None:
+def test_no_use_of_tokens_is_known_where_the_file_is_not_a_database(path: Path) -> None:
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 500)
     assert read_token_uses(path) == {}

@@ -47,5 +47,5 @@ def test_a_piece_comes_back(entries: list[tuple[bytes, str | None]]) -> None:
         (b"[[4,null]]", "four"),
     ],
 )
-def test_what_does_not_fit_together_is_no_piece(outlined: object, messages: object) -> None:
+def test_what_does_not_fit_together_is_not_a_piece(outlined: object, messages: object) -> None:
     assert unpack(outlined, messages) == StoredRun()

@@ -1,6 +1,8 @@
 """The state folder: links and files of others are refused, and a second gateway."""
 
+import fcntl
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +16,7 @@ from acp_gateway.gateway.storage.state_folder import (
     check_state_file,
     check_state_folder,
     find_holder,
+    find_process,
     holding,
 )
 
@@ -136,3 +139,41 @@ def test_where_the_file_system_has_no_locks_a_gateway_runs_and_says_so(
     with holding(state_dir):
         pass
     assert "see to it that no other gateway uses it" in caplog.text
+
+
+def test_on_a_full_disk_a_gateway_holds_the_folder_and_says_that_its_process_is_not_in_the_lock(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pwrite(_file: int, _data: bytes, _offset: int) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr("os.pwrite", pwrite)
+        with holding(state_dir):
+            assert f"{state_dir}/gateway.lock cannot be written (No space left on device)" in caplog.text
+            assert (find_holder(state_dir), find_process(state_dir)) == (f"an acp-gateway runs on {state_dir}", 0)
+            with pytest.raises(ConfigError, match="another acp-gateway runs on"), holding(state_dir):
+                pass
+            with socket.socket(socket.AF_UNIX) as control:
+                monkeypatch.chdir(state_dir)  # The path of a socket may not be long.
+                control.bind("control")
+                control.listen()
+                found = find_process(Path())
+                assert found == (os.getpid() if hasattr(socket, "SO_PEERCRED") else 0)
+    assert find_holder(state_dir) is None
+
+
+def test_the_next_gateway_needs_no_room_for_its_process(state_dir: Path) -> None:
+    with holding(state_dir):
+        size = (state_dir / LOCK).stat().st_size
+    assert (state_dir / LOCK).stat().st_size == size
+
+
+def test_a_gateway_starts_while_a_command_looks_who_holds_the_folder(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (state_dir / LOCK).open("wb") as command:
+        fcntl.flock(command, fcntl.LOCK_SH)
+        monkeypatch.setattr("time.sleep", lambda _seconds: fcntl.flock(command, fcntl.LOCK_UN))
+        with holding(state_dir):
+            assert find_process(state_dir) == os.getpid()

@@ -24,7 +24,7 @@ from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.storage import store as storage_module
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.archive import StoredArchive
-from acp_gateway.gateway.storage.database import Database, read_token_uses
+from acp_gateway.gateway.storage.database import Database, read_session_ids, read_token_uses
 from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
@@ -128,7 +128,7 @@ class Histories:
         self.move_to(storage)
         self.journals = {key: Journal(LIMIT, "e1") for key in keys}
         self.taken: list[int] = []
-        """Of which histories what is in memory was asked for."""
+        """Histories that were asked for from memory."""
 
     def move_to(self, storage: Storage) -> None:
         """From now on this one is told, and asks."""
@@ -282,9 +282,15 @@ def bytes_on_disk(path: Path) -> bytes:
 
 
 def write_garbage(path: Path) -> None:
-    """Put something in the file's place that is no database."""
+    """Put something in the file's place that is not a database."""
     path.parent.mkdir()
     path.write_bytes(b"no database at all, " * 500)
+
+
+def empty(path: Path) -> None:
+    """Leave nothing of the file."""
+    path.parent.mkdir()
+    path.touch()
 
 
 def lose_the_end(path: Path) -> None:
@@ -310,7 +316,7 @@ def garble(path: Path, chance: random.Random) -> None:
 
 
 def garble_a_definition(path: Path) -> None:
-    """Leave a table with a definition that is no text."""
+    """Leave a table with a definition that is not text."""
     path.write_bytes(path.read_bytes().replace(b"outline BLOB NOT NULL", b"outline BLOB NOT N\xd5LL"))
 
 
@@ -643,7 +649,7 @@ async def test_whose_session_a_token_is_for_is_written_at_once(storage: Storage,
         assert read_token_uses(path) == {"0a0a0a0a": TokenUse(NOON, "ada")}
 
 
-# Files that are no good.
+# Files that cannot be used
 
 
 async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
@@ -661,7 +667,7 @@ async def test_a_damaged_file_is_put_aside_and_a_new_one_begun(
     assert await restarted(path, 1) == journal(b"one")
 
 
-async def test_a_damaged_file_is_no_problem_any_more_when_the_new_one_has_what_is_known(
+async def test_a_damaged_file_stops_being_a_problem_when_the_new_one_has_what_is_known(
     storage: Storage, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -675,7 +681,7 @@ async def test_a_damaged_file_is_no_problem_any_more_when_the_new_one_has_what_i
 
 
 @asynccontextmanager
-async def begun_anew(
+async def begun_again(
     histories: Histories, before: Storage, after: Storage, path: Path, pauses: Pauses
 ) -> AsyncIterator[None]:
     """Histories that stay in memory while the file is damaged between two storages; the second begins a new one."""
@@ -703,7 +709,7 @@ async def test_a_damaged_file_is_a_problem_until_all_histories_in_memory_are_sto
             return super().snapshot(key)
 
     histories = Watched(storage, 1, 2, 3)
-    async with begun_anew(histories, storage, narrow, path, pauses):
+    async with begun_again(histories, storage, narrow, path, pauses):
         for key in histories.journals:
             while await narrow.read_journal(key) != histories.now(key):
                 pass
@@ -712,7 +718,7 @@ async def test_a_damaged_file_is_a_problem_until_all_histories_in_memory_are_sto
     assert all("was damaged and a new one is begun" in str(problem) for problem in problems)
 
 
-async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_ends_meanwhile_is_stored_again(
+async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_then_ends_is_stored_again(
     storage: Storage, narrow: Storage, path: Path, disk: Disk, pauses: Pauses
 ) -> None:
     taken = trio.Event()
@@ -725,7 +731,7 @@ async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_e
             return super().snapshot(key)
 
     histories = Hanging(storage, 1, 2)
-    async with begun_anew(histories, storage, narrow, path, pauses):
+    async with begun_again(histories, storage, narrow, path, pauses):
         await taken.wait()
         (first,) = histories.taken
         later = 3 - first
@@ -737,18 +743,44 @@ async def test_a_damaged_file_is_a_problem_until_the_history_of_a_session_that_e
         assert Database(path, LIMIT).histories.read(later) == had
 
 
-async def test_a_file_that_lost_its_end_is_put_aside(path: Path) -> None:
+async def test_a_file_that_lost_its_end_is_put_aside_and_what_can_be_read_taken_over(path: Path) -> None:
     first = make(path)
     async with running(first):
-        keep(first, 1)
-        first.append(1, b"x" * 50_000)
+        for key in (1, 2):
+            keep(first, key)
+        first.append(1, b'"one"')
+        await first.read_journal(1)
+        first.append(2, b"x" * 50_000)
+        first.token_used("0a0a0a0a")
     lose_the_end(path)
     second = make(path)
-    assert second.open() == []
-    assert second.problem is not None
+    assert [(session.key, session.position, session.open) for session in second.open()] == [(1, 1, False), (2, 0, True)]
+    assert str(second.problem).endswith(", of which 2 sessions and the histories of 1 could be read")
+    assert second.token_uses().keys() == {"0a0a0a0a"}
     third = make(path)
-    assert third.open() == []
-    assert third.problem is None
+    async with running(third):
+        assert third.problem is None
+        read = await third.read_journal(1)
+        assert read is not None
+        assert read == journal(b'"one"', epoch=read.epoch)
+        assert read.epoch != "e1"
+        assert not third.keeps_journal(2)
+
+
+async def test_a_file_that_was_emptied_is_no_first_start(storage: Storage, path: Path) -> None:
+    empty(path)
+    assert storage.open() == []
+    assert "was empty, so that the sessions that it had are not known any more, and a new one" in str(storage.problem)
+
+
+async def test_a_file_that_could_not_be_begun_is_not_one_that_was_emptied(path: Path, disk: Disk) -> None:
+    disk.broken = True
+    first = make(path, disk=disk)
+    assert first.open() == []
+    assert first.problem is not None
+    second = make(path)
+    second.open()
+    assert second.problem is None
 
 
 async def test_a_file_whose_list_of_sessions_is_damaged_is_put_aside(path: Path) -> None:
@@ -758,7 +790,7 @@ async def test_a_file_whose_list_of_sessions_is_damaged_is_put_aside(path: Path)
             keep(first, key)
     overwrite(path, "session")
     second = make(path)
-    assert second.open() == []
+    assert {session.key for session in second.open()} < set(range(1, 200))
     assert "damaged" in str(second.problem)
 
 
@@ -865,14 +897,16 @@ async def test_a_history_that_does_not_fit_together_is_given_up(
         "INSERT INTO token VALUES ('0a0a0a0a', 1.0, x'00')",
     ],
 )
-async def test_a_file_with_something_else_in_a_column_is_put_aside(storage: Storage, path: Path, damage: str) -> None:
+async def test_a_file_with_something_else_in_a_column_is_put_aside_without_it(
+    storage: Storage, path: Path, damage: str
+) -> None:
     async with running(storage):
         keep(storage, 1)
         keep(storage, 2)
     change(path, damage)
     after = make(path)
     async with running(after) as stored:
-        assert stored == []
+        assert {session.key for session in stored} == ({2} if "session SET" in damage else {1, 2})
         assert after.token_uses() == {}
         assert "was damaged and a new one is begun" in str(after.problem)
 
@@ -888,20 +922,20 @@ async def test_a_file_whose_missing_owner_no_rule_forbids_any_more_is_put_aside(
         assert "was damaged and a new one is begun" in str(after.problem)
 
 
-async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside(storage: Storage, path: Path) -> None:
+async def test_a_file_with_damage_that_sqlite_cannot_name_is_put_aside(storage: Storage, path: Path) -> None:
     async with running(storage):
         keep(storage, 1)
     garble_a_definition(path)
     after = make(path)
     async with running(after) as stored:
-        assert stored == []
+        assert [session.key for session in stored] == [1]
         assert "was damaged and a new one is begun" in str(after.problem)
-        keep(after, 1)
-        after.append(1, b"one")
-        assert await after.read_journal(1) == journal(b"one")
+        keep(after, 2)
+        after.append(2, b"one")
+        assert await after.read_journal(2) == journal(b"one")
 
 
-async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_while_running(
+async def test_a_file_with_damage_that_sqlite_cannot_name_is_put_aside_while_running(
     storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     storage.open()
@@ -924,7 +958,7 @@ async def test_a_file_of_which_sqlite_cannot_say_what_is_wrong_is_put_aside_whil
         "UPDATE piece SET messages = CAST(messages AS TEXT) WHERE session = 1",
     ],
 )
-async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage, path: Path, damage: str) -> None:
+async def test_a_history_that_has_ceased_to_be_bytes_is_given_up(storage: Storage, path: Path, damage: str) -> None:
     async with running(storage):
         keep(storage, 1)
         keep(storage, 2)
@@ -937,7 +971,7 @@ async def test_a_history_that_is_no_bytes_any_more_is_given_up(storage: Storage,
         assert await storage.read_journal(2) == journal(b"one")
 
 
-async def test_a_history_whose_length_is_no_number_is_damage_to_who_goes_on_with_it(
+async def test_a_history_whose_length_is_not_a_number_is_damage_to_who_goes_on_with_it(
     storage: Storage, path: Path, pauses: Pauses, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(storage):
@@ -1275,7 +1309,7 @@ async def test_a_history_that_was_handed_over_is_not_held(storage: Storage, monk
     assert held == [[]]
 
 
-# Disks that are no good.
+# Disks that fail
 
 
 async def test_what_does_not_fit_on_a_full_disk_is_written_when_there_is_space(
@@ -1301,6 +1335,36 @@ async def test_what_does_not_fit_on_a_full_disk_is_written_when_there_is_space(
         assert storage.problem is None
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert set(sessions_in(path)) == {1, 2}
+
+
+async def test_where_there_is_no_room_beside_the_file_at_the_start_what_is_stored_is_read_and_written_later(
+    path: Path, clock: Clock, disk: Disk, pauses: Pauses, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(path, clock, disk, pauses)
+    async with running(first):
+        keep(first, 1)
+        first.append(1, b"one")
+        await first.read_journal(1)
+    # SQLite can't make the file that processes share.
+    beside = path.with_name("sessions.db-shm")
+    os.mkfifo(beside)
+    storage = make(path, clock, disk, pauses)
+    async with running(storage) as stored:
+        assert [session.key for session in stored] == [1]
+        assert storage.problem is not None
+        assert storage.problem.startswith(f"{path}: database or disk is full; ")
+        await pauses.until_failed()
+        assert await storage.read_journal(1) == journal(b"one")
+        await pauses.until_failed()
+        assert storage.problem is not None
+        beside.unlink()
+        # Nothing has to change for the gateway to be ready again.
+        pauses.end()
+        while storage.problem is not None:
+            await trio.lowlevel.checkpoint()
+        # Commands that only read are not kept off any more.
+        assert read_session_ids(path) == {"sess-1"}
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
 
 
 async def test_on_a_full_disk_a_history_can_be_read_that_is_all_there(
@@ -1506,7 +1570,7 @@ async def test_what_could_not_be_written_is_replaced_with_what_came_after_it(
 
 
 class Failure:
-    """A batch fails, and meanwhile more comes."""
+    """A batch fails, and before that more comes."""
 
     def __init__(self, storage: Storage, disk: Disk, pauses: Pauses) -> None:
         self._storage = storage
@@ -1532,7 +1596,7 @@ def failure(storage: Storage, disk: Disk, pauses: Pauses) -> Failure:
     return Failure(storage, disk, pauses)
 
 
-async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile(
+async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_later(
     storage: Storage, failure: Failure
 ) -> None:
     async with running(storage):
@@ -1550,13 +1614,13 @@ async def test_a_turn_that_could_not_be_written_goes_on_with_what_came_meanwhile
         assert storage._queue.size == 0
 
 
-@pytest.mark.parametrize("ends", ["before", "meanwhile", "twice"])
+@pytest.mark.parametrize("ends", ["before", "later", "twice"])
 async def test_a_turn_that_ended_when_nothing_could_be_written_is_over(
     storage: Storage, failure: Failure, ends: str
 ) -> None:
     def begin() -> None:
         storage.append(1, b"one")
-        if ends != "meanwhile":
+        if ends != "later":
             storage.turn_ended(1)
 
     async with running(storage):
@@ -1610,7 +1674,7 @@ async def test_of_a_history_that_outgrows_its_limit_while_a_batch_fails_what_is_
     assert await restarted(path, 1) == histories.now(1)
 
 
-async def test_what_was_to_be_erased_when_that_failed_is_erased_with_what_came_meanwhile(
+async def test_what_was_to_be_erased_when_that_failed_is_erased_with_what_came_later(
     storage: Storage, path: Path, failure: Failure
 ) -> None:
     async with running(storage):
@@ -1847,7 +1911,7 @@ class Walk:
             if has is None:
                 continue  # It was given up.
             change = batch.changes[key]
-            another = change.anew if number is None else had is None or number != number_of(had.runs)
+            another = change.unrelated if number is None else had is None or number != number_of(had.runs)
             if had is not None and not another and not change.erases and (start is None or start <= had.position):
                 number, start = number_of(had.runs), had.position - len(messages_of(had.runs))
             if number is None or start is None:
@@ -1871,7 +1935,7 @@ def messages_of(runs: Sequence[StoredRun]) -> list[bytes]:
 
 
 def number_of(runs: Sequence[StoredRun]) -> int | None:
-    """Of which history of a walk these are; None where there are none."""
+    """Return the number of the history of a walk; None for no messages."""
     return next((int(message.partition(b".")[0]) for message in messages_of(runs)), None)
 
 

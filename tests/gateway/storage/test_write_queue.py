@@ -92,7 +92,7 @@ def test_what_is_queued_is_taken_once(backlog: WriteQueue) -> None:
     assert not take(backlog)
 
 
-def test_what_could_not_be_written_is_queued_before_what_came_meanwhile(backlog: WriteQueue) -> None:
+def test_what_could_not_be_written_is_queued_before_what_came_later(backlog: WriteQueue) -> None:
     def fail() -> None:
         with backlog.taken():
             backlog.extend(1, [b"two"])
@@ -228,7 +228,7 @@ def test_renew_queues_what_is_in_memory_of_a_history_that_is_kept(backlog: Write
     backlog.renew(2)
     changes = take(backlog).changes
     assert changes[1].whole == histories.snapshot(1)[0]
-    assert not changes[1].anew
+    assert not changes[1].unrelated
     assert changes[2].whole is None
 
 
@@ -240,14 +240,14 @@ def test_a_history_that_is_not_in_memory_waits_as_it_is(backlog: WriteQueue) -> 
 def test_a_history_that_is_renewed_goes_on_from_what_is_on_disk(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     tell(backlog, histories, 1, LARGE)
-    assert not take(backlog).changes[1].anew
+    assert not take(backlog).changes[1].unrelated
 
 
 def test_a_history_that_is_renewed_leaves_nothing_of_the_one_that_it_replaced(backlog: WriteQueue) -> None:
     histories = in_memory(backlog, 1)
     backlog.replace(1, empty(), 0)
     tell(backlog, histories, 1, LARGE)
-    assert take(backlog).changes[1].anew
+    assert take(backlog).changes[1].unrelated
 
 
 def test_a_history_with_another_name_in_memory_leaves_nothing_of_what_is_on_disk(backlog: WriteQueue) -> None:
@@ -255,7 +255,7 @@ def test_a_history_with_another_name_in_memory_leaves_nothing_of_what_is_on_disk
     histories.journals[1] = Journal(LIMIT, "e2")
     tell(backlog, histories, 1, LARGE)
     batch = take(backlog)
-    assert batch.changes[1].anew
+    assert batch.changes[1].unrelated
     assert batch.sessions == {1: session(1, epoch="e2")}
 
 
@@ -471,23 +471,23 @@ def test_what_comes_for_a_history_that_is_renewed_is_in_memory_alone() -> None:
 
 
 def test_a_history_that_takes_the_place_of_what_was_to_be_done_is_followed_by_what_comes() -> None:
-    change = added(b"old").replaced(journal(b"one"), 3, anew=True)
+    change = added(b"old").replaced(journal(b"one"), 3, unrelated=True)
     change.extend([b"two"], None)
     assert (change.whole, change.runs) == (journal(b"one"), [StoredRun([b"two"])])
 
 
 def test_another_history_stays_another_one_whatever_is_written_of_it() -> None:
-    change = Change().replaced(journal(b"one"), 3, anew=True)
-    assert change.renewed().anew
-    assert change.renewed().replaced(journal(b"one"), 3, anew=False).anew
-    assert change.followed_by(Change(renews=True)).anew
-    assert not added(b"one").renewed().replaced(journal(b"one"), 3, anew=False).anew
+    change = Change().replaced(journal(b"one"), 3, unrelated=True)
+    assert change.renewed().unrelated
+    assert change.renewed().replaced(journal(b"one"), 3, unrelated=False).unrelated
+    assert change.followed_by(Change(renews=True)).unrelated
+    assert not added(b"one").renewed().replaced(journal(b"one"), 3, unrelated=False).unrelated
 
 
 def test_what_is_erased_is_so_whatever_comes_instead() -> None:
     change = Change(erases=True)
     assert change.renewed().erases
-    assert change.replaced(journal(), 0, anew=True).erases
+    assert change.replaced(journal(), 0, unrelated=True).erases
     assert change.followed_by(Change(renews=True)).erases
 
 
@@ -505,17 +505,17 @@ def test_what_is_erased_is_so_whatever_comes_instead() -> None:
         ),
     ],
 )
-def test_what_failed_goes_on_with_what_came_meanwhile(ends_turn: bool, runs: list[StoredRun]) -> None:
+def test_what_failed_goes_on_with_what_came_later(ends_turn: bool, runs: list[StoredRun]) -> None:
     failed = added(b"one", ends_turn=ends_turn)
-    meanwhile = added(b"two", state="plan", ends_turn=True)
-    meanwhile.extend([b"three"], None)
-    new = failed.new + meanwhile.new
-    both = failed.followed_by(meanwhile)
+    later = added(b"two", state="plan", ends_turn=True)
+    later.extend([b"three"], None)
+    new = failed.new + later.new
+    both = failed.followed_by(later)
     assert (both.runs, both.new) == (runs, new)
 
 
-def test_what_begins_anew_meanwhile_takes_the_place_of_what_failed() -> None:
-    both = added(b"one").followed_by(Change().replaced(journal(b"two"), 3, anew=True))
+def test_what_starts_over_later_takes_the_place_of_what_failed() -> None:
+    both = added(b"one").followed_by(Change().replaced(journal(b"two"), 3, unrelated=True))
     assert (both.whole, both.runs) == (journal(b"two"), [])
 
 
@@ -540,7 +540,7 @@ def test_a_batch_tells_what_it_does_to_histories() -> None:
     batch = WriteBatch()
     batch.extend(1, [b"one"], None)
     batch.put(2, Change(renews=True))
-    batch.put(3, Change().replaced(journal(b"one"), 3, anew=True))
+    batch.put(3, Change().replaced(journal(b"one"), 3, unrelated=True))
     assert (batch.renewed, batch.whole, batch.contents, batch.erases) == ([2], {2, 3}, {1, 3}, False)
     batch.put(4, Change(erases=True))
     assert batch.erases

@@ -30,7 +30,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 def test_a_batch_is_written_and_lets_go_of_its_messages(database: Database) -> None:
     batch = WriteBatch({7: SESSION}, {"0a": TokenUse(1.0)})
-    batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
+    batch.put(7, Change().replaced(journal(b"one"), 3, unrelated=True))
     batch.extend(7, [b"two"] * 5000, None)
     write(database, batch)
     assert database.histories.read(7) == journal(b"one", *[b"two"] * 5000)
@@ -47,7 +47,7 @@ def test_a_batch_that_fails_leaves_nothing_and_stays_as_it_is(
         raise ZeroDivisionError
 
     batch = WriteBatch({7: SESSION})
-    batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
+    batch.put(7, Change().replaced(journal(b"one"), 3, unrelated=True))
     batch.extend(7, [b"two"], None)
     with monkeypatch.context() as patch:
         patch.setattr(HistoryTables, "append", divide)
@@ -58,26 +58,31 @@ def test_a_batch_that_fails_leaves_nothing_and_stays_as_it_is(
     assert database.histories.read(7) == journal(b"one", b"two")
 
 
-@pytest.mark.parametrize(("anew", "messages"), [(False, [b"one", b"two", b"three"]), (True, [b"two", b"three"])])
+@pytest.mark.parametrize(("unrelated", "messages"), [(False, [b"one", b"two", b"three"]), (True, [b"two", b"three"])])
 def test_what_the_disk_has_from_before_stays_unless_it_is_of_another_history(
-    database: Database, anew: bool, messages: list[bytes]
+    database: Database, unrelated: bool, messages: list[bytes]
 ) -> None:
     batch = WriteBatch({7: SESSION})
-    batch.put(7, Change().replaced(journal(b"one", b"two"), 6, anew=True))
+    batch.put(7, Change().replaced(journal(b"one", b"two"), 6, unrelated=True))
     write(database, batch)
     batch = WriteBatch()
-    batch.put(7, Change().replaced(StoredJournal("e1", 3, True, [], [StoredRun([b"two", b"three"])]), 8, anew=anew))
+    batch.put(
+        7, Change().replaced(StoredJournal("e1", 3, True, [], [StoredRun([b"two", b"three"])]), 8, unrelated=unrelated)
+    )
     write(database, batch)
-    assert database.histories.read(7) == StoredJournal("e1", 3, anew, [], [StoredRun(messages)])
+    assert database.histories.read(7) == StoredJournal("e1", 3, unrelated, [], [StoredRun(messages)])
 
 
 def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
     batch = WriteBatch({7: SESSION})
-    batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
+    batch.put(7, Change().replaced(journal(b"one"), 3, unrelated=True))
     write(database, batch)
     batch = WriteBatch()
     batch.put(
-        7, Change(erases=True).replaced(StoredJournal("e1", 2, True, [], [StoredRun([b"one", b"two"])]), 6, anew=False)
+        7,
+        Change(erases=True).replaced(
+            StoredJournal("e1", 2, True, [], [StoredRun([b"one", b"two"])]), 6, unrelated=False
+        ),
     )
     write(database, batch)
     stored = database.histories.read(7)
@@ -87,7 +92,7 @@ def test_what_is_erased_is_so_before_anything_else(database: Database) -> None:
 
 def test_a_session_is_forgotten_with_its_history(database: Database) -> None:
     batch = WriteBatch({7: SESSION})
-    batch.put(7, Change().replaced(journal(b"one"), 3, anew=True))
+    batch.put(7, Change().replaced(journal(b"one"), 3, unrelated=True))
     write(database, batch)
     batch = WriteBatch()
     batch.put(7, Change(forgets=True))

@@ -300,7 +300,7 @@ def shop() -> Scene:
 
 
 def fleet() -> Scene:
-    """Return a gateway that leads to two machines, one of which is away, and has an agent of its own."""
+    """Return a gateway that leads to two machines, one of them away, and has an agent of its own."""
     since = (datetime.now(UTC) - timedelta(minutes=12)).isoformat()
     there: Message = {"machine": "gpu1", "agentType": "gpu1/opencode", "workspace": None, "cwd": "/data/train"}
     gone: Message = {**there, "machine": "gpu2", "agentType": "gpu2/opencode", "unreachableSince": since}

@@ -40,7 +40,7 @@ def test_the_switch_shows_one_machine_and_is_kept(open_page: Opens) -> None:
     page.get_by_role("radio", name="This machine").press("ArrowLeft")
     expect(page.locator(".session")).to_have_count(2)
     expect(page.get_by_role("radio", name="gpu2")).to_be_focused()
-    # A machine that has gone is no reason to show nothing.
+    # A machine that has gone is not a reason to show nothing.
     for name in ("gpu2/1", "gpu2/2"):
         del gateway.scene.sessions[name]
         gateway.notify("session/removed", {"sessionId": name})

@@ -60,6 +60,25 @@ def test_a_question_takes_no_focus_and_keys_in_the_composer_stay_text(open_page:
     assert responses(gateway) == []
 
 
+def test_the_first_digit_in_an_empty_composer_is_text_and_escape_leads_to_the_question_where_it_decides(
+    open_page: Opens,
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    field = page.get_by_role("textbox", name="Prompt")
+    field.focus()
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission")).to_be_visible()
+    page.keyboard.press("1")
+    expect(field).to_have_value("1")
+    assert responses(gateway) == []
+    page.keyboard.press("Escape")
+    expect(page.locator(".permission")).to_be_focused()
+    page.keyboard.press("3")
+    expect(page.locator(".permission")).to_have_count(0)
+    assert responses(gateway) == [(9, choice("no"))]
+    expect(field).to_have_value("1")
+
+
 def test_a_second_press_of_a_key_does_not_decide_the_question_that_comes_next(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)

@@ -37,7 +37,7 @@ def test_a_link_that_is_pasted_signs_in(open_page: Opens) -> None:
     field = page.get_by_label("Link or code")
     field.fill("https://box:7443/ is the address")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("That is no sign-in code.")
+    expect(page.get_by_role("alert")).to_contain_text("That is not a sign-in code.")
     field.fill(f"https://box:7443/#{CODE}")
     field.press("Enter")
     expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
@@ -52,7 +52,7 @@ def test_signing_out_leads_to_the_sign_in_page_and_forgets_drafts(open_page: Ope
     assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_a_lost_connection_is_told_in_words_and_what_was_said_meanwhile_comes_after_it(open_page: Opens) -> None:
+def test_a_lost_connection_is_told_in_words_and_what_was_said_without_it_comes_after_it(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
     gateway.open_sockets = False
@@ -63,12 +63,12 @@ def test_a_lost_connection_is_told_in_words_and_what_was_said_meanwhile_comes_af
     page.get_by_role("textbox", name="Prompt").press("Enter")
     expect(page.locator(".connection")).to_contain_text("1 message waits.")
     expect(page.locator(".sending")).to_contain_text("while away")
-    gateway.add("s1", agent("I went on meanwhile."))
+    gateway.add("s1", agent("I went on without you."))
     gateway.open_sockets = True
     try_now(page)
     expect(page.locator(".connection")).to_have_count(0)
     expect(page.locator(".who")).to_have_text("ann connected")
-    expect(page.locator(".row").last).to_contain_text("I went on meanwhile.")
+    expect(page.locator(".row").last).to_contain_text("I went on without you.")
     until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
     last = [params for method, params in gateway.calls if method == "session/get"][-1]
     assert last["since"] == len(gateway.scene.updates["s1"]) - 1

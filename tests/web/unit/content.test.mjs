@@ -37,7 +37,7 @@ test("each kind of content block becomes its part", () => {
   });
 });
 
-test("an image that is no bitmap, or no base64, has no source", () => {
+test("an image that is not a bitmap, or not base64, has no source", () => {
   for (const block of [
     { mimeType: "image/svg+xml", data: "AAAA" },
     { mimeType: "text/html", data: "AAAA" },
@@ -75,7 +75,7 @@ test("each kind of tool content is read", () => {
   );
 });
 
-test("plans and locations leave out what is no object", () => {
+test("plans and locations leave out what is not an object", () => {
   assert.deepEqual(planOf([{ content: "a", priority: "high", status: "completed" }, null, "x", {}]), [
     { content: "a", priority: "high", status: "completed" },
     { content: "", priority: "medium", status: "pending" },

@@ -63,7 +63,7 @@ test("a transcript that is too long, or for which there is no room, is not kept"
   }
 });
 
-test("a damaged copy is none, and a browser that keeps nothing does no harm", () => {
+test("a damaged copy does not count, and a browser that keeps nothing does no harm", () => {
   for (const text of ["{", "7", '{"sessionId":"s"}', '{"sessionId":"s","states":[],"updates":{}}']) {
     const storage = storageOf();
     storage.setItem("transcript", text);

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
+import { valueOf } from "../../../acp_gateway/web/app/format.js";
 import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
 
 const folded = (payloads) => fold(emptyTranscript(), numbered(payloads));
@@ -57,7 +58,7 @@ test("an empty chunk makes no block", () => {
   assert.deepEqual(kinds(folded([thought(""), said(""), said("x")])), ["agent"]);
 });
 
-test("parts that are no text stay between the texts", () => {
+test("parts that are not text stay between the texts", () => {
   const link = { type: "resource_link", uri: "file:///a.py", name: "a.py" };
   const image = { type: "image", mimeType: "image/png", data: "AAAA" };
   const chunks = [text("see "), link, text(" and "), text("this "), image].map((content) => ({
@@ -132,8 +133,26 @@ test("content chunks and terminal output are appended", () => {
     },
   ]).blocks;
   assert.deepEqual(tool.content, [{ type: "terminal", terminalId: "T" }]);
-  assert.deepEqual(tool.terminals, { T: { output: "one two", exitCode: 2, signal: null } });
+  assert.deepEqual({ ...tool.terminals }, { T: { output: "one two", exitCode: 2, signal: null } });
 });
+
+for (const id of ["__proto__", "constructor", "toString"]) {
+  test(`a terminal named ${id} has its own output, and nothing else`, () => {
+    const before = folded([{ sessionUpdate: "tool_call", toolCallId: "a", title: "x" }]);
+    assert.equal(valueOf(before.blocks[0].terminals, id), undefined);
+    const output = (data) => ({
+      sessionUpdate: "tool_call_update",
+      toolCallId: "a",
+      _meta: { terminal_output: { terminal_id: id, data } },
+    });
+    const both = folded([{ sessionUpdate: "tool_call", toolCallId: "a", title: "x" }, output("one "), output("two")]);
+    assert.deepEqual(valueOf(both.blocks[0].terminals, id), { output: "one two", exitCode: null, signal: null });
+    assert.equal({}.output, undefined);
+    const [call, ...rest] = numbered([{ sessionUpdate: "tool_call", toolCallId: "a" }, output("one "), output("two")]);
+    const joined = prepend(fold(emptyTranscript(), rest.slice(1)), [call, rest[0]]);
+    assert.equal(valueOf(joined.blocks[0].terminals, id)?.output, "one two");
+  });
+}
 
 test("a plan replaces the plan of its turn, and the next turn has its own", () => {
   const plan = (...contents) => ({
@@ -296,10 +315,10 @@ test("a changed block is a new object, and no other is", () => {
       assert.equal(transcript.blocks, blocks);
       assert.equal(transcript.version > version, batch.length > 0);
       before.forEach((block, i) => {
-        assert.deepEqual(block, copies[i], "an old block was changed in place");
+        assert.deepEqual(structuredClone(block), copies[i], "an old block was changed in place");
         const kept = transcript.blocks[i] === block;
         const touched = batch.some(({ seq }) => seq > 0) && !kept;
-        if (!touched) assert.deepEqual(transcript.blocks[i], copies[i]);
+        if (!touched) assert.deepEqual(structuredClone(transcript.blocks[i]), copies[i]);
       });
       const renewed = before.filter((block, i) => transcript.blocks[i] !== block).length;
       assert.ok(renewed <= batch.length, `${renewed} blocks renewed by ${batch.length} updates`);
@@ -357,7 +376,7 @@ test("prepending does not change a block that is known outside in place", () => 
     const copies = structuredClone(known);
     prepend(transcript, updates.slice(0, 30));
     const bare = ({ pos, ...block }) => block;
-    assert.deepEqual(known.map(bare), copies.map(bare));
+    assert.deepEqual(structuredClone(known).map(bare), copies.map(bare));
   });
 });
 

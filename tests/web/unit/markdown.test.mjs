@@ -177,7 +177,7 @@ test("random joins of attacks and marks render as allowed tags and attributes on
   });
 });
 
-test("values that are no strings are shown, never taken for vnodes", () => {
+test("values that are not strings are shown, never taken for vnodes", () => {
   for (const value of [null, undefined, 5, true, { tag: "script" }, ["x"], { toString: null }]) {
     renderMarkdown(h, value).forEach((node) => check(node, typeof value));
   }
@@ -340,7 +340,7 @@ const PATHOLOGICAL = {
   numbers: lines(9000, (i) => `${i}. a`),
   "spaces before line feeds": times("a   \n"),
   "long run of spaces": `a${" ".repeat(SIZE)}b`,
-  "rules that are none": `${times("- - - ")}a`,
+  "what looks like a rule": `${times("- - - ")}a`,
   fences: times("```\n"),
 };
 

@@ -172,7 +172,7 @@ test("without an open session nothing is done", async () => {
   assert.deepEqual([calls, store.state.current], [[], null]);
 });
 
-test("an action's effect does not reach a session opened meanwhile", async () => {
+test("an action's effect does not reach a session opened since", async () => {
   const { store, answers, held } = await opened(UPDATES, {}, { modes: { currentModeId: "a" } });
   answers["session/set_mode"] = "hold";
   const setting = store.setMode("b");
@@ -210,7 +210,7 @@ test("a connection that comes back fetches only what is missing", async () => {
   assert.equal(said_(store), "hi|abcde");
 });
 
-test("a connection lost while fetching is no error, and the next one fetches", async () => {
+test("a connection lost while fetching is not an error, and the next one fetches", async () => {
   const { store, answers, connect } = scene();
   answers["session/get"] = () => Promise.reject(lost());
   store.open("s");

@@ -78,7 +78,7 @@ test("a filter wants every word, in any place and case", () => {
   assert.equal(matches(one, "total opencode"), false);
 });
 
-test("a session whose machine is away needs nobody, as nobody can decide", () => {
+test("a session whose machine is away has no need of a decision, as none can be made", () => {
   const away = session({ waiting: [{}], unreachableSince: "2026-11-23T17:00:00Z" });
   assert.equal(needsYou(away), false);
   assert.deepEqual(statusOf(away), { name: "away", text: "Away" });

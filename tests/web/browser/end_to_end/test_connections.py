@@ -1,4 +1,4 @@
-"""Pages of which the connection is cut, pages that are reloaded, and a gateway below a path."""
+"""Pages whose connection is cut, pages that are reloaded, and a gateway below a path."""
 
 import json
 import os

@@ -74,7 +74,7 @@ HIDDEN = r"""() => {
   return found;
 }"""
 
-# The page is laid out anew when it hears of a new width. wait_for_function would evaluate text, which the page forbids.
+# The page is laid out again at a new width. wait_for_function would evaluate text, which the page forbids.
 FITS = """() => new Promise((resolve) => {
   const end = performance.now() + 10000;
   const look = () => {

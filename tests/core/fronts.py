@@ -44,7 +44,7 @@ class Watcher:
     number: int = 10
 
 
-class Doors:
+class Fronts:
     """A node, doors one after the other, and editors at the door."""
 
     def __init__(self, *watchers: Watcher, journals: bool = True) -> None:
@@ -69,7 +69,7 @@ class Doors:
         self.lives += 1
         self.shelf = Shelf(LIMIT)
         self.registry = Registry("me", self.shelf, f"door{self.lives}")
-        self.door = Multiplexer("gpu/agent", make_policy(journal_limit=LIMIT), self.registry)
+        self.front = Multiplexer("gpu/agent", make_policy(journal_limit=LIMIT), self.registry)
         self.wanted: list[Session] = []
         self.new_link()
         if self.disk is not None:
@@ -96,7 +96,7 @@ class Doors:
         self.links = getattr(self, "links", 0) + 1
         self.far_client = Client(f"door{self.links}", SessionScope("me"), link=f"far{self.links}")
         self.node.attach(self.far_client)
-        self.door.agent_linked(self.far_client.link)
+        self.front.agent_linked(self.far_client.link)
 
     def kill(self) -> None:
         """Kill the door, and start it again."""
@@ -108,9 +108,9 @@ class Doors:
         """End the link at the door; the node keeps it. Another one is made when it is needed."""
         self.node.client_away(self.far_client)
         self.deliver_node()
-        self.door.agent_lost("the link has ended", {"reason": "agent_ended"})
+        self.front.agent_lost("the link has ended", {"reason": "agent_ended"})
         self.new_link()
-        self.deliver_door()
+        self.deliver_front()
 
     def commit(self) -> None:
         """Write what the door has kept to its disk."""
@@ -118,25 +118,25 @@ class Doors:
             copied = self.shelf._copy(journal) if self.journals else None
             self.disk = encode_place(session.far), copied, session in self.shelf.open
 
-    def deliver_door(self) -> None:
-        output = self.door.take_output()
+    def deliver_front(self) -> None:
+        output = self.front.take_output()
         self.up += output.to_agent
         self.wanted += journals_of(output)
         for watcher in self.watchers:
             if watcher.client is not None:
                 watcher.incoming += output.to_clients.get(watcher.client, ())
-        self.check(self.door, output)
+        self.check(self.front, output)
         for session in self.wanted[:]:
             self.wanted.clear()
             self.commit()
-            self.door.journal_loaded(session, self.shelf.read(session) if self.journals else None)
-            self.deliver_door()
+            self.front.journal_loaded(session, self.shelf.read(session) if self.journals else None)
+            self.deliver_front()
 
     def check(self, multiplexer: Multiplexer, output: Output) -> None:
         for check in checks_of(output):
             multiplexer.directories_checked(check, look(check))
-            if multiplexer is self.door:
-                self.deliver_door()
+            if multiplexer is self.front:
+                self.deliver_front()
             else:
                 self.deliver_node()
 
@@ -174,8 +174,8 @@ class Doors:
             self.node.receive_from_client(self.far_client, self.up.popleft())
             self.deliver_node()
         batch = [self.down.popleft() for _ in range(min(down, len(self.down)))]
-        self.door.receive_from_agent(batch)
-        self.deliver_door()
+        self.front.receive_from_agent(batch)
+        self.deliver_front()
 
     def speak(self, count: int = 1) -> None:
         """Let the agent tell numbered updates."""
@@ -213,7 +213,7 @@ class Doors:
         watcher.links += 1
         watcher.incoming.clear()
         watcher.client = Client(watcher.name, SessionScope("me"), watcher.role, link=f"{watcher.name}{watcher.links}")
-        self.door.attach(watcher.client)
+        self.front.attach(watcher.client)
         if watcher.conversation.started:
             self.do(watcher, watcher.conversation.begin_recovery(lost, [], "lost"))
         else:
@@ -222,8 +222,8 @@ class Doors:
     def lose(self, watcher: Watcher) -> None:
         """Lose the link of an editor for good; it comes back over another one."""
         assert watcher.client is not None
-        self.door.client_gone(watcher.client)
-        self.deliver_door()
+        self.front.client_gone(watcher.client)
+        self.deliver_front()
         self.connect(watcher)
 
     def request(self, watcher: Watcher, number: int, method: str, **params: Any) -> None:
@@ -246,8 +246,8 @@ class Doors:
             self.editor_hears(watcher, json.loads(text))
         for text in outcome.to_gateway:
             assert watcher.client is not None
-            self.door.receive_from_client(watcher.client, text)
-        self.deliver_door()
+            self.front.receive_from_client(watcher.client, text)
+        self.deliver_front()
 
     def editor_hears(self, watcher: Watcher, message: dict[str, Any]) -> None:
         match message:
@@ -256,7 +256,7 @@ class Doors:
             case {"method": "session/request_permission", "id": number}:
                 watcher.questions.append(number)
             case {"method": "$/cancel_request", "params": {"requestId": number}}:
-                # The editor may have answered meanwhile.
+                # The editor may have answered by then.
                 watcher.questions = [other for other in watcher.questions if other != number]
             case {"id": number} if "method" not in message:
                 watcher.answers.setdefault(number, []).append(message.get("result", message.get("error")))
@@ -298,7 +298,7 @@ class Doors:
     @property
     def session(self) -> Session:
         """The session at the door."""
-        (session,) = self.door.sessions
+        (session,) = self.front.sessions
         return session
 
     def history(self, multiplexer: Multiplexer) -> list[str]:
@@ -313,7 +313,7 @@ class Doors:
         The editor that has sent a prompt may be told it.
         """
         at_node = self.history(self.node)
-        assert self.history(self.door) == at_node
+        assert self.history(self.front) == at_node
         for watcher in self.watchers:
             assert not watcher.conversation.recovering
             own = f"{watcher.name} "

@@ -1,4 +1,4 @@
-"""A gateway in front of a node that is killed in a turn, as programs: the turn goes on at the node, and nothing is lost.
+"""A gateway in front of a node is killed in a turn, as programs: the turn goes on at the node, and nothing is lost.
 
 The agent's own file of the session is what each editor has to be told, each update once and in order.
 """
@@ -23,8 +23,8 @@ MANY = [f"update {number}" for number in range(40)]
 LATER = [f"later {number}" for number in range(40)]
 
 
-class Door:
-    """A door, and the node behind it."""
+class Near:
+    """A near, and the node behind it."""
 
     def __init__(self, gateway: RunningGateway, way: Switch, far: RunningGateway) -> None:
         self.gateway = gateway
@@ -66,23 +66,23 @@ class Door:
 
 
 @contextmanager
-def door_and_node(tmp_path: Path) -> Iterator[Door]:
+def near_and_node(tmp_path: Path) -> Iterator[Near]:
     """A door with one node."""
     with ExitStack() as stack:
         far = stack.enter_context(node(tmp_path / "gpu1"))
-        near = stack.enter_context(front(tmp_path / "front", {"gpu1": (far, stack.enter_context(way_to(far)))}))
-        door = Door(near, stack.enter_context(way_to(near)), far)
-        stack.callback(door.stop)
-        yield door
+        gateway = stack.enter_context(front(tmp_path / "front", {"gpu1": (far, stack.enter_context(way_to(far)))}))
+        near = Near(gateway, stack.enter_context(way_to(gateway)), far)
+        stack.callback(near.stop)
+        yield near
 
 
-def ended(editor: Editor, door: Door, prompt: int, *more: str) -> None:
+def ended(editor: Editor, near: Near, prompt: int, *more: str) -> None:
     """Check that a prompt has the end of its turn, and that the next turn has nothing of it."""
     assert editor.stop_reason(prompt) == "end_turn"
     before = list(editor.told)
     assert editor.talk("in the next turn", *more) == "end_turn"
     assert editor.told[len(before) :] == ["in the next turn", *more]
-    assert editor.told == door.said(editor.session)
+    assert editor.told == near.said(editor.session)
     assert len(editor.answers_to(prompt)) == 1
 
 
@@ -92,103 +92,103 @@ def ended(editor: Editor, door: Door, prompt: int, *more: str) -> None:
     [([], None), (MANY, "update 0"), (MANY, "update 17"), (MANY, "update 39")],
     ids=["at once", "first", "middle", "all"],
 )
-def test_a_turn_goes_on_when_the_door_is_killed(tmp_path: Path, before: list[str], seen: str | None) -> None:
+def test_a_turn_goes_on_when_the_front_is_killed(tmp_path: Path, before: list[str], seen: str | None) -> None:
     gates = [Gate(tmp_path / name) for name in ("first", "second")]
-    with door_and_node(tmp_path) as door, Editor(door.gateway, via=door.way) as editor:
+    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         assert editor.talk("a former turn") == "end_turn"
         prompt = editor.prompt("begins", *before, gates[0].command, *LATER, gates[1].command, "ends")
         editor.until_told(seen or "begins")
-        door.kill()
+        near.kill()
         gates[0].open()
-        door.start()
+        near.start()
         editor.until_told("later 39")
-        assert door.shows_turn(editor.session)
+        assert near.shows_turn(editor.session)
         gates[1].open()
-        ended(editor, door, prompt)
+        ended(editor, near, prompt)
 
 
-def test_a_door_is_killed_twice_in_a_turn(tmp_path: Path) -> None:
+def test_a_front_is_killed_twice_in_a_turn(tmp_path: Path) -> None:
     gates = [Gate(tmp_path / name) for name in ("first", "second")]
-    with door_and_node(tmp_path) as door, Editor(door.gateway, via=door.way) as editor:
+    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         prompt = editor.prompt("begins", gates[0].command, *MANY, gates[1].command, "ends")
         editor.until_told("begins")
-        door.kill()
-        door.start()
+        near.kill()
+        near.start()
         gates[0].open()
         editor.until_told("update 20")
-        door.kill()
+        near.kill()
         gates[1].open()
-        door.start()
-        ended(editor, door, prompt)
+        near.start()
+        ended(editor, near, prompt)
 
 
-def test_a_turn_ends_while_the_door_is_dead(tmp_path: Path) -> None:
+def test_a_turn_ends_while_the_front_is_dead(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
-    with door_and_node(tmp_path) as door, Editor(door.gateway, via=door.way) as editor:
+    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         prompt = editor.prompt("begins", gate.command, "ends")
         editor.until_told("begins")
-        door.kill()
+        near.kill()
         gate.open()
         # The agent does one thing at a time: this is answered after the end of the turn.
-        with Editor(door.far, "unix") as other:
+        with Editor(near.far, "unix") as other:
             other.open_session()
-        door.start()
-        ended(editor, door, prompt)
+        near.start()
+        ended(editor, near, prompt)
 
 
-def test_a_door_is_killed_while_its_client_is_away(tmp_path: Path) -> None:
+def test_a_front_is_killed_while_its_client_is_away(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
-    with door_and_node(tmp_path) as door, Editor(door.gateway, via=door.way) as editor:
+    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         prompt = editor.prompt("begins", gate.command, *MANY)
         editor.until_told("begins")
-        door.way.cut()
+        near.way.cut()
         gate.open()
-        door.kill()
-        door.start()
-        door.way.mend()
-        ended(editor, door, prompt)
+        near.kill()
+        near.start()
+        near.way.mend()
+        ended(editor, near, prompt)
 
 
 def test_two_editors_and_an_observer_see_the_same(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
-    with door_and_node(tmp_path) as door, ExitStack() as stack:
-        editor = stack.enter_context(Editor(door.gateway, via=door.way))
+    with near_and_node(tmp_path) as near, ExitStack() as stack:
+        editor = stack.enter_context(Editor(near.gateway, via=near.way))
         editor.open_session()
         attach = ("--attach", f"gpu1/{editor.session}")
         others = [
-            stack.enter_context(Editor(door.gateway, "wss", *attach, *more, via=door.way))
+            stack.enter_context(Editor(near.gateway, "wss", *attach, *more, via=near.way))
             for more in ((), ("--observe",))
         ]
         for other in others:
             assert other.open_session() == editor.session
         prompt = editor.prompt("begins", *MANY, gate.command, "ends")
         others[0].until_told("update 11")
-        # It waits at the door, and is lost with that.
+        # It waits at the near, and is lost with that.
         waiting = others[0].prompt("never")
-        door.kill()
+        near.kill()
         gate.open()
-        door.start()
-        ended(editor, door, prompt)
+        near.start()
+        ended(editor, near, prompt)
         assert others[0].stop_reason(waiting) == "cancelled"
         for other in others:
             other.until_told("in the next turn")
-            assert other.told == door.said(editor.session)
+            assert other.told == near.said(editor.session)
 
 
 def test_a_permission_is_decided_once_after_the_restart(tmp_path: Path) -> None:
-    with door_and_node(tmp_path) as door, Editor(door.gateway, via=door.way) as editor:
+    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         prompt = editor.prompt("begins", "ask", "ends")
         first = editor.asked()["id"]
-        door.kill()
-        door.start()
+        near.kill()
+        near.start()
 
         def is_asked_again(message: Any) -> bool:
-            return message.get("method") == "session/request_permission" and message["id"] != first
+            return bool(message.get("method") == "session/request_permission" and message["id"] != first)
 
         again = editor.until(is_asked_again)
         assert any(
@@ -196,5 +196,5 @@ def test_a_permission_is_decided_once_after_the_restart(tmp_path: Path) -> None:
             for message in editor.heard
         )
         editor.send(id=again["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
-        ended(editor, door, prompt)
+        ended(editor, near, prompt)
         assert editor.told[:3] == ["begins", "yes", "ends"]
