@@ -215,12 +215,12 @@ class Multiplexer:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.become(Presence.AWAY)
         client.away_since = self._agent.now
-        self._note_presence(client)
+        client.note_presence(self._agent.wall_time)
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.become(Presence.CONNECTED)
-        self._note_presence(client)
+        client.note_presence(self._agent.wall_time)
         self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
@@ -427,12 +427,6 @@ class Multiplexer:
         agent_request = self._agent.agent_requests.receive_response(client, response)
         if agent_request is not None and agent_request.is_decision:
             self._agent.report_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
-
-    def _note_presence(self, client: Client) -> None:
-        """Note that a client is away or back, in each of its sessions."""
-        client.presence_time = self._agent.wall_time
-        for session in client.sessions:
-            session.note_change()
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

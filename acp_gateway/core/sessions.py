@@ -191,6 +191,12 @@ class Client:
         self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
         self.gone = presence is Presence.GONE
 
+    def note_presence(self, time: int | None) -> None:
+        """Note that it is away or back since this time, in each of its sessions."""
+        self.presence_time = time
+        for session in self.sessions:
+            session.note_change()
+
     @property
     def connected(self) -> bool:
         """True while the connection is open."""
