@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -18,13 +18,14 @@ help:
 	@echo 'make vendor-check  compare the libraries of the page with those on npm'
 	@echo 'make interop       run SDKs, agents and clients of others with the gateway; ARGS="-k python" runs a few'
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
-	@echo 'make soak          cut connections and kill gateways at random for a minute, or SOAK_SECONDS'
+	@echo 'make soak          cut connections and kill all parts at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
 	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
 	@echo 'make bench-quick   measure the same in about a minute'
-	@echo 'make bench-budget  measure the cost of one message, step by step'
+	@echo 'make bench-budget  measure the cost of one message, step by step; BASE=COMMIT compares'
 	@echo 'make bench-attacks measure what attacks cost a working client'
+	@echo 'make release-check run all of these that take long, in about an hour; ARGS="--only soak" runs some'
 	@echo 'make format        rewrite the code in the format that make check wants'
 	@echo 'make clean         remove the virtual environment and all build output'
 
@@ -146,10 +147,13 @@ bench-quick: $(VENV)/has-bench
 	@$(BIN)/python -m benchmarks --quick
 
 bench-budget: $(VENV)/has-run
-	@$(BIN)/python -m benchmarks.budget
+	@$(BIN)/python -m benchmarks.budget $(if $(BASE),--base $(BASE))
 
 bench-attacks: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.attacks $(ARGS)
+
+release-check: $(VENV)/bin/python
+	@$(BIN)/python tools/release_check $(ARGS)
 
 format: $(VENV)/has-dev
 	$(BIN)/ruff format .

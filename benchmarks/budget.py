@@ -4,10 +4,14 @@ The first table follows a 200-byte update from an agent to a client over a WebSo
 read. The second follows a single small request to the agent, and its answer back. Each step runs many times over the
 same bytes; the fastest run counts, which excludes interference. System calls are measured without a blocked reader at
 the other end; waking one up costs more.
+
+With `--base`, the steps that both commits have are compared, see `budget_pairs`.
 """
 
+import argparse
 import os
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +33,7 @@ from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.websocket_frames import encode_text
+from benchmarks.budget_pairs import compare
 
 RUNS: Final = 200
 SIZE: Final = 200
@@ -47,8 +52,13 @@ UPDATE: Final = (
 Step = tuple[str, Callable[[], object]]
 
 
-def main() -> None:
-    """Print both tables."""
+def main(arguments: Sequence[str] = ()) -> int:
+    """Print both tables, or with `--base COMMIT` the comparison with another commit; return the exit code."""
+    parser = argparse.ArgumentParser(description="Cost of one message, step by step.")
+    parser.add_argument("--base", metavar="COMMIT", help="compare with this commit; auto: with the last release")
+    base = parser.parse_args(arguments).base
+    if base is not None:
+        return compare(Path(__file__).parents[1], base)
     print("| an update of 200 bytes, in a batch | µs |\n|---|---|")
     with tempfile.TemporaryDirectory() as directory:
         for name, seconds in measured(steps_of_update(Path(directory))):
@@ -56,6 +66,7 @@ def main() -> None:
     print("\n| a request of 80 bytes, alone | µs |\n|---|---|")
     for name, seconds in measured(steps_of_request()):
         print(f"| {name} | {1e6 * seconds:.1f} |")
+    return 0
 
 
 def measured(steps: Sequence[Step]) -> Iterator[tuple[str, float]]:
@@ -186,4 +197,4 @@ def answer(multiplexer: Multiplexer, request: bytes, result: bytes) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main(sys.argv[1:]))

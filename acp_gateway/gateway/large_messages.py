@@ -17,6 +17,11 @@ from acp_gateway.protocol.large_texts import LARGE, Outline, check_large
 
 Spend = Callable[[float], object]
 
+
+def _charge_nothing(seconds: float) -> None:
+    """Charge nothing."""
+
+
 _turn = trio.lowlevel.RunVar[trio.StrictFIFOLock]("large messages")
 
 
@@ -33,7 +38,7 @@ async def check_message(text: bytes, spend: Spend) -> bytes:
     return text if len(text) <= LARGE else (await _outline_of(text, spend)).text
 
 
-async def parse_message(text: bytes, spend: Spend) -> Parsed | InvalidMessage:
+async def parse_message(text: bytes, spend: Spend = _charge_nothing) -> Parsed | InvalidMessage:
     """Check and parse a large message, as `check_message`; return the error of an invalid one."""
     try:
         return parse_large(await _outline_of(text, spend))

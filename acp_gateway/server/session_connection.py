@@ -124,7 +124,7 @@ class SessionConnection(Generic[CallT]):
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
         self._stream = stream
-        gateway.bound(stream, self.role, guest=self.access.session is not None, browser=True)
+        gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )

@@ -1,4 +1,7 @@
-"""A soak: editors on sessions of all scopes over all transports, cut at random, while its gateway is killed.
+"""A soak: editors on sessions of all scopes over all transports, cut at random, while all parts are killed and hang.
+
+The parts are a gateway with agents, a door that leads to it, the agents, and Redis, which has the directory of both
+where it is installed; else the door's configuration names the gateway.
 
 At the end each viewer is held against the history of its session: what it saw, in order and once, and what it was told
 is missing must be all of it.
@@ -9,29 +12,36 @@ is missing must be all of it.
 import json
 import os
 import random
-import re
 import secrets
 import socket
 import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import trio
 
+from tests.cluster.redis_server import RedisServer, free_port
 from tests.end_to_end.faulty_proxy import FaultyProxy
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
+from tests.end_to_end.soak_machines import Machine, disturb_redis, has_redis, kill_agent
 
 ENDLESS = 1_000_000
 SIZE = (500, 80_000)
 """Bytes after which a connection is cut."""
 
-KILLED_EVERY = (1.0, 5.0)
-"""Seconds between a start of the gateway and its end."""
+HOP_SIZE = (20_000, 1_000_000)
+"""The same between the door and the gateway: each connection there serves many clients."""
+
+DISTURBED_EVERY = (1.0, 5.0)
+"""Seconds between two parts that are disturbed."""
+
+NODE = "node"
+"""The name of the gateway at the door."""
 
 SETTLING = 120.0
 """Seconds in which all must have everything once nothing fails any more."""
@@ -47,6 +57,8 @@ class Editor:
     command: list[str]
     process: trio.Process | None = None
     session: str = ""
+    history: str = ""
+    """The session's id at the gateway with the agent."""
     seen: list[int | None] = field(default_factory=list)
     """Numbers of updates; None for a line that says that something is missing."""
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -122,6 +134,7 @@ class Editor:
                 self.seen.clear()
                 answer = await self.ask(method, cwd="/", mcpServers=[], **params)
         self.session = params.get("sessionId") or answer["result"]["sessionId"]
+        self.history = self.session.removeprefix(f"{NODE}/")
 
     async def prompt(self, count: int, at_once: int) -> dict[str, Any]:
         prompt = [{"type": "text", "text": f"{count} {at_once}"}]
@@ -135,7 +148,8 @@ class Report:
     seed: int
     seconds: float
     cuts: int = 0
-    kills: int = 0
+    disturbed: Counter[str] = field(default_factory=Counter)
+    """Times that each part was killed, stopped or hung."""
     sessions: int = 0
     viewers: int = 0
     updates: int = 0
@@ -144,21 +158,26 @@ class Report:
 
     def __str__(self) -> str:
         wrong = "".join(f"\n  {fault}" for fault in self.faults)
+        disturbed = ", ".join(f"{what} {count}" for what, count in sorted(self.disturbed.items()))
         return (
-            f"soak of {self.seconds:.0f} s with seed {self.seed}: {self.cuts} cuts, {self.kills} kills, "
-            f"{self.viewers} viewers of {self.sessions} sessions, {self.updates} updates in their histories, "
-            f"{self.gaps} lines of gaps; {len(self.faults)} faults{wrong}"
+            f"soak of {self.seconds:.0f} s with seed {self.seed}: {self.cuts} cuts, {self.disturbed.total()} "
+            f"disturbances ({disturbed}), {self.viewers} viewers of {self.sessions} sessions, {self.updates} updates "
+            f"in their histories, {self.gaps} lines of gaps; {len(self.faults)} faults{wrong}"
         )
 
 
 class Soak:
-    """One gateway's directory, and all its clients."""
+    """All parts, and all clients."""
 
-    def __init__(self, directory: Path, seed: int, seconds: float) -> None:
+    def __init__(self, directory: Path, seed: int, seconds: float, stack: ExitStack) -> None:
         self.report = Report(seed, seconds)
         self.chance = random.Random(seed)  # noqa: S311 # It is meant to be the same again.
         self.directory = directory
-        self.calm = False
+        self.ports = {place: free_port() for place in ("wss", "tcp", "door")}
+        self.redis = stack.enter_context(RedisServer()) if has_redis() else None
+        self.token_file = directory / "cluster.token"
+        if self.redis is not None:
+            run_program("token", "cluster", "--output", str(self.token_file))
         agents = ""
         for agent, scope in SCOPES.items():
             for replays in ("", "all"):
@@ -166,38 +185,60 @@ class Soak:
                 home.mkdir()
                 command = [sys.executable, "-I", "-S", str(AGENTS / "soaking_agent.py"), str(home), replays]
                 agents += f'[agents.{home.name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
-        self.pin = prepare(directory, agents, more='default_agent = "mine"')
-        self.gateway = start_gateway(directory, self.pin)
-        text = self.gateway.config.read_text()
-        for transport, url in self.gateway.urls.items():
-            text = re.sub(rf'"{re.escape(transport)}://127.0.0.1:0"', f'"{url}"', text)
-        self.gateway.config.write_text(text)
+                agents += "max_restarts = 100000\n"
+        self._stack = stack
+        self._agents = agents
         self.editors: list[Editor] = []
         self.owners: list[Editor] = []
+
+    def start(self) -> None:
+        """Start the gateways, which are ended with the stack."""
+        hop = self.proxies["hop"].port
+        self.node = Machine(
+            self.directory / NODE,
+            self._agents + self._cluster(NODE, f"wss://127.0.0.1:{hop}"),
+            'default_agent = "mine"',
+            {"wss": self.ports["wss"], "tcp": self.ports["tcp"]},
+        )
+        self._stack.callback(self.node.end)
+        sections = self._cluster("door", "wss://127.0.0.1:1") or (
+            f'[nodes.{NODE}]\nurl = "wss://127.0.0.1:{hop}"\npin = "{self.node.pin}"\n'
+            f'token_file = "{self.node.gateway.token_file}"\n'
+        )
+        more = f'default_agent = "{NODE}/mine"'
+        self.front = Machine(self.directory / "door", sections, more, {"tcp": self.ports["door"]})
+        self._stack.callback(self.front.end)
+
+    def _cluster(self, name: str, advertise: str) -> str:
+        """Return the section of a node in the cluster; empty without Redis."""
+        if self.redis is None:
+            return ""
+        return (
+            f'[cluster]\nurl = "{self.redis.url}"\nname = "{name}"\ntoken_file = "{self.token_file}"\n'
+            f'advertise = "{advertise}"\nttl = 3\nrenew = 0.5\ntimeout = 1\n'
+        )
 
     async def run(self) -> Report:
         """All of it."""
         async with trio.open_nursery() as nursery:
-            self.proxies = {}
-            for transport in ("wss", "tcp"):
-                port = urlsplit(self.gateway.urls[transport]).port
-                assert port is not None
-                proxy = FaultyProxy(port, seed=self.report.seed, cuts=ENDLESS, size=SIZE)
+            self.proxies: dict[str, FaultyProxy] = {}
+            for place, port in {**self.ports, "hop": self.ports["wss"]}.items():
+                size = HOP_SIZE if place == "hop" else SIZE
+                proxy = FaultyProxy(port, seed=self.report.seed, cuts=ENDLESS, size=size)
                 await nursery.start(proxy.run)
-                self.proxies[transport] = proxy
-            nursery.start_soon(self.read_log)
+                self.proxies[place] = proxy
+            await trio.to_thread.run_sync(self.start)
+            for machine in (self.node, self.front):
+                nursery.start_soon(machine.read_log)
             with trio.move_on_after(self.report.seconds):
                 async with trio.open_nursery() as disturbing:
-                    disturbing.start_soon(self.kill_again_and_again)
+                    disturbing.start_soon(self.disturb_again_and_again)
                     for agent in SCOPES:
                         for replays in ("", "all"):
                             disturbing.start_soon(self.people, nursery, f"{agent}{replays}")
-            self.calm = True
             for proxy in self.proxies.values():
                 self.report.cuts += len(proxy.happened)
                 vars(proxy)["_cuts"] = 0
-            if self.gateway.process.poll() is not None:
-                await self.start_again()
             with trio.move_on_after(SETTLING) as settling:
                 await self.settle()
             if settling.cancelled_caught:
@@ -209,14 +250,14 @@ class Soak:
 
     async def people(self, nursery: trio.Nursery, agent: str) -> None:
         """One session, its owner, who prompts without end, and those who look on."""
-        transports = self.chance.sample(["wss", "tcp", "unix"], 3)
+        transports = self.chance.sample(["wss", "tcp", "unix", "door"], 3)
         owner = await self.editor(nursery, agent, transports[0])
         await owner.open()
         self.owners.append(owner)
         async with trio.open_nursery() as all_of_them:
             all_of_them.start_soon(self.prompt_without_end, owner)
             for transport in transports[1:]:
-                all_of_them.start_soon(self.look_on, nursery, agent, transport, owner.session)
+                all_of_them.start_soon(self.look_on, nursery, agent, transport, owner.history)
 
     async def prompt_without_end(self, owner: Editor) -> None:
         while True:
@@ -228,8 +269,10 @@ class Soak:
         observes = ["--observe"] if self.chance.random() < 0.5 else []
         if SCOPES[agent.removesuffix("all")] == "connection":
             # Who may open it would be its owner's rival: each has a process of its own.
-            viewer = await self.editor(nursery, agent, transport, "--attach", session, "--observe")
+            named = f"{NODE}/{session}" if transport == "door" else session
+            viewer = await self.editor(nursery, agent, transport, "--attach", named, "--observe")
             await viewer.open()
+            viewer.history = session
         else:
             viewer = await self.editor(nursery, agent, transport, *observes)
             await viewer.open("session/load", sessionId=session)
@@ -237,9 +280,11 @@ class Soak:
     async def editor(self, nursery: trio.Nursery, agent: str, transport: str, *options: str) -> Editor:
         number = len(self.editors)
         log = self.directory / f"shim-{number}.log"
-        command = self.gateway.connect_command(transport, "--agent", agent, "--log-file", str(log), *options)
+        gateway, own = (self.front.gateway, "tcp") if transport == "door" else (self.node.gateway, transport)
+        named = f"{NODE}/{agent}" if transport == "door" else agent
+        command = gateway.connect_command(own, "--agent", named, "--log-file", str(log), *options)
         if transport in self.proxies:
-            port, via = urlsplit(self.gateway.urls[transport]).port, self.proxies[transport].port
+            port, via = self.ports[transport], self.proxies[transport].port
             command = [word.replace(f":{port}", f":{via}") for word in command]
         # Some are as slow to come back as the program is, so that several kills pass until then.
         hurried = [sys.executable, str(AGENTS / "hurried.py"), os.devnull]
@@ -249,40 +294,22 @@ class Soak:
         await nursery.start(editor.run)
         return editor
 
-    async def kill_again_and_again(self) -> None:
+    async def disturb_again_and_again(self) -> None:
         await trio.sleep(5)
+        parts = ["gateway", "gateway", "door", "door", "agent", *([] if self.redis is None else ["redis"])]
         while True:
-            await trio.sleep(self.chance.uniform(*KILLED_EVERY))
-            self.gateway.process.kill()
-            self.report.kills += 1
-            await trio.sleep(self.chance.choice([0, 0, 1, 4]))
-            with trio.CancelScope(shield=True):
-                await self.start_again()
-
-    async def start_again(self) -> None:
-        await trio.to_thread.run_sync(self.gateway.process.wait)
-        assert self.gateway.process.stderr is not None
-        while True:
-            try:
-                self.gateway = await trio.to_thread.run_sync(start_gateway, self.directory, self.pin)
-                return
-            except AssertionError as error:
-                # A connection of this machine may have one of the ports for its own end.
-                if "address already in use" not in str(error):
-                    raise
-                await trio.sleep(0.2)
-
-    async def read_log(self) -> None:
-        """Keep the pipe of each gateway empty, but for what its start is waited for by."""
-        while True:
-            gateway = self.gateway
-            assert gateway.process.stderr is not None
-            with (self.directory / "gateway.log").open("a") as log:
-                while line := await trio.to_thread.run_sync(gateway.process.stderr.readline, abandon_on_cancel=True):
-                    log.write(line)
-            gateway.process.stderr.close()
-            while self.gateway is gateway:  # noqa: ASYNC110 - for some tenths of a second
-                await trio.sleep(0.05)
+            await trio.sleep(self.chance.uniform(*DISTURBED_EVERY))
+            part = self.chance.choice(parts)
+            how: str | None
+            if part == "agent":
+                how = kill_agent(self.node, self.chance)
+            elif part == "redis":
+                assert self.redis is not None
+                how = await disturb_redis(self.redis, self.chance)
+            else:
+                how = await (self.front if part == "door" else self.node).disturb(self.chance)
+            if how is not None:
+                self.report.disturbed[f"{part} {how}"] += 1
 
     # What must have come of it
 
@@ -293,7 +320,7 @@ class Soak:
                 nursery.start_soon(self.settle_session, owner)
 
     async def settle_session(self, owner: Editor) -> None:
-        viewers = [editor for editor in self.editors if editor.session == owner.session]
+        viewers = [editor for editor in self.editors if editor.history == owner.history]
         while (await owner.prompt(1, 1)).get("result") != {"stopReason": "end_turn"}:  # noqa: ASYNC110 - it asks
             await trio.sleep(0.1)
         last = max(number for number in owner.seen if number is not None)
@@ -311,18 +338,20 @@ class Soak:
 
     def history(self, owner: Editor) -> list[int]:
         """Return the gateway's history of a session, as a stock client is sent it."""
-        agent = owner.command[owner.command.index("--agent") + 1]
+        agent = owner.command[owner.command.index("--agent") + 1].removeprefix(f"{NODE}/")
         found: list[int] = []
         requests: list[dict[str, Any]] = [
-            {"method": "_acp-gateway/hello", "params": {"token": self.gateway.token, "agent": agent}},
+            {"method": "_acp-gateway/hello", "params": {"token": self.node.gateway.token, "agent": agent}},
             {"method": "initialize", "params": {"protocolVersion": 1}},
-            {"method": "session/load", "params": {"sessionId": owner.session, "cwd": "/", "mcpServers": []}},
+            {"method": "session/load", "params": {"sessionId": owner.history, "cwd": "/", "mcpServers": []}},
         ]
         if agent.startswith("alone"):
-            requests[0]["params"] |= {"session": owner.session}
+            requests[0]["params"] |= {"session": owner.history}
             requests[2] = {"method": "session/new", "params": {"cwd": "/", "mcpServers": []}}
-        port = urlsplit(self.gateway.urls["tcp"]).port
-        with socket.create_connection(("127.0.0.1", port), 30) as connection, connection.makefile("rwb") as file:
+        with (
+            socket.create_connection(("127.0.0.1", self.ports["tcp"]), 30) as connection,
+            connection.makefile("rwb") as file,
+        ):
             for request in requests:
                 file.write(json.dumps({"jsonrpc": "2.0", "id": 1} | request).encode() + b"\n")
                 file.flush()
@@ -360,14 +389,8 @@ def faults_of(seen: list[int | None], truth: list[int]) -> list[str]:
 
 def soak(directory: Path, seed: int, seconds: float) -> Report:
     """Run a soak in an empty directory."""
-    one = Soak(directory, seed, seconds)
-    try:
-        return trio.run(one.run)
-    finally:
-        one.gateway.process.terminate()
-        one.gateway.process.wait(60)
-        if one.gateway.process.stderr is not None:
-            one.gateway.process.stderr.close()
+    with ExitStack() as stack:
+        return trio.run(Soak(directory, seed, seconds, stack).run)
 
 
 def main() -> int:
