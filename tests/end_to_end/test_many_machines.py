@@ -312,5 +312,10 @@ def test_identities_that_the_front_may_speak_for_are_themselves_at_the_node_unti
         (revoked,) = (token["id"] for token in listed_tokens if token["may_speak_for"])
         run_program("token", "revoke", revoked, "--config", far.config)
         near.read_log_until("node gpu1 is away: ")
+        # Each is closed by itself.
+        for entry in audited(far, "attached"):
+            words = f"{entry['connection']}: detached"
+            if entry.get("request") in links and not any(words in line for line in far.log):
+                far.read_log_until(words)
         ended = [entry for entry in audited(far, "detached") if entry["why"] == "the token is not valid any more"]
         assert {entry["identity"] for entry in ended} == {"alice", "bob"}
