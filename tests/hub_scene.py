@@ -210,7 +210,7 @@ class FakeServices:
         else:
             self.checks.append((hub, check))
 
-    def stop_unused(self, handle: AgentHandle) -> None:
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
         self.stopped.append(handle)
 
     def memory_grew(self, size: int) -> None:

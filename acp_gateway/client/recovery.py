@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from acp_gateway.client.editor_state import EditorState, Outcome
 from acp_gateway.client.positions import updated_session
 from acp_gateway.client.reopening import SessionRestore, restore_method
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, gap
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
 from acp_gateway.protocol.json_text import (
     INTERNAL_ERROR,
     NOTHING,
@@ -67,6 +67,10 @@ _find_id: Final = re.compile(rb'"id"').search
 _ESCAPED_ID: Final = b"\\u006"
 
 
+MAX_FORMER: Final = 16
+"""Maximum number of earlier links that the gateway is told beside the last one."""
+
+
 class Failure(NamedTuple):
     """An error response of the gateway."""
 
@@ -93,7 +97,8 @@ class RecoveryState:
         # connection; and the number of all requests that restored a session, for their ids.
         self._initializing: bytes | None = None
         self._reopening: dict[str, SessionRestore] = {}
-        self._lost_connection = ""
+        # Links that were lost since the oldest open prompt was sent, the last one first.
+        self._lost_links: list[str] = []
         self._reopened = 0
 
     @property
@@ -220,7 +225,8 @@ class RecoveryState:
         A recovery may be started during another one, and after one has failed.
         """
         outcome = Outcome()
-        self._lost_connection = connection_id
+        former = [link for link in self._lost_links if link != connection_id] if self.turns() else []
+        self._lost_links = [connection_id, *former[:MAX_FORMER]]
         self._initializing = self.failure = None
         self._abandon()
         self._reopening = {
@@ -317,7 +323,7 @@ class RecoveryState:
                 continue
             self._reopened += 1
             raw_id = self._editor.unused_id(f"attach:{self._reopened}")
-            opening = reopening.request(raw_id, method, self._editor.sessions[session_id], self._lost_connection)
+            opening = reopening.request(raw_id, method, self._editor.sessions[session_id], self._lost_links)
             outcome.to_gateway.append(opening)
 
     def _restored(self, session_id: str, response: bytes, outcome: Outcome, *, failed: bool) -> None:
@@ -380,7 +386,8 @@ class RecoveryState:
         over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._editor.requests]
         gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in agent_requests]
         if over and self._tells_outages:
-            outcome.to_editor.append(gap(session_id, TURN_CUT if cut == _RESTARTED else TURN_LOST))
+            words = TURN_UNKNOWN if cut is None else TURN_CUT if cut == _RESTARTED else TURN_LOST
+            outcome.to_editor.append(gap(session_id, words))
         for raw_id in over:
             self._cancel(raw_id, outcome)
         for raw_id in gone:

@@ -9,7 +9,7 @@ the response may still be on this machine when the link is lost. A cancelled one
 after all. Ids are JSON texts.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -44,24 +44,26 @@ class SessionRestore:
     discarded: int = 0
     """Number of updates that did not pass."""
 
-    def request(self, raw_id: bytes, method: str, params: bytes, connection_id: str) -> bytes:
+    def request(self, raw_id: bytes, method: str, params: bytes, links: Sequence[str]) -> bytes:
         """Return the restore request.
 
         Args:
             raw_id: the id of the request.
             method: see `restore_method`.
             params: the params object with which the editor opened the session.
-            connection_id: the id of the lost link.
+            links: the ids of the lost links, the last one first.
         """
         self.raw_id, self.method = raw_id, method
         params = with_member(params, "sessionId", encode(self.session_id))
         if method == LOAD and raw_at(params, "mcpServers") is None:
             params = with_member(params, "mcpServers", b"[]")
-        params = with_own_meta(params, self._own_meta(connection_id))
+        params = with_own_meta(params, self._own_meta(links))
         return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, encode(method), params)
 
-    def _own_meta(self, connection_id: str) -> bytes:
-        members: dict[str, Any] = {"connection": connection_id}
+    def _own_meta(self, links: Sequence[str]) -> bytes:
+        members: dict[str, Any] = {"connection": links[0]}
+        if len(links) > 1:
+            members["former"] = links[1:]
         if self.position is not None:
             members["epoch"], members["position"] = self.position
         text = with_member(encode(members), "questions", b"[%b]" % b",".join(self.agent_requests))

@@ -8,18 +8,19 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.cut_turns import cut_reason
+from acp_gateway.core.far_places import note_own_message, place_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import ErrorObject, ForwardedRequest, Request
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
+from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.unopened import Unopened
@@ -37,14 +38,6 @@ JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
 _R = TypeVar("_R", bound=ForwardedRequest)
-
-
-class LostErrors(NamedTuple):
-    """Errors for requests to an agent that has ended."""
-
-    for_all: ErrorObject
-    with_output: ErrorObject
-    """For clients that may see the output of the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +109,8 @@ class AgentState:
         """Sessions that live in the process, by id."""
         self.phase = AgentPhase.ABSENT
         """Phase of the process, which `move_to` changes."""
+        self.link: str | None = None
+        """Id of the link to the gateway that has the agent; None for any other agent."""
         self.lost: LostErrors | None = None
         """Errors once there will not be another process."""
         self.abilities = Abilities()
@@ -153,6 +148,10 @@ class AgentState:
         return not any(client.connected for client in self.clients) and not any(
             session.turns or session.queue for session in self.live.values() if not self._left(session)
         )
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        """Return True if all clients have one of these links."""
+        return all(client.link in links for client in self.clients)
 
     def may_see_output(self, client: Client) -> bool:
         """Return True if a client may see the process's stderr: it may hold secrets of the owner.
@@ -215,6 +214,8 @@ class AgentState:
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
+        session.unplaced.clear()
+        session.finish_opening = None
         session.forget_content()
         del self.live[session.id]
         session.move_to(SessionState.PAST)
@@ -246,8 +247,7 @@ class AgentState:
         """Send the session's position to clients that count: counting alone would not lead them there."""
         for client in clients:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
-                position = session.journal.epoch, session.journal.position
-                self.out.client(client, Mark(acknowledgement(0, {session.id: position})))
+                self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
     def send_echo(self, session: Session, echo: "Echo", chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
@@ -261,10 +261,13 @@ class AgentState:
     def end_echo(self, session: Session) -> None:
         """Finish an incomplete echo: fan its chunks out as ordinary updates."""
         echo, session.echo = session.echo, None
-        if echo is None or not echo.withheld:
-            return
-        sender = echo.request.client
-        for chunk in echo.withheld:
+        if echo is not None and echo.withheld:
+            self.write_prompt(session, echo.request, echo.withheld)
+
+    def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
+        """Write a prompt to the history, and show it to the clients beside its sender."""
+        sender = request.client
+        for chunk in chunks:
             session.write(chunk, time=self.wall_time)
             self.out.clients((client for client in session.attached if client is not sender), chunk)
         self.send_position(session, (client for client in session.attached if client is sender))
@@ -284,13 +287,16 @@ class AgentState:
     def forward(self, request: _R, then: Callable[[_R, Message], None], text: bytes | None = None) -> None:
         """Forward a request to the agent under an id of the gateway, with `text` in place of its own, if given."""
         self._last_id += 1
-        request.agent_id = self._last_id
-        request.then = then
-        self.open_requests[self._last_id] = request
+        self.expect(request, self._last_id, then)
         message = request.message if text is None else jsonrpc.parse(text)
         self.out.agent(jsonrpc.with_id(message, RawId(b"%d" % self._last_id), unique=True))
         if not methods.client_method(request.message.method).kept:
             request.forget_text()
+
+    def expect(self, request: _R, agent_id: int, then: Callable[[_R, Message], None]) -> None:
+        """Expect the response to a request that the agent has under this id."""
+        request.agent_id, request.then = agent_id, then
+        self.open_requests[agent_id] = request
 
     def client_gone(self, client: Client) -> None:
         """Drop what is kept for the responses to an expired client: all of a request that changes nothing here."""
@@ -400,8 +406,9 @@ class AgentState:
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
         session.write(update, kind, self.wall_time)
+        moved = note_own_message(session)
         self.out.clients((client for client in session.attached if client is not sender), update)
-        self.send_position(session, (client for client in session.attached if client is sender))
+        self.send_position(session, (client for client in session.attached if moved or client is sender))
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""

@@ -7,6 +7,7 @@ session get the reason, until the next turn begins.
 
 from typing import TYPE_CHECKING, Final
 
+from acp_gateway.core.far_places import place_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.sessions import Session
 from acp_gateway.protocol import jsonrpc, lookup
@@ -46,12 +47,13 @@ def turn_begins(session: Session) -> None:
 def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
-    A client in the present epoch was notified when the session was re-opened, or has joined later. Where the end of the
+    A client in the present epoch was notified when the session was re-opened, or has joined later, unless the history
+    goes on in its epoch. Where the end of the
     history is unknown here, the client's unanswered prompts prove that there was a turn.
     """
     if rejoin is None:
         return session.cut
-    if rejoin.epoch is not None and rejoin.epoch == session.journal.epoch:
+    if rejoin.epoch is not None and rejoin.epoch == place_of(session)[0] and not session.continues:
         return None
     return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
 

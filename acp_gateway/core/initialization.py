@@ -9,9 +9,9 @@ from acp_gateway.core.continuing import end_wait
 from acp_gateway.core.cut_turns import AGENT_ENDED
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.rejoining import last_id, without_own_meta
-from acp_gateway.core.requests import ErrorObject, OwnRequest, Request
+from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, Request, TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, TurnOutcome
+from acp_gateway.core.sessions import Client
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
@@ -93,6 +93,8 @@ class Initialization:
                     session.end_turn()
                 agent.turn_ended(session, min(session.turns.values()), TurnOutcome(cut=reason))
             session.turns.clear()
+            session.unplaced.clear()
+            session.finish_opening = None
             if session.attached and agent.abilities.reopens:
                 if session.state is not SessionState.DORMANT:
                     session.move_to(SessionState.DORMANT)
@@ -149,7 +151,12 @@ class Initialization:
         self._routing.route_again()
 
 
-def with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> ErrorObject:
+def lost_errors(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]], details: str) -> LostErrors:
+    """Return the errors for requests to a process that has ended, with its last output for clients that may see it."""
+    return LostErrors(ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), _with_output(details, data, written))
+
+
+def _with_output(why: str, data: dict[str, Any], written: Mapping[str, Sequence[str]]) -> ErrorObject:
     """Return an error with the last output of the agent process."""
     for name, lines in written.items():
         if lines:

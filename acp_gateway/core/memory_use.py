@@ -25,8 +25,10 @@ class MemoryUse:
 
     @property
     def echo_bytes(self) -> int:
-        """Bytes kept to recognize the echoes of prompts."""
-        return sum(session.echo.size for session in self._agent.live.values() if session.echo is not None)
+        """Bytes kept to recognize the echoes of prompts, and of prompts that have no place in the history yet."""
+        live = self._agent.live.values()
+        unplaced = sum(sum(map(len, chunks)) for session in live for chunks in session.unplaced.values())
+        return unplaced + sum(session.echo.size for session in live if session.echo is not None)
 
     def end_echoes(self) -> None:
         """Take no further update for the echo of a prompt, and fan out what was withheld."""

@@ -6,19 +6,20 @@ from typing import Any, Final
 
 from acp_gateway.core import access_rules, updates
 from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
-from acp_gateway.core.agent_state import AgentState, LostErrors, Policy
+from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.closing import SessionClosing
 from acp_gateway.core.continuing import journal_loaded
 from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
-from acp_gateway.core.initialization import Initialization, with_output
+from acp_gateway.core.far_history import FarHistory
+from acp_gateway.core.initialization import Initialization, lost_errors
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.rejoining import end_vain_waits
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, Request, too_many_abandoned
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.session_list import SessionList
 from acp_gateway.core.sessions import AgentHandle, Client, Session
@@ -41,9 +42,10 @@ class Multiplexer:
         """Counts of what passes; may be shared with others."""
         self._agent = AgentState(agent, policy, registry)
         self._routing = Routing(self._agent)
+        self._far_history = FarHistory(self._agent, self._routing)
         self._turns = Turns(self._agent, self._routing)
         self.memory = MemoryUse(self._agent, self._routing)
-        self._opening = SessionOpening(self._agent, self._routing, self._dispatch)
+        self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
@@ -168,12 +170,17 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
-        for session_id, run in updates.passthrough_runs(lines):
-            if session_id is not None and self._routing.passthrough(session_id, run):
-                self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
-                continue
-            for line in run:
-                self._receive_line(line)
+        for part in self._far_history.take_marks(lines):
+            for session_id, run in updates.passthrough_runs(part):
+                if session_id is not None and self._routing.passthrough(session_id, run):
+                    self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)
+                    continue
+                for line in run:
+                    self._receive_line(line)
+
+    def agent_linked(self, link: str | None) -> None:
+        """Note the link over which the agent that was started is reached; None for any other agent."""
+        self._agent.link = link
 
     def receive_unreadable(self, line: bytes, error: InvalidMessage) -> None:
         """Handle an invalid line of the agent. If it has a request's id, that request gets an error."""
@@ -208,12 +215,12 @@ class Multiplexer:
         """Mark a client as disconnected but resumable: it keeps its attachments and the agent's requests."""
         client.become(Presence.AWAY)
         client.away_since = self._agent.now
-        self._note_presence(client)
+        client.note_presence(self._agent.wall_time)
 
     def client_back(self, client: Client) -> None:
         """Mark a client as connected again, and forward it the agent's unrouted requests."""
         client.become(Presence.CONNECTED)
-        self._note_presence(client)
+        client.note_presence(self._agent.wall_time)
         self._agent.agent_requests.client_back(client)
         self._routing.route_again()
 
@@ -256,7 +263,7 @@ class Multiplexer:
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
         """
-        lost = LostErrors(ErrorObject(jsonrpc.INTERNAL_ERROR, why, data), with_output(details or why, data, written))
+        lost = lost_errors(why, data, written, details or why)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
                 self._agent.refuse_lost(request, lost)
@@ -275,7 +282,9 @@ class Multiplexer:
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
-        """Cancel all turns and the agent's requests before the agent is stopped."""
+        """Cancel all turns and the agent's requests before the agent is stopped. Behind another gateway they go on."""
+        if self._agent.link is not None and self._agent.policy.shared:
+            return
         for session in self._agent.live.values():
             if session.turns:
                 cancel = jsonrpc.notification(methods.SESSION_CANCEL, {"sessionId": session.id})
@@ -290,12 +299,7 @@ class Multiplexer:
             self._agent.remove_session(session)
 
     def set_time(self, now: float, wall_time: int | None = None) -> None:
-        """Set the time.
-
-        Args:
-            now: seconds of a monotonic clock.
-            wall_time: milliseconds since 1970, for what clients are shown; None to store no times.
-        """
+        """Set the time, in seconds of a monotonic clock and in milliseconds since 1970; None to store no times."""
         self._agent.now, self._agent.wall_time = now, wall_time
         if not self._agent.agent_requests:
             return  # For each batch of each client.
@@ -423,12 +427,6 @@ class Multiplexer:
         agent_request = self._agent.agent_requests.receive_response(client, response)
         if agent_request is not None and agent_request.is_decision:
             self._agent.report_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
-
-    def _note_presence(self, client: Client) -> None:
-        """Note that a client is away or back, in each of its sessions."""
-        client.presence_time = self._agent.wall_time
-        for session in client.sessions:
-            session.note_change()
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

@@ -13,24 +13,32 @@ from acp_gateway.core import access_rules, preconditions, updates
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.continuing import continue_journal, waits_for_journal
 from acp_gateway.core.cut_turns import cut_turn_meta, record_cut_turn
+from acp_gateway.core.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
+from acp_gateway.core.far_opening import FarOpening
+from acp_gateway.core.lost_prompts import claims_in, reclaim_requests
 from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.rejoining import (
     Rejoin,
     missed_messages,
-    reclaim_requests,
     refuse_returning,
+    replay,
     resume_as_load,
+    send_states,
+    translated,
     waits_for_owner,
     with_own_meta,
+    with_request_meta,
     without_own_meta,
+    without_result_meta,
 )
+from acp_gateway.core.reopening import SessionReopening
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 
 
@@ -47,9 +55,20 @@ class _Continuation:
 class SessionOpening:
     """Opens the sessions of one agent process."""
 
-    def __init__(self, agent: AgentState, routing: Routing, dispatch: Callable[[Request], None]) -> None:
+    def __init__(
+        self,
+        agent: AgentState,
+        routing: Routing,
+        far_history: FarHistory,
+        turns: Turns,
+        dispatch: Callable[[Request], None],
+    ) -> None:
         self._agent = agent
         self._routing = routing
+        self._far_history = far_history
+        self._far = FarOpening(agent, turns, self)
+        self.reopen = SessionReopening(agent, self._far, self).reopen
+        """Re-opens a session in a new process."""
         # Resumes a request that has waited.
         self._dispatch = dispatch
 
@@ -77,10 +96,11 @@ class SessionOpening:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._agent.session_in_scope(client, message.session)
-        if session is not None:
-            self._open_live(session, client, request)
-            return
         rejoin = Rejoin.of(request)
+        if session is not None:
+            if rejoin is None or not self._far.asks_again(session, request, rejoin):
+                self.open_live(session, client, request)
+            return
         if rejoin is not None and waits_for_owner(self._agent, message.session, request):
             return
         session = self.session_to_open(client, message.session, request)
@@ -99,33 +119,40 @@ class SessionOpening:
         resumes = message.method == methods.RESUME
         withheld = resumes and self._agent.abilities.load
         continuation = None
-        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch:
+        far = goes_on_elsewhere(self._agent, session)
+        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch and not far:
             # The history continues for all clients that have seen a part of it, even if this one can't prove its
             # position. The new epoch has to come before any message: others may have seen more than reached the disk.
             continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
             tail = missed_messages(session, client, rejoin)
-            history = () if resumes else self._translated(client, updates.history(session))
+            history = () if resumes else translated(self._agent, client, updates.history(session))
             continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
-        replay_to = None if resumes or continuation is not None else client
+        replay_to = None if resumes or continuation is not None or (far and rejoin is not None) else client
         self._open(session, request, replay_to=replay_to, as_load=withheld, rejoin=rejoin, continuation=continuation)
 
-    def _open_live(self, session: Session, client: Client, request: Request) -> None:
+    def open_live(self, session: Session, client: Client, request: Request) -> None:
         """Load or resume a session that is live here."""
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
         rejoin = Rejoin.of(request)
-        tail = missed_messages(session, client, rejoin)
+        again = rejoin is not None and rejoin.takes_over and session in client.sessions
+        # A gateway in front of this one has all, and asks for turns alone.
+        tail = [] if again else missed_messages(session, client, rejoin)
+        answers: Sequence[bytes] = ()
         if rejoin is not None:
-            result = with_own_meta(result, reclaim_requests(self._agent, session, client, rejoin))
+            own, answers = reclaim_requests(self._agent, session, client, rejoin)
+            result = with_own_meta(result, own)
             result = with_own_meta(result, cut_turn_meta(session, rejoin))
-        if tail is not None:
-            self._replay(session, client, tail)
-        elif not resumes:
-            self._replay(session, client, updates.history(session))
+        if tail:
+            replay(self._agent, session, client, tail)
+        elif tail is None and not resumes:
+            replay(self._agent, session, client, updates.history(session))
         self._agent.answer(request, result)
+        for answer in answers:
+            self._agent.out.client(client, answer)
         if resumes and tail is None:
-            self._send_state(session, client, rejoin)
+            send_states(self._agent, session, client, rejoin)
         # Resuming does not take over the host role: another client may hold it by now.
         hosts = not resumes or session.host is None
         self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
@@ -144,14 +171,6 @@ class SessionOpening:
             request.session = session
             self._routing.openings += 1
             self._agent.forward(request, self._opened)
-
-    def reopen(self, session: Session) -> None:
-        """Re-open a session in a new process; its clients have its history already."""
-        session.move_to(SessionState.OPENING)
-        session.recorded, session.replay_to = self._agent.new_journal(), None
-        method = methods.RESUME if self._agent.abilities.resume else methods.LOAD
-        own = OwnRequest(session.opening_request(method))
-        self._agent.forward(own, partial(self._reopened, session=session))
 
     def _opened(self, request: Request, response: Message) -> None:
         """Handle the response to `session/new` or `session/fork`."""
@@ -183,6 +202,7 @@ class SessionOpening:
                 # The journal of an ended session is cleared, so the beginning of the fork is unknown.
                 session.journal.begin_truncated()
                 session.archive.replace(session)
+            self._far_history.opened(session)
             if not client.gone:
                 self._agent.attach(session, client, hosts=True)
             for update in self._routing.take_early(session_id):
@@ -204,7 +224,7 @@ class SessionOpening:
         elif session is not None:
             client.joined = True
             self._agent.answer(request, updates.opening_result(session, with_id=True))
-            self._replay(session, client, updates.history(session))
+            replay(self._agent, session, client, updates.history(session))
             self._agent.attach(session, client, hosts=session.host is None)
             self._agent.agent_requests.forward_open(session, client)
         else:
@@ -222,7 +242,8 @@ class SessionOpening:
                 if waits_for_journal(self._agent, session, request):
                     return
                 continuation = None
-                if Rejoin.of(request) is not None and session.journal_loaded and session.journal.epoch:
+                known = session.journal_loaded and session.journal.epoch
+                if Rejoin.of(request) is not None and known and not goes_on_elsewhere(self._agent, session):
                     # The client, or those that it serves, know the positions in the history.
                     continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
                     continuation = _Continuation((), proven=True)
@@ -274,36 +295,14 @@ class SessionOpening:
             self._agent.out.effect(CheckDirectories(request.directory_check))
         return request.directory_check.result
 
-    def _replay(self, session: Session, client: Client, history: Sequence[bytes]) -> None:
-        """Send the history of a session to a client, with the client's terminal ids."""
-        its = self._translated(client, history)
-        if session in client.replays:
-            # A history requested again before it was read counts as ordinary output of a client.
-            for update in its:
-                self._agent.out.client(client, update)
-        else:
-            client.replays[session] = None
-            self._agent.out.replay(client, its)
-
-    def _translated(self, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
-        """Return a history with the terminal ids of a client."""
-        translations = self._agent.terminals.translations
-        return [translations(update).get(client, update) for update in history]
-
-    def _send_state(self, session: Session, client: Client, rejoin: Rejoin | None) -> None:
-        """Send the states of a session after a resume, and a gap if a returning client may have missed something.
-
-        They follow the response, where no client takes them for history.
-        """
-        missing = [] if rejoin is None else [gap(session.id, MAY_BE_MISSING)]
-        self._agent.out.replay(client, [*missing, *session.journal.states()])
-
     def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
-            if session.agent_handle.abandoned and client.controls and not client.scope.guest:
-                self._agent.out.stop_unused(session.agent_handle)
+            rejoin = Rejoin.of(request)
+            left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
+            if (left or session.agent_handle.abandoned) and client.controls and not client.scope.guest:
+                self._agent.out.stop_unused(session.agent_handle, left=left)
                 self._agent.waiting.add(request, Until.SESSIONS_FREED)
             else:
                 why = (
@@ -343,8 +342,15 @@ class SessionOpening:
         if request.message.method == methods.RESUME and not as_load:
             session.recorded.begin_truncated()
         text = resume_as_load(request.message) if as_load else request.message.text
-        then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
-        self._agent.forward(request, then, without_own_meta(text))
+        claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
+        whole = (isinstance(request, Request) and rejoin is None) or continuation is not None
+        asked = ask_to_continue(self._agent, session, [*claims], whole=whole)
+        text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
+        if asked is None or whole:
+            then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
+            self._agent.forward(request, then, text)
+        else:
+            self._agent.forward(request, partial(self._far.continued, session=session, first=first), text)
 
     def is_first(self, session: Session) -> bool:
         """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
@@ -363,29 +369,26 @@ class SessionOpening:
         """Handle the response to opening a session that was not live."""
         recorded, session.recorded, session.replay_to = session.recorded, None, None
         if response.error:
-            self._agent.unopened.remember_reason(session, response)
-            held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-            self.remove_session(session, forgotten=first)
-            if isinstance(request, Request):
-                self._agent.respond(request, response)
-            elif held:
-                # The gateway itself asked, on behalf of the first of them.
-                self._agent.respond(held.pop(0), response)
-            for waiting in held:
-                self._dispatch(waiting)
-            refuse_returning(self._agent, session)
+            self.not_loaded(request, response, session, first=first)
             return
         assert recorded is not None
         record_cut_turn(session)
         proven = continuation is not None and continuation.proven
+        if self._agent.link is not None:
+            # The next mark has the place of its end.
+            session.far = None
+            self._far.take_over(session, response)
+            response = without_result_meta(response)
         if continuation is None:
-            recorded.turn_ended()
+            if not session.turns:
+                recorded.turn_ended()
             session.take_journal(recorded)
         else:
             # The journal here is what clients have seen: of the agent's replay only the states are new.
             for state in recorded.states():
                 session.write(state, jsonrpc.parse(state).update, self._agent.wall_time)
-            session.end_turn()
+            if not session.turns:
+                session.end_turn()
         for state in recorded.states():
             updates.read_state(session, jsonrpc.parse(state))
         session.keep_result(response)
@@ -399,14 +402,31 @@ class SessionOpening:
                 self._agent.respond(request, response)
             else:
                 result = lookup.raw_at(response.text, "result") or b"{}"
-                result = with_own_meta(result, reclaim_requests(self._agent, session, client, rejoin))
+                own, answers = reclaim_requests(self._agent, session, client, rejoin)
+                result = with_own_meta(result, own)
                 self._agent.answer(request, with_own_meta(result, cut_turn_meta(session, rejoin)))
+                for answer in answers:
+                    self._agent.out.client(client, answer)
             if not client.gone:
                 if request.message.method == methods.RESUME and not proven:
-                    self._send_state(session, client, rejoin)
+                    send_states(self._agent, session, client, rejoin)
                 self._agent.attach(session, client, hosts=True, rejoin=rejoin)
                 self._agent.agent_requests.forward_open(session, client)
-        self._set_open(session)
+        self.set_open(session)
+
+    def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
+        """Handle the error in response to opening a session that was not live."""
+        self._agent.unopened.remember_reason(session, response)
+        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
+        self.remove_session(session, forgotten=first)
+        if isinstance(request, Request):
+            self._agent.respond(request, response)
+        elif held:
+            # The gateway itself asked, on behalf of the first of them.
+            self._agent.respond(held.pop(0), response)
+        for waiting in held:
+            self._dispatch(waiting)
+        refuse_returning(self._agent, session)
 
     def remove_session(self, session: Session, *, forgotten: bool) -> None:
         """Remove a session from this process; `forgotten` also removes its owner."""
@@ -418,32 +438,9 @@ class SessionOpening:
             for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
                 self._dispatch(request)
 
-    def _set_open(self, session: Session) -> None:
+    def set_open(self, session: Session) -> None:
         session.move_to(SessionState.OPEN)
         self._routing.route_again()
         for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
             for request in self._agent.waiting.release(until, key):
                 self._dispatch(request)
-
-    def _reopened(self, _own: OwnRequest, response: Message, *, session: Session) -> None:
-        recorded, session.recorded = session.recorded, None
-        assert recorded is not None
-        if response.error:
-            self._agent.unopened.remember_reason(session, response)
-            self._agent.out.log(f"the agent cannot re-open session {session.id:.80}")
-            held = self._agent.waiting.release(Until.SESSION_OPEN, session)
-            self.remove_session(session, forgotten=False)
-            for waiting in held:
-                why = f"the agent has ended, and it cannot re-open session {session.id:.80}"
-                reason = self._agent.unopened.reason(waiting.client, session.id)
-                why += "" if reason is None else f": {reason}"
-                self._agent.refuse(waiting, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session.id})
-        else:
-            # The history is known to all clients; the present states may be new to them.
-            for text in [*updates.changes(session, response), *recorded.states()]:
-                state = jsonrpc.parse(text)
-                session.write(text, state.update, self._agent.wall_time)
-                updates.read_state(session, state)
-                self._agent.out.clients(session.attached, text)
-            session.merge_result(response)
-            self._set_open(session)

@@ -68,9 +68,18 @@ class StopUnused:
     """Stop an unused agent process that holds a session requested elsewhere."""
 
     handle: AgentHandle
+    left: bool = False
+    """True if the gateway that had all of its clients was started again."""
 
 
-Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused
+@dataclass(frozen=True, slots=True)
+class EndLink:
+    """End the link of a client, in whose place another one has come."""
+
+    client: Client
+
+
+Effect: TypeAlias = HookEvent | AuditEvent | LogMessage | LoadJournal | CheckDirectories | StopUnused | EndLink
 """Work for the driver besides sending messages. Storage is not an effect: see `archive`."""
 
 
@@ -150,9 +159,9 @@ class Outgoing:
         """Queue an effect."""
         self._output.effects.append(effect)
 
-    def stop_unused(self, handle: AgentHandle) -> None:
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
         """Queue the stop of an unused agent process, once."""
-        effect = StopUnused(handle)
+        effect = StopUnused(handle, left)
         if effect not in self._output.effects:
             self.effect(effect)
 

@@ -48,7 +48,7 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("client", "directory_check", "id", "key", "rejoin", "returned_at", "session")
+    __slots__ = ("claim", "client", "directory_check", "id", "key", "rejoin", "returned_at", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
@@ -63,6 +63,8 @@ class Request(ForwardedRequest):
         """Check of the directories that the request names, pending or done."""
         self.rejoin: Rejoin | Literal[False] | None = False
         """State of the client from another link; False until it is read, which is once for all waits."""
+        self.claim: str | None = None
+        """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
         self.returned_at: float | None = None
         """Time, by the driver's clock, since when it waits for another client to re-open its session."""
 
@@ -128,6 +130,25 @@ class ErrorObject(NamedTuple):
     code: int
     message: str
     data: dict[str, Any] | None = None
+
+
+class TurnOutcome(NamedTuple):
+    """The end of a turn."""
+
+    stop_reason: str | None = None
+    """The agent's stop reason."""
+    error: ErrorObject | None = None
+    """The agent's error, without its data."""
+    cut: str | None = None
+    """Reason why the turn was ended in the agent's place."""
+
+
+class LostErrors(NamedTuple):
+    """Errors for requests to an agent that has ended."""
+
+    for_all: ErrorObject
+    with_output: ErrorObject
+    """For clients that may see the output of the process."""
 
 
 class Location(NamedTuple):

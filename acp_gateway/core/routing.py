@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from acp_gateway.core import access_rules, file_fence, updates
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.far_places import settle
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.preconditions import PATH_LENGTH
 from acp_gateway.core.requests import Request
@@ -30,7 +31,6 @@ MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered session ids of sub-agents, and of elicitations."""
 
 _USER_CHUNK: Final = methods.USER_CHUNK.encode()
-_NOT_PASSING: Final = SessionState.OPENING, SessionState.DELETING
 
 
 class _Recipients(NamedTuple):
@@ -90,8 +90,12 @@ class Routing:
         """Fan out updates that `session_of_passthrough` found in one session; return False if each needs a closer
         look."""
         session = self._agent.live.get(session_id)
-        if session is None or session.state in _NOT_PASSING or len(self._agent.terminals):
+        if session is None or len(self._agent.terminals):
             return False
+        if session.state is SessionState.DELETING or (session.state is SessionState.OPENING and not session.continues):
+            return False
+        if session.far is not None and session.far.owed:
+            settle(self._agent, session)
         if session.echo is not None:
             if _USER_CHUNK in lines[0]:
                 return False
@@ -109,7 +113,7 @@ class Routing:
         # A sub-agent's mode is not the session's.
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
-        if session.state is SessionState.OPENING:
+        if session.state is SessionState.OPENING and not session.continues:
             assert session.recorded is not None
             # The agent does not tell the times of its history.
             _record(session, session.recorded, message, state)
@@ -121,6 +125,7 @@ class Routing:
                 self._agent.send_echo(session, session.echo, message.text)
                 return
             self._agent.end_echo(session)
+        settle(self._agent, session)
         session.write(message.text, state, self._agent.wall_time)
         tool_call = updates.tool_call_details(message)
         if tool_call is not None:

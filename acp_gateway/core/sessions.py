@@ -5,11 +5,12 @@ A session is *live* while an agent process has it: `agent_handle`. Afterwards th
 
 import enum
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from acp_gateway.core.archive import NO_ARCHIVE, Archive
+from acp_gateway.core.far_places import place_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
@@ -26,7 +27,9 @@ from acp_gateway.protocol.jsonrpc import IdKey, Message
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest
     from acp_gateway.core.echoes import Echo
-    from acp_gateway.core.requests import ErrorObject, Request
+    from acp_gateway.core.far_places import FarPlace
+    from acp_gateway.core.lost_prompts import EndedPrompt
+    from acp_gateway.core.requests import Request, TurnOutcome
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
@@ -172,11 +175,7 @@ class Client:
 
     def positions(self) -> dict[str, tuple[str, int]]:
         """Return the epoch and position of each attached session, up to the latest decision."""
-        return {
-            session.id: (session.journal.epoch, session.journal.position)
-            for session in self.sessions
-            if len(session.id) <= SESSION_ID_SIZE
-        }
+        return {session.id: place_of(session) for session in self.sessions if len(session.id) <= SESSION_ID_SIZE}
 
     def move_to(self, phase: ClientPhase) -> None:
         """Change the progress with `initialize`."""
@@ -191,6 +190,12 @@ class Client:
         """Change the state of the connection."""
         self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
         self.gone = presence is Presence.GONE
+
+    def note_presence(self, time: int | None) -> None:
+        """Note that it is away or back since this time, in each of its sessions."""
+        self.presence_time = time
+        for session in self.sessions:
+            session.note_change()
 
     @property
     def connected(self) -> bool:
@@ -225,17 +230,6 @@ class ListEntry(NamedTuple):
     text: bytes
 
 
-class TurnOutcome(NamedTuple):
-    """The end of a turn."""
-
-    stop_reason: str | None = None
-    """The agent's stop reason."""
-    error: "ErrorObject | None" = None
-    """The agent's error, without its data."""
-    cut: str | None = None
-    """Reason why the turn was ended in the agent's place."""
-
-
 class Decision(NamedTuple):
     """The end of an agent request that a user had to decide."""
 
@@ -251,6 +245,9 @@ class AgentHandle(Protocol):
     @property
     def abandoned(self) -> bool:
         """True if it has no connected client."""
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        """Return True if all of its clients have one of these links."""
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
@@ -319,6 +316,20 @@ class Session:
         """True if the journal of a session that is not live was read from the archive, as far as there is one."""
         self.awaited = 0
         """Number of agent processes that open the session as soon as its journal is read."""
+        self.ended: dict[str, EndedPrompt] = {}
+        """The last responses to prompts, by the claims of these: see `lost_prompts`."""
+        self.far: FarPlace | None = None
+        """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
+        self.far_start: int | None = None
+        """The position there after which all messages were replayed; None if opening the session did not tell it."""
+        self.unplaced: dict[Request, list[bytes]] = {}
+        """Prompts that have no place in that history yet, with the updates for the other clients."""
+        self.asked_epoch: str | None = None
+        """The epoch in that history from which it is to continue, while opening."""
+        self.finish_opening: Callable[[], None] | None = None
+        """Ends the opening when the place is known; None for one that does not wait for that."""
+        self.continues = False
+        """True if it continues from there. While opening, updates are new then, and no replay."""
         self.may_lack_end = False
         """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
 

@@ -1,15 +1,24 @@
 """Prompt turns, one at a time per session; session-wide mode, model and options."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentState, describe_client
 from acp_gateway.core.cut_turns import turn_begins
 from acp_gateway.core.echoes import Echo
-from acp_gateway.core.requests import Request
+from acp_gateway.core.lost_prompts import (
+    former_prompt,
+    note_claim,
+    note_end,
+    remember_ended,
+    turns_told,
+    with_claim,
+)
+from acp_gateway.core.rejoining import without_own_meta
+from acp_gateway.core.requests import Request, TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions import Client, Session, TurnOutcome
+from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
@@ -27,6 +36,7 @@ class Turns:
         session = self._agent.session_of_request(client, request)
         if session is None:
             return
+        note_claim(request)
         alone = not self._agent.policy.shared and len(self._agent.clients) == 1
         if not session.turns or (alone and not session.queue):
             self._start_turn(session, request)
@@ -86,17 +96,33 @@ class Turns:
             # memory.
             if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
                 session.echo = Echo(request, chunks)
-            for chunk in chunks:
-                session.write(chunk, time=self._agent.wall_time)
-                self._agent.out.clients((other for other in session.attached if other is not request.client), chunk)
-            self._agent.send_position(session, (client for client in session.attached if client is request.client))
+            if self._agent.link is not None:
+                session.unplaced[request] = chunks
+            else:
+                self._agent.write_prompt(session, request, chunks)
         self._agent.notify(session, "turn_started", **describe_client(request.client))
-        self._agent.forward(request, partial(self._turn_ended, session=session))
+        text = without_own_meta(request.message.text) if self._agent.link is None else with_claim(request)
+        self._agent.forward(request, partial(self._turn_ended, session=session), text)
         self._routing.route_again()
+
+    def take_over(self, session: Session, told: Mapping[str, bytes]) -> None:
+        """Take over the turns of an earlier process of this gateway, as the gateway with the agent has told them."""
+        for number, claim in turns_told(told):
+            if number in self._agent.open_requests:
+                continue
+            request = former_prompt(session, claim)
+            self._agent.expect(request, number, partial(self._turn_ended, session=session))
+            session.turns[request] = self._agent.now
+            self._agent.notify(session, "turn_started", **describe_client(None))
+        remember_ended(session, told)
+        session.restored = session.restored and not session.turns
+        session.note_change()
 
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
         if session.echo is not None and session.echo.request is request:
             self._agent.end_echo(session)
+        session.unplaced.pop(request, None)
+        note_end(session, request, response)
         self._agent.respond(request, response)
         began = session.turns.pop(request, None)
         if began is None:

@@ -298,9 +298,9 @@ class AgentSupervisor:
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self.agent = self._unrecorded = agent
+        self._owner.multiplexer.agent_linked(agent.messages.link_id)
         agent.messages.meter.charge = self._owner.charge_agent
-        self._end = "stopped"
-        self._needed = trio.CancelScope()
+        self._end, self._needed = "stopped", trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
         self._owner.deliver()
         return agent

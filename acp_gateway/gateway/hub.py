@@ -26,6 +26,7 @@ from acp_gateway.core.output import (
     AuditEvent,
     CheckDirectories,
     Effect,
+    EndLink,
     HookEvent,
     LoadJournal,
     LogMessage,
@@ -60,6 +61,7 @@ UNUSED_LINK_GRACE: Final = 60.0
 know its link, if the lost message was the answer to its handshake."""
 
 _LEFT: Final = Disconnect(CloseReason.NORMAL, "")
+_REPLACED: Final = Disconnect(CloseReason.POLICY, "its gateway was started again, and has another link")
 
 
 class Hub:
@@ -439,7 +441,10 @@ class Hub:
                 services.load_journal(self, session)
             case CheckDirectories(check):
                 services.check_directories(self, check)
-            case StopUnused(handle):
-                services.stop_unused(handle)
+            case EndLink(client):
+                if client in self.attachments:
+                    self.attachments[client].close(_REPLACED)
+            case StopUnused(handle, left):
+                services.stop_unused(handle, left=left)
             case _:
                 assert_never(effect)

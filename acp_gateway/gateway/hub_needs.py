@@ -26,7 +26,7 @@ class HubServices(Protocol):
     def check_directories(self, hub: "Hub", check: DirectoryCheck) -> None:
         """Check the directories of a request, and call `hub.directories_checked` afterwards."""
 
-    def stop_unused(self, handle: AgentHandle) -> None:
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
         """Stop the unused agent of another hub, and call `sessions_freed` of this one afterwards."""
 
     def memory_grew(self, size: int) -> None:

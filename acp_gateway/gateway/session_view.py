@@ -8,7 +8,8 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope, TurnOutcome
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.protocol.methods import Audience
 

@@ -16,6 +16,10 @@ SESSION_LOST: Final = (
 )
 TURN_CUT: Final = "[acp-gateway: the gateway was restarted, and this turn was ended.]"
 TURN_LOST: Final = "[acp-gateway: the connection could not be resumed, and this turn was ended.]"
+TURN_UNKNOWN: Final = (
+    "[acp-gateway: the connection could not be resumed, and the end of this turn is not known; the agent may still be "
+    "at work.]"
+)
 
 
 def gap(session_id: str, text: str = GAP) -> bytes:

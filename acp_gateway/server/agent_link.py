@@ -16,7 +16,6 @@ from acp_gateway.client.reconnect_policy import Dial, ReconnectSettings
 from acp_gateway.client.uplink import Uplink
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
-from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
@@ -90,15 +89,12 @@ class _Receiver:
     # Called by the uplink
 
     def receive(self, batch: list[bytes]) -> None:
-        """Take messages. Positions in sessions are left out: the hub counts its own."""
-        messages = batch
-        if Mark in set(map(type, batch)):
-            messages = [message for message in batch if type(message) is not Mark]
-        if messages and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
+        """Take messages, and the marks of positions in sessions, each in its place."""
+        if batch and self.inbox_size + PER_MESSAGE * len(self.inbox) > INBOX_LIMIT:
             self.finish(f"the other gateway sends on, although more than {INBOX_LIMIT} bytes wait")
             return
-        self.inbox += messages
-        self.inbox_size += sum(map(len, messages))
+        self.inbox += batch
+        self.inbox_size += sum(map(len, batch))
         self.arrived_or_ended.notify()
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
@@ -150,6 +146,7 @@ class AgentLink(MaintainedStream):
         self._reconnect_timeout = reconnect_timeout
         self._dial_again = dial
         self._first: Dialed | None = dialed
+        self._link_id = dialed.connection_id or ""
         self._received = _Receiver(name)
         settings = ReconnectSettings(
             connect_timeout=reconnect_timeout, timing=timing, dial=self._dial, log=AgentLog(log, name)
@@ -189,6 +186,10 @@ class AgentLink(MaintainedStream):
     def unfinished_bytes(self) -> int:
         stream = self._uplink.link.stream
         return self._received.inbox_size + (0 if stream is None else stream.unfinished_bytes)
+
+    @property
+    def link_id(self) -> str:
+        return self._link_id
 
     @property
     def away(self) -> bool:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from acp_gateway.adapters import browser_output
 from acp_gateway.adapters.browser_output import BROWSER_OUTPUT
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.sessions import Client, Session, TurnOutcome, machine_of
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.sessions import Client, Session, machine_of
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.history import HistoryReader
 from acp_gateway.gateway.session_view import SessionView, SessionViews, Viewer

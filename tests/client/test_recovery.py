@@ -703,8 +703,8 @@ def test_a_link_that_is_lost_in_a_recovery_is_replaced_once_more(talk: Dialogue)
     talk.sent = outcome.to_gateway
     openings = talk.is_introduced_again().to_gateway
     assert [json.loads(opening)["params"]["_meta"]["acp-gateway"] for opening in openings] == [
-        {"epoch": "e", "position": 6, "connection": "c2", "prompts": [1], "questions": []},
-        {"epoch": "f", "position": 5, "connection": "c2", "prompts": [2], "questions": [5]},
+        {"epoch": "e", "position": 6, "connection": "c2", "former": ["c1"], "prompts": [1], "questions": []},
+        {"epoch": "f", "position": 5, "connection": "c2", "former": ["c1"], "prompts": [2], "questions": [5]},
     ]
     assert [json.loads(opening)["id"] for opening in openings] == ["acp-gateway:attach:3", "acp-gateway:attach:4"]
 
@@ -811,7 +811,7 @@ def test_the_log_says_of_a_turn_that_a_restart_of_the_gateway_has_ended_it(talk:
     [
         ({"cut": "gateway_restarted"}, "the gateway was restarted, and this turn was ended"),
         ({"cut": "agent_stopped"}, "the connection could not be resumed, and this turn was ended"),
-        ({}, "the connection could not be resumed, and this turn was ended"),
+        ({}, "the end of this turn is not known; the agent may still be at work"),
     ],
 )
 def test_a_turn_that_an_outage_has_ended_is_told_before_its_end_if_that_is_wanted(

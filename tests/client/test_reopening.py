@@ -17,7 +17,7 @@ def own_meta(request: bytes) -> Any:
 
 def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
     params = b'{ "cwd":"/x", "n":1.10,"_meta":{"own":1e999,"acp-gateway":1},"mcpServers":[{"name":"m"}]}'
-    assert SessionRestore("s", None).request(b'"r"', "session/resume", params, "c1") == (
+    assert SessionRestore("s", None).request(b'"r"', "session/resume", params, ["c1"]) == (
         b'{"jsonrpc":"2.0","id":"r","method":"session/resume","params":{"sessionId":"s", "cwd":"/x", "n":1.10,'
         b'"_meta":{"own":1e999,"acp-gateway":{"prompts":[],"questions":[],"connection":"c1"}},'
         b'"mcpServers":[{"name":"m"}]}}'
@@ -25,14 +25,14 @@ def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
 
 
 def test_the_id_of_the_session_replaces_another() -> None:
-    request = SessionRestore("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', "c1")
+    request = SessionRestore("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', ["c1"])
     assert json.loads(request)["params"]["sessionId"] == "fork"
 
 
 def test_the_id_of_the_request_is_kept_for_its_answer() -> None:
     reopening = SessionRestore("s", None)
     assert reopening.raw_id == b""
-    reopening.request(b'"r"', "session/resume", b"{}", "c1")
+    reopening.request(b'"r"', "session/resume", b"{}", ["c1"])
     assert reopening.raw_id == b'"r"'
 
 
@@ -45,13 +45,13 @@ def test_the_id_of_the_request_is_kept_for_its_answer() -> None:
     ],
 )
 def test_a_load_always_names_servers(method: str, params: bytes, servers: Any) -> None:
-    request = SessionRestore("s", None).request(b"1", method, params, "c1")
+    request = SessionRestore("s", None).request(b"1", method, params, ["c1"])
     assert json.loads(request)["params"].get("mcpServers") == servers
 
 
 def test_the_gateway_is_told_what_the_editor_has_seen_and_what_is_open() -> None:
     reopening = SessionRestore("s", ("e", 5), prompts=[b"1", b'"two"'], agent_requests=[b"7.0"])
-    request = reopening.request(b"1", "session/resume", b"{}", "c1")
+    request = reopening.request(b"1", "session/resume", b"{}", ["c1"])
     assert own_meta(request) == {
         "epoch": "e",
         "position": 5,
@@ -63,8 +63,13 @@ def test_the_gateway_is_told_what_the_editor_has_seen_and_what_is_open() -> None
 
 
 def test_a_position_that_is_unknown_is_left_out() -> None:
-    request = SessionRestore("s", None).request(b"1", "session/resume", b"{}", "c1")
+    request = SessionRestore("s", None).request(b"1", "session/resume", b"{}", ["c1"])
     assert own_meta(request) == {"connection": "c1", "prompts": [], "questions": []}
+
+
+def test_earlier_links_are_named_beside_the_last_one() -> None:
+    request = SessionRestore("s", None).request(b"1", "session/resume", b"{}", ["c3", "c2", "c1"])
+    assert own_meta(request) == {"connection": "c3", "former": ["c2", "c1"], "prompts": [], "questions": []}
 
 
 # Messages that come before the response

@@ -18,6 +18,9 @@ class AgentDouble:
         self.prompts: list[Request] = []
         """Prompts that wait in each of its sessions."""
 
+    def left_by(self, links: Sequence[str]) -> bool:
+        return False
+
     def queued(self, session: Session) -> Sequence[Request]:
         return self.prompts if session.agent_handle is self else ()
 

@@ -61,7 +61,7 @@ def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
         rb'"prompts":[4,"\u0041",1e2],"questions":[7,8.0]}}}}'
     )
     returned = Rejoin.read(parse(text))
-    assert returned == Rejoin("e", 12, "c", (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
+    assert returned == Rejoin("e", 12, ("c",), (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
@@ -81,7 +81,7 @@ def test_an_invalid_state_in_a_rejoin_is_ignored(value: Any) -> None:
         assert returned.agent_requests == ()
     returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
     assert returned is not None
-    assert (returned.epoch, returned.connection) == (None, None)
+    assert (returned.epoch, returned.connections) == (None, ())
 
 
 def test_of_a_list_of_questions_the_numbers_count() -> None:
@@ -328,13 +328,15 @@ def test_prompts_that_wait_are_given_back_as_well_and_not_told_to_who_sent_them(
     assert back.hears()["id"] == second
 
 
-def test_a_prompt_whose_turn_is_over_is_not_given_back(scene: Scene, ann: Peer) -> None:
+def test_a_prompt_whose_turn_is_over_is_answered_after_the_response(scene: Scene, ann: Peer) -> None:
     own = ann.prompt()
     ann.gone()
-    scene.agent.answers("session/prompt", stopReason="end_turn")
+    scene.agent.answers("session/prompt", stopReason="refusal")
     back = scene.join("ann", link="second")
     back.comes_back(connection="first", prompts=[own])
-    assert taken_over(back.heard())["prompts"] == []
+    response, answer = back.heard()[:2]
+    assert taken_over([response])["prompts"] == [own]
+    assert answer == {"jsonrpc": "2.0", "id": own, "result": {"stopReason": "refusal"}}
 
 
 @pytest.mark.parametrize(

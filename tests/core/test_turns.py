@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import ErrorObject
-from acp_gateway.core.sessions import Role, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, TurnOutcome
+from acp_gateway.core.sessions import Role
 from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params
 
 CANCELLED = {"stopReason": "cancelled"}

@@ -6,8 +6,8 @@ import pytest
 
 from acp_gateway.core.archive import JournalLoss
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.requests import ErrorObject
-from acp_gateway.core.sessions import Decision, Role, Session, SessionScope, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, TurnOutcome
+from acp_gateway.core.sessions import Decision, Role, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.gateway.session_view import SessionView, SessionViews, Viewer, history_loss
 from tests.core.registered import session as registered_session

@@ -66,14 +66,18 @@ async def linked(far: FakeGateway, reconnect_timeout: float = 60.0) -> AsyncIter
             nursery.cancel_scope.cancel()
 
 
-async def test_messages_pass_in_both_directions_and_positions_stay_behind(
+async def test_messages_pass_in_both_directions_and_marks_keep_their_places(
     far: FakeGateway, autojump_clock: trio.testing.MockClock
 ) -> None:
     async with linked(far) as (link, _):
         await link.send(PING)
         await far.receive("ping")
-        far.link.send([Mark(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":1,"at":{}}}'), PING])
-        assert await link.receive_batch() == [PING]
+        far.link.send(
+            [Mark(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":1,"positions":{}}}'), PING]
+        )
+        mark, ping = await link.receive_batch()
+        assert (type(mark), ping) == (Mark, PING)
+        assert link.link_id
         assert (link.pending_bytes, link.unfinished_bytes) == (0, 0)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from acp_gateway.core.archive import JournalLoss
+from acp_gateway.core.far_places import decode_place, encode_place
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.sessions import Session, machine_of
 from acp_gateway.gateway.storage.deferral import Deferral
@@ -49,6 +50,7 @@ class StoredArchive:
             session.created_at = round(stored.created * 1000)
             session.active_at = round(stored.used * 1000) if stored.active is None else stored.active
             session.archived = stored.archived
+            session.far = decode_place(stored.far)
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
@@ -89,6 +91,9 @@ class StoredArchive:
             created = now if session.created_at is None else session.created_at / 1000
             self._enter(session, self._storage.new_key(), created)
         key, created = self._keys[session]
+        if self._deferral is not None:
+            # The place in another gateway's history is that of the last message.
+            self._deferral.write(key)
         self._storage.keep(
             StoredSession(
                 key=key,
@@ -105,6 +110,7 @@ class StoredArchive:
                 open=session.counts_as_open,
                 active=session.active_at,
                 archived=session.archived,
+                far=encode_place(session.far),
             )
         )
 

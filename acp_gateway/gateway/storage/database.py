@@ -43,7 +43,8 @@ _TABLES: Final = (
     CREATE TABLE session (
         key INTEGER PRIMARY KEY, agent TEXT NOT NULL, session_id TEXT NOT NULL, owner TEXT NOT NULL, cwd TEXT,
         title TEXT, updated_at TEXT, created REAL NOT NULL, used REAL NOT NULL, epoch TEXT NOT NULL,
-        former TEXT, open INTEGER, active INTEGER, archived INTEGER
+        former TEXT, open INTEGER, active INTEGER, archived INTEGER,
+        far TEXT
     )
     """,
     # Of a session whose history is kept: how many messages it ever had, and the bytes of those that are stored.
@@ -77,6 +78,7 @@ _LATER: Final = (
     ("session", "open", "INTEGER"),
     ("session", "active", "INTEGER"),
     ("session", "archived", "INTEGER"),
+    ("session", "far", "TEXT"),
     ("piece", "times", "BLOB"),
 )
 """Columns that files of earlier versions don't have: table, name and type. What such a version has written has NULL
@@ -85,7 +87,7 @@ there, and counts as unknown."""
 SESSION_COLUMNS: Final = (
     *("key", "agent", "session_id", "owner", "cwd", "title", "updated_at", "created", "used", "epoch"),
     # The position of its history is in another table.
-    *("0", "former", "open", "active", "archived"),
+    *("0", "former", "open", "active", "archived", "far"),
 )
 """Columns of a session as `session_of` takes them."""
 
@@ -191,11 +193,11 @@ class Database:
         self._connection.execute(
             "INSERT OR REPLACE INTO session "
             "(key, agent, session_id, owner, cwd, title, updated_at, created, used, epoch, former, open, active, "
-            "archived) "
-            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?)",
+            "archived, far) "
+            "VALUES (?, " + "CAST(? AS TEXT), " * 6 + "?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(session.key, *texts, updated_at, session.created, session.used, session.epoch),
-                *(_former_text(session), session.open, session.active, session.archived),
+                *(_former_text(session), session.open, session.active, session.archived, session.far),
             ),
         )
 
@@ -323,6 +325,7 @@ def session_of(
     is_open: object,
     active: object,
     archived: object,
+    far: object,
 ) -> StoredSession:
     """Return a session from a row. Raises `Corruption`."""
     return StoredSession(
@@ -341,6 +344,7 @@ def session_of(
         bool(is_open),
         None if active is None else as_number(active),
         bool(archived),
+        as_text_or_none(far),
     )
 
 

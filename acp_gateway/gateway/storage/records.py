@@ -34,6 +34,8 @@ class StoredSession:
     """Time of its last update, in milliseconds since 1970; None if that is unknown."""
     archived: bool = False
     """True if a user has put it away."""
+    far: str | None = None
+    """Its place in the history of another gateway, as `encode_place` writes it."""
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.core.far_places import FarPlace, encode_place
 from acp_gateway.core.journal import Journal, TurnMessages
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import AgentHandle, Session
@@ -395,6 +396,19 @@ async def test_the_times_of_a_session_and_its_archived_flag_survive_a_restart(tm
         second.registry.set_archived(found["known"], archived=False)
     async with life(tmp_path, clock) as third:
         assert not any(session.archived for session in third.restored)
+
+
+async def test_the_place_in_another_history_survives_a_restart(tmp_path: Path) -> None:
+    clock = Clock()
+    async with life(tmp_path, clock) as first:
+        session = first.begin("known")
+        session.write(b"one")
+        session.far = FarPlace("e", "link", 10)
+        session.archive.keep(session)
+        first.end(session)
+    async with life(tmp_path, clock) as second:
+        (restored,) = second.restored
+        assert encode_place(restored.far) == encode_place(session.far)
 
 
 async def test_a_file_of_the_first_version_is_extended_and_keeps_what_it_has(tmp_path: Path) -> None:

@@ -1,0 +1,135 @@
+"""A door that is killed at any moment: each editor sees what the node has, once and in order, and gets its answers.
+
+`fronts` has the parts. What is on its way between node, door and editors arrives when chance has it, or never.
+"""
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from acp_gateway.core.sessions import Role
+from tests.core.fronts import Fronts, Watcher
+from tests.fuzz.effort import effort
+
+FEW = st.integers(1, 4)
+
+
+class Dying(RuleBasedStateMachine):
+    """A node, doors one after the other, and the watchers of one session."""
+
+    @initialize(journals=st.booleans(), commit=st.booleans())
+    def begin(self, journals: bool, commit: bool) -> None:
+        # To an observer, a session that has reached no disk does not exist.
+        third = Role.OBSERVER if commit else Role.CONTROLLER
+        self.watchers = [Watcher("ann"), Watcher("bob"), Watcher("eve", third)]
+        self.fronts = Fronts(*self.watchers, journals=journals)
+        self.fronts.open(commit)
+        self.open: dict[Watcher, list[int]] = {watcher: [] for watcher in self.watchers}
+        self.asked = 0
+        self.ended_by_link: set[str] = set()
+
+    @rule(count=FEW)
+    def agent_speaks(self, count: int) -> None:
+        self.fronts.speak(count)
+
+    @rule()
+    def agent_has_another_mode(self) -> None:
+        self.fronts.state("m")
+
+    @precondition(lambda self: self.fronts.prompts)
+    @rule()
+    def turn_ends(self) -> None:
+        self.fronts.end_turn()
+
+    @precondition(lambda self: self.fronts.prompts and self.asked == len(self.fronts.decided))
+    @rule()
+    def agent_asks(self) -> None:
+        self.asked += 1
+        self.fronts.ask()
+
+    @rule(up=FEW, down=FEW)
+    def some_is_carried(self, up: int, down: int) -> None:
+        self.fronts.carry(up, down)
+
+    @rule()
+    def all_is_carried(self) -> None:
+        self.fronts.carry()
+
+    @rule(index=st.integers(0, 2), count=FEW)
+    def some_arrives(self, index: int, count: int) -> None:
+        self.fronts.arrive(self.watchers[index], count)
+
+    @rule()
+    def all_arrives(self) -> None:
+        for watcher in self.watchers:
+            self.fronts.arrive(watcher)
+
+    @rule()
+    def all_goes_on(self) -> None:
+        self.fronts.settle()
+
+    @rule(index=st.integers(0, 1))
+    def editor_prompts(self, index: int) -> None:
+        watcher = self.watchers[index]
+        if len(self.open[watcher]) < 6 and not watcher.conversation.recovering:
+            self.open[watcher].append(self.fronts.prompt(watcher))
+
+    @rule(index=st.integers(0, 1))
+    def editor_decides(self, index: int) -> None:
+        watcher = self.watchers[index]
+        if watcher.questions and not watcher.conversation.recovering:
+            self.fronts.choose(watcher)
+
+    @rule()
+    def disk_is_written(self) -> None:
+        self.fronts.commit()
+
+    @rule(index=st.integers(0, 2))
+    def link_of_an_editor_is_lost_for_good(self, index: int) -> None:
+        self.fronts.lose(self.watchers[index])
+
+    @precondition(lambda self: self.fronts.lives < 6)
+    @rule()
+    def front_is_killed(self) -> None:
+        self.fronts.kill()
+
+    @precondition(lambda self: self.fronts.links < 10)
+    @rule()
+    def link_to_the_node_is_lost_for_good(self) -> None:
+        # The door answers what is open there with an error.
+        self.ended_by_link |= {f"{watcher.name} {number}" for watcher in self.watchers for number in self.open[watcher]}
+        self.fronts.lose_link()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "fronts"):
+            return
+        fronts = self.fronts
+        fronts.settle()
+        # What is asked next opens the session again, if the link to the node was lost.
+        self.open[self.watchers[0]].append(fronts.prompt(self.watchers[0]))
+        fronts.settle()
+        if self.asked > len(fronts.decided):
+            assert all(len(watcher.questions) == 1 for watcher in self.watchers if watcher.role is Role.CONTROLLER)
+            fronts.choose(self.watchers[0])
+            fronts.settle()
+        assert [answer["result"]["outcome"]["optionId"] for answer in fronts.decided] == ["yes"] * self.asked
+        assert not any(watcher.questions for watcher in self.watchers)
+        while fronts.prompts:
+            fronts.end_turn()
+            fronts.settle()
+        fronts.speak()
+        fronts.settle()
+        assert not fronts.session.turns
+        fronts.check_all()
+        for watcher in self.watchers:
+            for number in self.open[watcher]:
+                text = f"{watcher.name} {number}"
+                (reason,) = fronts.reasons(watcher, number)
+                assert fronts.got.count(text) <= 1
+                if text in self.ended_by_link and isinstance(reason, dict):
+                    assert reason["data"]["reason"] in ("agent_ended", "outage")
+                else:
+                    assert reason == (f"end of {text}" if text in fronts.got else "cancelled")
+
+
+TestDying = Dying.TestCase
+TestDying.settings = effort(100, steps=40)
