@@ -56,8 +56,8 @@ STORED: Final = ", with a history_limit"
 HISTORY_LIMIT: Final = 64 << 20
 UPDATE: Final = 60_000
 """Bytes of an update; `WebSocket` reads no larger frames than 64 KiB."""
-UNFINISHED: Final = 60 << 20
-PARKED: Final = 25
+UNFINISHED: Final = 15 << 20
+PARKED: Final = 100
 """More than `memory_limit`, together."""
 
 LISTED: Final = 500
@@ -691,6 +691,9 @@ def attacks(place: Place) -> dict[str, Attack]:
         "a flood of blank lines": pour(lambda: say_hello(place, "eve"), b"", many_of(b"\n")),
         "a flood of confirmations": pour(lambda: open_link(place, "eve"), b"", many_of(CONFIRMATION)),
         f"{PARKED} unfinished messages of {UNFINISHED >> 20} MiB": park(place, "eve"),
+        f"{PARKED} unfinished HTTP bodies of {UNFINISHED >> 20} MiB": http_attackers.park(
+            place, PARKED, UNFINISHED, ready
+        ),
         f"torn lines of {UNFINISHED >> 20} MiB, each of a client that leaves": tear(place, "eve", b"[" * UNFINISHED),
         f"session/list with {LISTED} sessions": ask_for_lists(place, "eve"),
         "a flood of messages of another identity": flood(place, "eve"),

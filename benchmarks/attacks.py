@@ -1,7 +1,7 @@
 """The cost of attacks for clients at work: the program itself on loopback, attacked by another process.
 
 `make bench-attacks` prints a table, and fails where a client's requests take more than twice the time in the middle, or
-where histories take much more of the disk than `history_limit`.
+where histories take much more of the disk than `history_limit`, or memory is not given back.
 
 A client that is connected over `wss` sends a request every few milliseconds, which the agent answers at once. For each
 attack in each round this is measured before it, during it and after it; a ratio is that of the time during it to the
@@ -50,6 +50,9 @@ SCHEMES: Final[tuple[Scheme, ...]] = ("wss", "ws", "tcp", "tcp+tls")
 
 LARGEST_RATIO: Final = 2.0
 """Largest ratio of median request times, during an attack to before and after it."""
+
+LARGEST_GROWTH, LARGEST_REST = 1.2, 64
+"""Memory of the gateway after all attacks, at most: times that before them, and so many MB besides."""
 
 LARGEST_DISK: Final = 128 << 20
 """Maximum bytes of the state folder beyond `history_limit`: what is queued and erased passes through the log."""
@@ -276,7 +279,7 @@ def measure(only: Sequence[str], rounds: int, out: TextIO, *, kind: str) -> bool
             f"\nThe gateway's memory: {at_first} MB at first, {at_last} MB at last. Processors: {os.cpu_count()}",
             file=out,
         )
-    return fine
+        return fine and at_last <= LARGEST_GROWTH * at_first + LARGEST_REST
 
 
 def main() -> int:

@@ -4,8 +4,9 @@ take long to read, streams opened and closed; and the beginnings of bodies that 
 import re
 import socket
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
-from typing import NoReturn, Protocol
+from typing import Final, NoReturn, Protocol
 
 from acp_gateway.security.token_format import mint
 
@@ -125,9 +126,32 @@ def repeat(place: Place, body: bytes, ready: Callable[[], None]) -> Attack:
     return attack
 
 
-def begun_posts(place: Place, number: int) -> list[bytes]:
-    """Return the heads of so many requests with a token, of as many connections of Streamable HTTP as they need."""
-    fields = "Content-Type: application/json", "Content-Length: 60000"
+def park(place: Place, number: int, size: int, ready: Callable[[], None]) -> Attack:
+    """Have so many requests whose bodies lack their last byte, and begin those again that were refused."""
+
+    def attack(count: Count) -> NoReturn:
+        body = b"x" * size
+        ready()
+        while True:
+            with ExitStack() as stack:
+                for head in begun_posts(place, number, size + 1):
+                    sock = stack.enter_context(place.connect("ws"))
+                    try:
+                        sock.sendall(head)
+                        sock.sendall(body)
+                    except OSError:
+                        pass
+                    count.done += 1
+
+    return attack
+
+
+def begun_posts(place: Place, number: int, size: int = 60000) -> list[bytes]:
+    """Return the heads of so many requests with a token, of as many connections of Streamable HTTP as they need.
+
+    Their bodies have `size` bytes.
+    """
+    fields = "Content-Type: application/json", f"Content-Length: {size}"
     links = [begin(place) for _ in range(-(-number // POSTS))]
     return [request(place, "POST", links[index // POSTS], *fields) for index in range(number)]
 
@@ -182,9 +206,12 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
         "HTTP bodies in chunks of a byte": sent(
             lambda: request(place, "POST", link(), *chunked), lambda: b"1\r\n \r\n"
         ),
+        "HTTP bodies in chunks with long extensions": sent(
+            lambda: request(place, "POST", link(), *chunked), lambda: b"1;%b\r\n \r\n" % (b"x" * 4000)
+        ),
         **{
-            f"HTTP bodies of 64 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 64 * MEGABYTE), ready)
-            for what, unit in (("long strings", b'"%b",' % (b"x" * PIECE)), ("very many parts", b"[],"))
+            f"HTTP bodies of 15 MiB, {what}": repeat(place, _filled(b"_x/y", unit, 15 * MEGABYTE), ready)
+            for what, unit in LARGE_PARTS.items()
         },
         "HTTP bodies of 1 MiB in very many parts, refused": repeat(
             place, _filled(b"_acp-gateway/x", b"[],", MEGABYTE), ready
@@ -193,6 +220,17 @@ def attacks(place: Place, ready: Callable[[], None]) -> dict[str, Attack]:
         "wrong codes of invitations": guess(place, "/join", mint("invitation"), ready),
         "wrong codes of browsers that sign in": guess(place, "/login", mint("code"), ready, origin),
     }
+
+
+LARGE_PARTS: Final = {
+    "long strings": b'"%b",' % (b"x" * PIECE),
+    "very many parts": b"[],",
+    "many members": b'{"a":1},',
+    "escapes": b'"%b",' % (rb"\u0041\"" * (PIECE // 8)),
+    "rare characters": b'"%b",' % ("\u20ac".encode() * (PIECE // 3)),
+    "deep nesting": b"[" * 90 + b"]" * 90 + b",",
+}
+"""Parts of large bodies, by what the table calls them."""
 
 
 def _filled(method: bytes, unit: bytes, size: int) -> bytes:

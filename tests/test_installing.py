@@ -73,7 +73,7 @@ def test_no_text_installs_one_extra_because_that_removes_the_others(path: Path) 
         assert set(EXTRAS.findall(path.read_text(encoding="utf-8"))) <= {"all"}
 
 
-def test_all_is_every_extra_of_the_program_and_small_libraries_are_none() -> None:
+def test_all_is_every_extra_of_the_program_and_small_libraries_need_none() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     assert set(extras) == {"metrics", "cluster", "all", "test", "dev"}
     assert extras["all"] == [f"{DISTRIBUTION}[cluster,metrics]"]

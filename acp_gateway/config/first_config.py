@@ -60,7 +60,7 @@ class FirstConfig:
         try:
             PublicUrl.parse(url)
         except UsageError:
-            raise UsageError(f"{printable(self.public_host)!r} is no name or address of a machine") from None
+            raise UsageError(f"{printable(self.public_host)!r} is not a name or address of a machine") from None
         return url
 
     def write(self) -> str:

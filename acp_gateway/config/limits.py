@@ -91,7 +91,7 @@ class LimitsSection:
     frames_without_message: Count = 10_000
     """Burst of WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and
     confirmations on one connection; the sustained rate is a hundredth of it in a second. Beyond it the connection is
-    closed. A message of 64 MiB in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
+    closed. A message of any size in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
 
     observer_message_size: Size = 64 * 1024
     """Maximum bytes of one message of an observer. It asks for a list or a session: some hundred bytes."""

@@ -28,6 +28,7 @@ from acp_gateway.config.schema import (
     FilePath,
     Flag,
     LargeSize,
+    MessageSize,
     Seconds,
     SecondsOrNever,
     Share,
@@ -60,11 +61,12 @@ class GatewaySection:
     default_agent: AgentName | None = None
     """The agent for clients that name none. Required with several agents."""
 
-    max_message_size: Size = 16 * 1024 * 1024
+    max_message_size: MessageSize = 16 * 1024 * 1024
     """Maximum bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or
     1 MiB have broken many programs of this kind; without a limit one peer could fill the memory. Two images of
     5 MB, the largest size that models take, or a hundred thousand lines of text; clients written in Rust read no larger
-    frame."""
+    frame. At most 24 MiB count: reading a message takes up to 10 ms per MiB, during which the gateway does nothing
+    else."""
 
     handshake_timeout: Seconds = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a silent socket takes

@@ -27,6 +27,9 @@ Section = TypeVar("Section")
 MIB: Final = 1024 * 1024
 """Bytes."""
 
+LARGEST_MESSAGE: Final = 24 * MIB
+"""Maximum bytes of one message in any configuration, so that reading it takes less than 250 ms."""
+
 CREDENTIAL: Final = "credential:"
 """Prefix of the path of a file that systemd hands over, by `LoadCredential=` and the like."""
 
@@ -236,6 +239,11 @@ def _size(entry: Entry) -> int:
     return _count(entry, "a whole number of bytes above 0")
 
 
+def _message_size(entry: Entry) -> int:
+    # An earlier default was larger.
+    return min(_size(entry), LARGEST_MESSAGE)
+
+
 def _large_size(entry: Entry) -> int:
     if _size(entry) < MIB:
         raise entry.error(f"expected at least {MIB} bytes (1 MiB), found {entry.value}")
@@ -329,6 +337,8 @@ Count = Annotated[int, _count]
 """More than 0."""
 Size = Annotated[int, _size]
 """Bytes, more than 0."""
+MessageSize = Annotated[int, _message_size]
+"""Bytes, more than 0; more than `LARGEST_MESSAGE` is that."""
 LargeSize = Annotated[int, _large_size]
 """Bytes, 1 MiB or more."""
 Text = Annotated[str, _text]

@@ -10,7 +10,7 @@ state.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, islice, takewhile
+from itertools import accumulate, islice
 from typing import Final, NamedTuple
 
 from acp_gateway.core.times import Times, TimesView

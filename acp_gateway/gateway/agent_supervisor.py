@@ -79,8 +79,8 @@ class AgentOwner(Protocol):
     def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
         """Handle a large line of the agent, which was parsed before."""
 
-    def input_grew(self, size: int) -> None:
-        """Account for bytes of the agent's message that has begun."""
+    def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of the agent's message that has begun; an agent is never throttled."""
 
     def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
         """Notify clients that wait for the agent."""
@@ -253,11 +253,6 @@ class AgentSupervisor:
                 why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
                 self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
 
-    def _charge_unfinished(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
-        """Count bytes of a message that has begun; an agent is never throttled."""
-        self._owner.input_grew(size)
-        return 0.0
-
     # Start and end
 
     async def watch_startup(self) -> None:
@@ -303,7 +298,7 @@ class AgentSupervisor:
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
         self.agent = self._unrecorded = agent
-        agent.messages.meter.charge = self._charge_unfinished
+        agent.messages.meter.charge = self._owner.charge_agent
         self._end = "stopped"
         self._needed = trio.CancelScope()
         self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
@@ -372,11 +367,10 @@ class AgentSupervisor:
         """Relay lines of the agent until it is given up: later ones would count as its successor's."""
         if has_large(batch):
             for line in batch:
-                if len(line) <= LARGE:
+                parsed = None if len(line) <= LARGE else await parse_message(line)
+                if parsed is None:
                     await self._relay_part(agent, [line])
-                    continue
-                parsed = await parse_message(line)
-                if self.agent is agent:
+                elif self.agent is agent:
                     self._owner.receive_large(line, parsed)
                     await self._owner.wait_for_only_client()
             return

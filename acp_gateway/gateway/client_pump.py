@@ -165,13 +165,14 @@ class ClientPump:
                     else:
                         attachment.sent_while_congested = 0
                 texts: Sequence[bytes | Parsed | InvalidMessage] = batch
+                spent: list[float] = []
                 if size > LARGE and has_large(batch):
                     # Shielded, because received messages count whatever becomes of the connection.
                     with trio.CancelScope(shield=True):
-                        texts = await parse_messages(batch)
+                        texts = await parse_messages(batch, spent.append)
                     if attachment.ended:
                         return True
-                handled, surcharge, seconds = 0, 0, 0.0
+                handled, surcharge, seconds = 0, 0, sum(spent)
                 while handled < len(texts):
                     if handled:
                         # Shielded, because received messages count whatever becomes of the connection.

@@ -154,7 +154,6 @@ async def serve_control_channel(
     """
     disconnect = Disconnect(CloseReason.NORMAL, "")
     stream.meter.charge = charge
-    stream.limit(REQUEST_SIZE, "control_message_size")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         told = ToldList(context.subscribe if context.merge is None else None)

@@ -5,14 +5,14 @@ import secrets
 from collections.abc import Awaitable, Callable, Container, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Unpack
+from typing import Literal, Unpack
 
 import trio
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Client, Role
+from acp_gateway.core.sessions import AgentHandle, Client, Role, SessionScope
 from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
@@ -23,7 +23,7 @@ from acp_gateway.gateway.agent_supervisor import RunAgent
 from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import Operations, TokenExchange
+from acp_gateway.gateway.control_channel import REQUEST_SIZE, Operations, TokenExchange
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
@@ -69,6 +69,9 @@ REVOCATION_INTERVAL = 1.0
 PROMPT_SIZE = 8 * 1024 * 1024
 """Maximum bytes of one message of a guest, or of a browser: a prompt with the largest image that models take, of 5 MB,
 or with several screenshots. Its error names `guest_message_size` or `browser_message_size`."""
+
+Kind = Literal["guest", "browser", "control"]
+"""Kinds of connections whose messages are smaller than others."""
 
 _CHANGED = Disconnect(CloseReason.POLICY, "the token allows something else now", "changed")
 _SESSION_GONE = "the session is not open any more"
@@ -235,7 +238,7 @@ class Gateway:
         With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
         goodbye.
         """
-        self.bound(stream, grant.role, guest=grant.scope.guest)
+        self.bound(stream, grant.role, *_kinds(grant.scope, control=grant.connect_request.control))
         if grant.connect_request.control:
             await serve_control(self, stream, grant)
             return
@@ -253,12 +256,11 @@ class Gateway:
         finally:
             self._end(attached, tape, disconnect)
 
-    def bound(self, stream: MaintainedStream, role: Role, *, guest: bool, browser: bool = False) -> None:
-        """Limit the messages of a connection to what its client may need."""
+    def bound(self, stream: MaintainedStream, role: Role, *kinds: Kind) -> None:
+        """Limit the messages of a connection to what its client may need; `kinds` are those that it is of."""
         stream.message_timeout = self.config.limits.message_timeout
         sizes = {"max_message_size": self.config.gateway.max_message_size}
-        if guest or browser:
-            sizes["guest_message_size" if guest else "browser_message_size"] = PROMPT_SIZE
+        sizes |= {f"{kind}_message_size": REQUEST_SIZE if kind == "control" else PROMPT_SIZE for kind in kinds}
         if role is Role.OBSERVER:
             sizes["observer_message_size"] = self.config.limits.observer_message_size
         setting = min(sizes, key=lambda name: sizes[name])
@@ -328,7 +330,7 @@ class Gateway:
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
         log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self.bound(stream, resumption.link.client.role, guest=resumption.link.client.scope.guest)
+        self.bound(stream, resumption.link.client.role, *_kinds(resumption.link.client.scope))
         await serve_resumed(stream, resumption)
 
     def _find_hub(self, grant: Grant) -> Hub | None:
@@ -400,3 +402,8 @@ class Gateway:
             await trio.sleep_until(due)
             self.metrics.observe_lag(trio.current_time() - due)
             self.connections.enforce()
+
+
+def _kinds(scope: SessionScope, *, control: bool = False) -> list[Kind]:
+    kinds: list[tuple[bool, Kind]] = [(scope.guest, "guest"), (control, "control")]
+    return [kind for is_one, kind in kinds if is_one]

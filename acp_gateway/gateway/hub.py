@@ -237,9 +237,10 @@ class Hub:
         self.multiplexer.traffic.bytes_from_agents += len(line)
         self._services.memory_grew(len(line))
 
-    def input_grew(self, size: int) -> None:
-        """Account for bytes of the agent's message that has begun."""
+    def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of the agent's message that has begun; an agent is never throttled."""
         self._services.memory_grew(size)
+        return 0.0
 
     async def wait_for_only_client(self) -> None:
         """Wait until a client that is the only one has read what there is for it, which delays no other client.

@@ -2,15 +2,25 @@
 
 Every message that is larger than `LARGE` comes through here: those of clients, of browsers and of agents, over any
 transport. All of them share the one that is checked, so that a hundred at once hold the loop no longer than one.
+
+`Spend` is called with the seconds of the event loop that a check has taken, to charge for them.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import trio
 
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.large_messages import Parsed, parse_large
 from acp_gateway.protocol.large_texts import LARGE, Outline, check_large
+
+Spend = Callable[[float], object]
+
+
+def _charge_nothing(seconds: float) -> None:
+    """Charge nothing."""
+
 
 _turn = trio.lowlevel.RunVar[trio.StrictFIFOLock]("large messages")
 
@@ -20,39 +30,47 @@ def has_large(messages: Sequence[bytes]) -> bool:
     return max(map(len, messages), default=0) > LARGE
 
 
-async def check_message(text: bytes) -> bytes:
+async def check_message(text: bytes, spend: Spend) -> bytes:
     """Check a message, and return it as it is to be read, see `check_large`; other tasks run after each piece.
 
     Raises `InvalidMessage`. A small message is returned at once.
     """
-    return text if len(text) <= LARGE else (await _outline_of(text)).text
+    return text if len(text) <= LARGE else (await _outline_of(text, spend)).text
 
 
-async def parse_message(text: bytes) -> Parsed | InvalidMessage:
+async def parse_message(text: bytes, spend: Spend = _charge_nothing) -> Parsed | InvalidMessage:
     """Check and parse a large message, as `check_message`; return the error of an invalid one."""
     try:
-        return parse_large(await _outline_of(text))
+        return parse_large(await _outline_of(text, spend))
     except InvalidMessage as error:
         return error
 
 
-async def parse_messages(messages: Sequence[bytes]) -> list[bytes | Parsed | InvalidMessage]:
+async def parse_messages(messages: Sequence[bytes], spend: Spend) -> list[bytes | Parsed | InvalidMessage]:
     """Check and parse large messages, as `parse_message`; leave small ones as they are."""
-    return [text if len(text) <= LARGE else await parse_message(text) for text in messages]
+    return [text if len(text) <= LARGE else await parse_message(text, spend) for text in messages]
 
 
-async def _outline_of(text: bytes) -> Outline:
+async def _outline_of(text: bytes, spend: Spend) -> Outline:
+    spent = 0.0
     async with _lock():
         checking = check_large(text)
-        while True:
-            try:
-                next(checking)
-            except StopIteration as checked:
-                # Reading it takes a turn of its own.
+        try:
+            while True:
+                began = time.perf_counter()
+                try:
+                    next(checking)
+                except StopIteration as checked:
+                    outline: Outline = checked.value
+                    break
+                finally:
+                    spent += time.perf_counter() - began
                 await trio.lowlevel.checkpoint()
-                outline: Outline = checked.value
-                return outline
-            await trio.lowlevel.checkpoint()
+        finally:
+            spend(spent)
+    # Reading it takes a turn of its own.
+    await trio.lowlevel.checkpoint()
+    return outline
 
 
 def _lock() -> trio.StrictFIFOLock:

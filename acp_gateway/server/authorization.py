@@ -1,5 +1,6 @@
 """Turns a pending connection into an accepted one: authenticates its token, and grants what it asks for."""
 
+import hmac
 import logging
 import socket
 from collections.abc import Awaitable, Callable
@@ -73,6 +74,10 @@ class ConnectionAuthorizer:
         """Return the principal of a connection; `cookie` is a browser's. Raises `AccessError`."""
         connection = client.connection
         connection.token = token or cookie
+        if token is not None and cookie is None and (known := self._known(connection, token)) is not None:
+            connection.access = known
+            self._gateway.connections.check_trust(known)
+            return known
         if token is None and cookie is not None:
             access = self._authenticator.authenticate_browser(cookie)
         else:
@@ -82,7 +87,18 @@ class ConnectionAuthorizer:
         self._gateway.connections.check_trust(access)
         if token is not None and cookie is not None:
             self._authenticator.check_same_identity(access, cookie)
+        elif token is not None:
+            connection.shown = token, access
         return access
+
+    def _known(self, connection: PendingConnection, token: str) -> Access | None:
+        """Return the principal of the last request over this connection if it has shown the same token, valid still."""
+        if connection.shown is None:
+            return None
+        shown, access = connection.shown
+        if access.token is None or not hmac.compare_digest(shown.encode(), token.encode()):
+            return None
+        return access if self._gateway.tokens.is_current(access.token) else None
 
     def authorize(
         self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None

@@ -76,7 +76,7 @@ class EditorBridge:
         self._options = gateway.config.editor
         self._receiving = composers_of(gateway).receiving
 
-    def answer(self, client: Client, access: Access, request: Request) -> Response | Exchange:
+    def answer(self, client: Client, request: Request, access: Access) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError`."""
         restricted = access.role != "controller" or access.session is not None or access.only is not None
         if restricted and request.path in editor.ACTS:
@@ -150,7 +150,7 @@ class _EditorRequest:
 
     async def _answer(self, http: HttpConnection, nursery: trio.Nursery) -> bool:
         try:
-            self._body = await _checked(self._body)
+            self._body = await self._checked()
             match self._request.path:
                 case editor.SEND_MESSAGE:
                     return await self._send(http, nursery, await self._read(editor.SendMessage))
@@ -177,6 +177,17 @@ class _EditorRequest:
         except ClientEnded as error:
             response = refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
         return await http.respond(response)
+
+    async def _checked(self) -> bytes:
+        """Return the body as it may be read at once, and charge the editor for that. Raises `BadBody`."""
+        spent: list[float] = []
+        try:
+            return await check_message(self._body, spent.append)
+        except InvalidMessage as error:
+            raise BadBody(str(error)) from None
+        finally:
+            if spent:
+                await trio.sleep(self._charge(0, 0, sum(spent)))
 
     async def _read(self, kind: type[_Body]) -> _Body:
         """Read the body, and charge the editor for the time that it takes. Raises `BadBody`."""
@@ -324,11 +335,3 @@ class _EditorRequest:
         if len(values) != 1:
             raise BadBody(f"the query needs {name}, once")
         return values[0]
-
-
-async def _checked(body: bytes) -> bytes:
-    """Return a body that may be read at once. Raises `BadBody`."""
-    try:
-        return await check_message(body)
-    except InvalidMessage as error:
-        raise BadBody(str(error)) from None

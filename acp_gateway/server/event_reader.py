@@ -16,7 +16,7 @@ import trio
 
 from acp_gateway.gateway.access import Access
 from acp_gateway.protocol.event_streams import EventsGone, EventStream, StreamTaken
-from acp_gateway.server.http_link import HttpLink, Refused
+from acp_gateway.server.http_link import HttpLink, Refused, StreamReader
 from acp_gateway.transports.http_server import RETRY, HttpConnection
 from acp_gateway.transports.websocket import CONNECTION_ID
 
@@ -40,7 +40,7 @@ EVENT_CHUNK: Final = 65536
 """Maximum bytes of events that are written together."""
 
 
-class Reader:
+class Reader(StreamReader):
     """A client that reads an event stream."""
 
     def __init__(
@@ -54,6 +54,12 @@ class Reader:
         self._scope = trio.CancelScope()
         self._asked = False
         self._reading: tuple[HttpConnection, EventStream] | None = None
+        # True while the task has nothing to write, so that events are written without it.
+        self._is_idle = False
+        # What the client did not take of them, and the loss that was found.
+        self._rest = memoryview(b"")
+        self._lost = False
+        self._sent_at = 0.0
 
     async def run(self, http: HttpConnection) -> bool:
         link = self._link
@@ -142,6 +148,21 @@ class Reader:
             http, stream = self._reading
             self._link.streams.close(stream, self, http.unconfirmed_bytes)
 
+    def write_now(self) -> None:
+        # A wake-up of the task takes longer than all the rest.
+        if not self._is_idle or self._reading is None:
+            return
+        http, stream = self._reading
+        try:
+            self._rest = http.send_nowait(self._link.streams.take(stream, EVENT_CHUNK))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            self._lost = True
+        self._sent_at = trio.current_time()
+        self._link.written()
+        if self._rest or self._lost or stream.waiting:
+            self._is_idle = False
+            self._link.changed.notify()
+
     async def _write(self, http: HttpConnection, stream: EventStream) -> None:
         headers = {"Content-Type": "text/event-stream", CONNECTION_ID: self._link.id}
         await http.start(
@@ -149,26 +170,37 @@ class Reader:
         )
         # At once, so that a proxy passes the head on.
         await http.send(stream.comment())
-        sent_at = trio.current_time()
+        self._sent_at = trio.current_time()
         while stream.reader is self and not (self._link.ended or self._link.away):
-            events = self._link.streams.take(stream, EVENT_CHUNK)
-            if events:
+            if self._lost:
+                return
+            if self._rest:
+                rest, self._rest = self._rest, memoryview(b"")
+                await http.send_rest(rest)
+            elif events := self._link.streams.take(stream, EVENT_CHUNK):
                 await http.send(events)
-                sent_at = trio.current_time()
                 self._link.written()
-                continue
-            if self._asked or trio.current_time() >= sent_at + COMMENT_INTERVAL:
+            elif self._asked or trio.current_time() >= self._sent_at + COMMENT_INTERVAL:
                 self._asked = False
                 await http.send(stream.comment())
-                sent_at = trio.current_time()
+            else:
+                await self._wait()
                 continue
-            # What changes may be another stream.
-            with trio.move_on_at(sent_at + COMMENT_INTERVAL):
-                await self._link.changed.wait()
-        if stream.reader is self:
+            self._sent_at = trio.current_time()
+        if stream.reader is self and not self._lost:
+            await http.send_rest(self._rest)
             while events := self._link.streams.take(stream, EVENT_CHUNK):
                 await http.send(events)
             await http.end()
+
+    async def _wait(self) -> None:
+        """Wait for something else to do than writing events, at most until a comment is due."""
+        self._is_idle = True
+        try:
+            with trio.move_on_at(self._sent_at + COMMENT_INTERVAL):
+                await self._link.changed.wait()
+        finally:
+            self._is_idle = False
 
 
 def _quoted(session: str) -> str:

@@ -121,7 +121,7 @@ class FileTap:
     async def serve(self, stream: MaintainedStream) -> None:
         """Serve the reader until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self._gateway, self._connection
-        gateway.bound(stream, Role.OBSERVER, guest=self._access.session is not None)
+        gateway.bound(stream, Role.OBSERVER)
         limiter = gateway.connections.rate_limiter(
             self._access.identity, guest=self._access.session is not None, observer=True
         )

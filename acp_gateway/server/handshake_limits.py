@@ -17,9 +17,9 @@ import logging
 import os
 import socket
 import ssl
-import time
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -28,7 +28,7 @@ from acp_gateway.config.load import Config, LimitsSection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.server.network_turns import NetworkTurns
-from acp_gateway.server.pending import FREE_STEPS, PendingConnection
+from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
@@ -165,6 +165,15 @@ class HandshakeLimiter:
 
         An eviction cancels the block and sets `evicted`.
         """
+        self.enter(connection)
+        try:
+            with connection.scope:
+                yield
+        finally:
+            self.leave(connection)
+
+    def enter(self, connection: PendingConnection) -> None:
+        """Count a connection until `leave`, or until `authenticated`. An eviction cancels its scope."""
         self._arrivals += 1
         connection.number = self._arrivals
         network = self._by_network.setdefault(connection.network, NetworkTurns())
@@ -174,13 +183,12 @@ class HandshakeLimiter:
             self._evict(surplus)
         elif self._pending + len(self._refused) > self._limits.max_handshakes:
             self.evict_one()
-        try:
-            with connection.scope:
-                yield
-        finally:
+
+    def leave(self, connection: PendingConnection) -> None:
+        """Count a connection no longer; charge it unless it was authenticated, when that was done."""
+        if not connection.authenticated:
             self._remove(connection)
-            if not connection.authenticated:
-                self._charge(connection)
+            self._charge(connection)
 
     def release(self, cost: float, since: float) -> None:
         """Release an authenticated connection: charge its handshake's cost if it ended right after `since`.
@@ -224,16 +232,16 @@ class HandshakeLimiter:
             with trio.move_on_after(FULL_TIMEOUT):
                 await self._freed.park()
 
-    async def step(self, connection: PendingConnection) -> None:
-        """Wait until the next step of a handshake may be made.
-
-        A connection that has shown a valid token before need not wait for its first steps.
+    async def step(self, connection: PendingConnection, *, has_waited: bool = False) -> None:
+        """Wait until the next step of a handshake may be made: at once for the first ones of a connection that has
+        shown a valid token before, if it `has_waited` for what it was sent.
         """
         connection.begin_step(trio.current_time())
         if connection.answered and connection.steps <= FREE_STEPS:
             connection.cost += STEP_COST
             connection.last_received_at = trio.current_time()
-            await trio.lowlevel.checkpoint()
+            if not has_waited:
+                await trio.lowlevel.checkpoint()
             return
         if connection.steps > FREE_STEPS:
             self._budget.charge(STEP_COST)
@@ -245,16 +253,14 @@ class HandshakeLimiter:
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
 
-    @contextmanager
-    def measured(self, connection: PendingConnection) -> Iterator[None]:
-        """Measure the time of a block that does not wait."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            connection.cost += time.perf_counter() - began
-            if connection.cost > FREE_COST or connection in self._refused:
-                self._charge(connection)
+    def measured(self, connection: PendingConnection) -> Measured:
+        """Measure the time of blocks that do not wait."""
+        return Measured(partial(self._spend, connection))
+
+    def _spend(self, connection: PendingConnection, seconds: float) -> None:
+        connection.cost += seconds
+        if connection.cost > FREE_COST or connection in self._refused:
+            self._charge(connection)
 
     def _charge(self, connection: PendingConnection) -> None:
         """Charge the cost of a connection to the budget."""
@@ -389,7 +395,7 @@ class ThrottledStream(ConfirmedBytes):
     async def _receive_in_turn(self, reading: Coroutine[Any, Any, bytes]) -> bytes:
         data = await reading
         if self._connection is not None:
-            await self._limiter.step(self._connection)
+            await self._limiter.step(self._connection, has_waited=self.has_waited(data))
         return data
 
     async def receive_line(self, limit: int) -> bytes:

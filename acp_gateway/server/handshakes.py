@@ -13,7 +13,6 @@ JSON-RPC error. Nothing is started for an unauthenticated connection.
 import socket
 import ssl
 from collections.abc import Awaitable
-from dataclasses import replace
 from typing import Final, TypeAlias
 
 import trio
@@ -31,9 +30,9 @@ from acp_gateway.server.file_tap import FileTap
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, read_hello
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.http_routes import HttpRoutes, Upgrade
+from acp_gateway.server.http_routes import HttpRoutes
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving
-from acp_gateway.server.sign_in import BodyNeeded
+from acp_gateway.server.routes import BodyNeeded, Upgrade
 from acp_gateway.server.streamable_http import Exchange
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Response
@@ -98,13 +97,13 @@ class Handshakes:
             )
         return await self._closing(client, self._accept_lines(client))
 
-    async def next_request(self, former: AcceptedRequest, connection: PendingConnection) -> Outcome:
+    async def next_request(self, former: AcceptedRequest) -> Outcome:
         """Wait for the request behind one that was served. The connection is unauthenticated again until it comes.
 
         Cancelling it closes the connection.
         """
-        client = replace(former.client, connection=connection)
-        client.stream.throttle(connection)
+        client = former.client
+        client.stream.throttle(client.connection)
         return await self._closing(client, self._accept_http(client, former.http))
 
     async def _closing(self, client: Client, accepting: Awaitable[Outcome]) -> Outcome:

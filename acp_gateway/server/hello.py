@@ -204,14 +204,18 @@ def read_bearer(headers: Headers) -> str | None:
     authorization = headers.get_all("Authorization")
     if len(authorization) > 1:
         raise BadRequest("there is more than one Authorization header")
-    if authorization:
-        scheme, _, token = authorization[0].partition(" ")
-        return token.strip() if scheme.lower() == "bearer" else None
     offered = [word.strip() for value in headers.get_all("Sec-WebSocket-Protocol") for word in value.split(",")]
     tokens = [word.removeprefix(BEARER_PROTOCOL) for word in offered if word.startswith(BEARER_PROTOCOL)]
     if len(tokens) > 1:
         raise BadRequest("there is more than one token among the subprotocols")
-    return tokens[0] if tokens and SUBPROTOCOL in offered else None
+    if not authorization:
+        return tokens[0] if tokens and SUBPROTOCOL in offered else None
+    scheme, _, token = authorization[0].partition(" ")
+    if scheme.lower() != "bearer":
+        return None
+    if tokens and tokens != [token.strip()]:
+        raise BadRequest("the token among the subprotocols is another one than that of the Authorization header")
+    return token.strip()
 
 
 def read_query(query: str) -> ConnectRequest:

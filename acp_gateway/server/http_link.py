@@ -8,8 +8,7 @@ it confirms the messages that were written to an event stream, and what it has n
 import logging
 import secrets
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final, TypeAlias
 
@@ -24,7 +23,8 @@ from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, re
 from acp_gateway.transports.http_server import HttpConnection, Response
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.metering import Meter
+from acp_gateway.transports.streams import LITTLE, CloseReason
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
 log = logging.getLogger(__name__)
@@ -53,6 +53,41 @@ class Refused(Exception):
         super().__init__(text)
 
 
+class StreamReader:
+    """The reader of an event stream."""
+
+    def write_now(self) -> None:
+        """Write the events that wait, as far as that takes no waiting; the rest follows by itself."""
+        raise NotImplementedError
+
+
+class Receiving:
+    """A POST request whose body is being received."""
+
+    __slots__ = ("_link", "_size")
+
+    def __init__(self, link: "HttpLink") -> None:
+        self._link = link
+        self._size = 0
+
+    def __enter__(self) -> Callable[[int, int], Awaitable[None]]:
+        self._link.posting += 1
+        return self._received
+
+    def __exit__(self, *_: object) -> None:
+        self._link.posting -= 1
+        self._link.body_bytes -= self._size
+
+    async def _received(self, more: int, pieces: int) -> None:
+        link, meter = self._link, self._link.meter
+        self._size += more
+        link.body_bytes += more
+        meter.size += more
+        # A small body is paid for with the reading of its message.
+        if pieces or meter.size > LITTLE:
+            await link.pay(frames=pieces)
+
+
 class HttpLink:
     """One client, by its `Acp-Connection-Id`. Made by `HttpLinks.begin`."""
 
@@ -63,7 +98,7 @@ class HttpLink:
         self.grant = grant
         self.streams = EventStreams(secrets.token_hex(4), settings.resume_window)
         self.changed = Signal()
-        """Notified when an event is to be written, when there is room for a message, and at the end."""
+        """Notified when a reader has something to do besides writing events, and at the end."""
         self.taken = Signal()
         """Notified when events were written, and when the gateway has received messages."""
         # Keeps the order of messages that wait for room.
@@ -162,25 +197,16 @@ class HttpLink:
         for scope in self._bodies:
             scope.cancel()
 
-    @contextmanager
-    def receiving(self) -> Iterator[Callable[[int, int], Awaitable[None]]]:
-        """Count a POST request, and by the function that is yielded the bytes and small pieces of its body."""
-        size = 0
+    def receiving(self) -> "Receiving":
+        """Count a POST request, and by its `received` the bytes and small pieces of its body."""
+        return Receiving(self)
 
-        async def received(more: int, pieces: int) -> None:
-            nonlocal size
-            size += more
-            self.body_bytes += more
-            await self.pay(more, pieces)
+    @property
+    def meter(self) -> Meter:
+        """Counts what the client sends."""
+        return self._stream.meter
 
-        self.posting += 1
-        try:
-            yield received
-        finally:
-            self.posting -= 1
-            self.body_bytes -= size
-
-    async def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> None:
+    def pay(self, size: int = 0, frames: int = 0, seconds: float = 0.0) -> Awaitable[None]:
         """Charge the client for its bytes, lines that are not messages and loop time; wait while it is over its rate.
 
         Raises `Flooded`.
@@ -188,7 +214,7 @@ class HttpLink:
         meter = self._stream.meter
         meter.size += size
         meter.frames += frames
-        await meter.pay(seconds)
+        return meter.pay(seconds)
 
     @property
     def has_room(self) -> bool:
@@ -230,12 +256,14 @@ class HttpLink:
     # To the client
 
     def put(self, messages: Sequence[bytes]) -> None:
-        """Sort messages into their streams, and wake the readers."""
-        streams = set(map(self.streams.put, messages))
-        self.changed.notify()
-        for stream in streams:
-            if stream is not None and stream.reader is None:
+        """Sort messages into their streams, and write them to their readers."""
+        for stream in set(map(self.streams.put, messages)):
+            if stream is None:
+                self.changed.notify()
+            elif stream.reader is None:
                 self._watch(stream)
+            elif isinstance(stream.reader, StreamReader):
+                stream.reader.write_now()
 
     def readers_changed(self) -> None:
         """A stream was opened, or its reader has left."""
@@ -327,8 +355,9 @@ class HttpStream(MaintainedStream):
         self.last_received_at = trio.current_time()
 
     async def _receive_batch(self) -> list[bytes]:
-        await trio.lowlevel.checkpoint()
         link = self._link
+        if link.inbox or self._acknowledge:
+            await trio.lowlevel.checkpoint()
         while not (link.inbox or self._acknowledge or link.left or self.closed):
             await link.arrived.wait()
         if self.closed:

@@ -1,13 +1,16 @@
 """Answers the HTTP requests of one listener, by one table of routes.
 
-Every request must name a host that the gateway goes by; the endpoint also checks the page's origin, and the token or
-the cookie. What needs neither is answered at once: health, readiness, the files of the page for browsers, refusals.
+Every request must name a host that the gateway goes by. What else a path asks of a request is in its record in the
+table, and `HttpRoutes` checks it before the handler is called: methods, the page's origin, and the token or the cookie.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
+
+from websockets.datastructures import Headers
 
 from acp_gateway.adapters import editor
 from acp_gateway.config.load import ListenSection
@@ -31,6 +34,7 @@ from acp_gateway.server.hello import (
     check_no_passage,
     check_origin,
     client_address,
+    media_types,
     read_bearer,
     read_passage,
     read_query,
@@ -41,14 +45,15 @@ from acp_gateway.server.joining import JOIN, JoinRoute
 from acp_gateway.server.metrics import MetricsExporter
 from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.server.refusals import Refusal
+from acp_gateway.server.routes import CODE_SIZE, Answer, BodyNeeded, Credential, Origins, Route, Upgrade
 from acp_gateway.server.session_connection import SessionConnection
-from acp_gateway.server.sign_in import LOGIN, LOGOUT, BodyNeeded, SignInRoutes
+from acp_gateway.server.sign_in import LOGIN, LOGOUT, SignInRoutes
 from acp_gateway.server.start_page import PAGE_HEADERS, start_page
 from acp_gateway.server.streamable_http import Exchange, StreamableHttp
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import HttpConnection, Request, Response
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER, RESUME
+from acp_gateway.transports.websocket import CONNECTION_ID, REFUSAL_HEADER
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"
@@ -60,36 +65,20 @@ CHAT: Final = "/chat"
 NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
 
 _READ: Final = ("GET", "HEAD")
+_SOCKET: Final = ("GET", "POST", "OPTIONS")
+"""Methods of a path for WebSockets alone: by `POST`, a page asks if it may connect."""
 
-_PREFLIGHT: Final = {
-    "Access-Control-Allow-Methods": "GET, POST, DELETE, OPTIONS",
-    "Access-Control-Allow-Headers": "authorization, content-type, accept, "
-    f"{CONNECTION_ID.lower()}, {SESSION_ID.lower()}, {LAST_EVENT_ID.lower()}",
-    "Access-Control-Max-Age": "600",
-    "Allow": "GET, POST, DELETE, OPTIONS",
-}
+_ALLOWED_HEADERS: Final = ", ".join(
+    ["authorization", "content-type", "accept", *map(str.lower, (CONNECTION_ID, SESSION_ID, LAST_EVENT_ID))]
+)
+"""Headers that a page of another origin may send, besides those of every request."""
 
 _EXPOSED: Final = f"{CONNECTION_ID}, {SESSION_ID}, Retry-After, {REFUSAL_HEADER}"
 """Headers that a page may read, besides those of every response."""
 
 
-@dataclass(frozen=True, slots=True)
-class Upgrade:
-    """A request that is granted a WebSocket."""
-
-    accepted: Accepted
-
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers for the 101."""
-        count = {} if self.accepted.received is None else {RESUME: str(self.accepted.received)}
-        return {CONNECTION_ID: self.accepted.connection_id} | count
-
-
-Answer = Response | Upgrade | Exchange | BodyNeeded
-Handler = Callable[[Client, Request], Answer]
-Route = tuple[tuple[str, ...], Handler]
-"""Methods of a path, and its handler."""
+_Checked = tuple[Route, str | None, str | None]
+"""The route of a request, and the token and the cookie that it shows."""
 
 
 class HttpRoutes:
@@ -111,41 +100,59 @@ class HttpRoutes:
         self._limiter = limiter
         self._authorizer = authorizer
         self._streamable_http = StreamableHttp(gateway, links)
-        self._routes: dict[str, Route] = {
-            HEALTH: (_READ, _answer_health),
-            READINESS: (_READ, self._answer_readiness),
-        }
-        if "acp" in section.services:
-            self._routes[ENDPOINT] = ("GET", "POST", "DELETE", "OPTIONS"), self._answer_endpoint
-            self._routes[PAGE] = _READ, _answer_start
-            self._routes[JOIN] = ("POST",), JoinRoute(gateway).answer
-        if "chat" in section.services:
-            self._routes[CHAT] = ("GET", "POST"), self._answer_chat
-        if "metrics" in section.services:
-            self._exporter = MetricsExporter(gateway, limiter)
-            self._routes[METRICS] = _READ, self._answer_metrics
-        self._pages: set[str] = {ENDPOINT}
-        if "editor" in section.services:
-            self._editors = EditorBridge(gateway)
-            self._pages.update(editor.METHODS)
-            for path, method in editor.METHODS.items():
-                self._routes[path] = (method, "OPTIONS"), self._answer_editor
         self._has_browsers = "page" in section.services
         self._has_pages = self._has_browsers or bool(section.allowed_origins)
+        self.table = self._make_table()
+        """The routes by path; a path with a slash at its end is a prefix."""
+
+    def _make_table(self) -> dict[str, Route]:
+        """Return the routes by path. A path with a slash at its end is a prefix."""
+        section, services = self._section, self._section.services
+        public = partial(Route, methods=_READ, origins=Origins.ANY, passage=False)
+        secured = partial(Route, origins=Origins.OURS, passage=False, credential=Credential.NEEDED)
+        code = partial(Route, methods=("POST",), passage=False, credential=Credential.CODE)
+        routes = {
+            HEALTH: public(credential=Credential.NONE, answer=_answer_health),
+            READINESS: public(credential=Credential.OPTIONAL, answer=self._answer_readiness),
+        }
+        if "acp" in services:
+            methods = ("GET", "POST", "DELETE", "OPTIONS")
+            routes[ENDPOINT] = secured(methods=methods, passage=True, answer=self._answer_endpoint)
+            routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
+            routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
+        if "chat" in services:
+            routes[CHAT] = secured(methods=_SOCKET, answer=self._answer_chat)
+        if "metrics" in services:
+            self._exporter = MetricsExporter(self._gateway, self._limiter)
+            # A local address that serves nothing else needs no token.
+            is_open = section.only_metrics and self._address.loopback
+            credential = Credential.NONE if is_open else Credential.NEEDED
+            routes[METRICS] = public(credential=credential, answer=self._answer_metrics)
+        if "editor" in services:
+            self._editors = EditorBridge(self._gateway)
+            for path, method in editor.METHODS.items():
+                routes[path] = secured(methods=(method, "OPTIONS"), answer=self._editors.answer)
         if self._has_browsers:
-            sign_in = SignInRoutes(section, gateway)
-            self._routes[LOGIN] = ("POST",), sign_in.log_in
-            self._routes[LOGOUT] = ("POST",), sign_in.log_out
-            self._routes[BROWSERS] = ("GET", "POST"), self._answer_browser
-            # The page takes the place of the start page. A path with a slash at its end is a prefix.
-            self._routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON), (_READ, self._answer_page))
+            sign_in = SignInRoutes(section, self._gateway)
+            routes[LOGIN] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_in)
+            routes[LOGOUT] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_out)
+            routes[BROWSERS] = secured(methods=_SOCKET, answer=self._answer_browser)
+            # The page takes the place of the start page.
+            page = public(credential=Credential.NONE, answer=self._answer_page)
+            routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON), page)
+        return routes
 
     def cors(self, request: Request) -> dict[str, str]:
         """Return the headers that let a page read the response to a request, whatever its status (Fetch, 3.2).
 
-        There are none but at the endpoint and for editors, for a listed origin or that of the gateway's own page.
+        There are none for what is the same for all pages; elsewhere they are for a listed origin or that of the
+        gateway's own page, also at a path that is not there.
         """
-        if request.path not in self._pages or not self._has_pages:
+        return request.once(self._cors)
+
+    def _cors(self, request: Request) -> dict[str, str]:
+        route = self._find(request.path) if self._has_pages else None
+        if not self._has_pages or (route is not None and route.origins is Origins.ANY):
             return {}
         # Also where no Origin was sent: a cache must not give that response to a page.
         vary = {"Vary": "Origin"}
@@ -159,8 +166,8 @@ class HttpRoutes:
             **vary,
         }
 
-    def _site_of(self, request: Request) -> Site:
-        return site_of(request.headers, tls=self._address.tls, public=self._public)
+    def _site_of(self, headers: Headers) -> Site:
+        return site_of(headers, tls=self._address.tls, public=self._public)
 
     def _is_own_page(self, request: Request) -> bool:
         if not self._has_browsers:
@@ -169,11 +176,11 @@ class HttpRoutes:
             self._check_host(request)
         except Forbidden:
             return False
-        return request.headers.get("Origin") == self._site_of(request).origin
+        return request.headers.get("Origin") == self._site_of(request.headers).origin
 
     def answer(self, client: Client, request: Request) -> Answer:
         """Decide a request. Nothing is started for it yet."""
-        return self._decide(client, request, lambda: self._route(client, request))
+        return self._decide(client, request, partial(self._route, client, request))
 
     async def answer_body(self, client: Client, http: HttpConnection, request: Request, needed: BodyNeeded) -> Response:
         """Receive the body of a request, and decide the request by it. Raises what the stream raises."""
@@ -182,7 +189,7 @@ class HttpRoutes:
             text = f"{request.path} needs a Content-Length"
             return Response.of_text(HTTPStatus.LENGTH_REQUIRED, text, PAGE_HEADERS, close=True)
         try:
-            body = await http.receive_body(needed.size)
+            body = await http.receive_body(CODE_SIZE)
         except HttpError as error:
             return Response.of_text(error.status, str(error), PAGE_HEADERS, close=True)
         answer = self._decide(client, request, lambda: needed.decide(body))
@@ -199,9 +206,11 @@ class HttpRoutes:
                 headers = {REFUSAL_HEADER: ProtocolError.reason}
                 self._limiter.refusals.counts[ProtocolError.reason] += 1
                 answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
-        if isinstance(answer, Response) and request.path in (LOGIN, LOGOUT):
+        if not isinstance(answer, Response):
+            return answer
+        if request.path in (LOGIN, LOGOUT):
             answer = replace(answer, headers={**answer.headers, **PAGE_HEADERS})
-        if isinstance(answer, Response) and asks_for_websocket(request.headers):
+        if asks_for_websocket(request.headers):
             # Such a client sends no second request.
             return replace(answer, close=True)
         return answer
@@ -221,37 +230,85 @@ class HttpRoutes:
     def _route(self, client: Client, request: Request) -> Answer:
         connection = client.connection
         # A proxy may send the requests of several clients over one connection.
-        connection.begin_request(client_address(connection.peer, request.headers, self._settings.trusted_proxies))
+        if not connection.limited:
+            address = client_address(connection.peer, request.headers, self._settings.trusted_proxies)
+            connection.begin_request(address)
+        checked = request.once(self._check)
+        if isinstance(checked, Response):
+            return checked
+        route, token, cookie = checked
+        if route.credential is Credential.CODE:
+            return BodyNeeded(partial(route.answer, client, request))
+        access = None
+        if route.credential is Credential.NEEDED:
+            access = self._authorizer.authenticate(client, token, cookie)
+        elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
+            # With an unreadable file, no token can be told from another text.
+            try:
+                access = self._authorizer.authenticate(client, token)
+            except Busy:
+                pass  # The gateway is as ready as for others.
+        return route.answer(client, request, access)
+
+    def _check(self, request: Request) -> Response | _Checked:
+        """Check all that follows from a request alone; return its refusal, else its route, its token and its cookie.
+
+        Raises `Forbidden` and `BadRequest`.
+        """
+        headers = request.headers
         self._check_host(request)
         route = self._find(request.path)
-        if route is None and editor.SEND_MESSAGE in self._routes and request.path.startswith(f"{ENDPOINT}/"):
+        if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
             return NOT_FOUND
         if route is None:
-            serves = (
-                NOTHING_HERE if ENDPOINT in self._routes else f"there is nothing here but {', '.join(self._routes)}"
-            )
+            serves = NOTHING_HERE if ENDPOINT in self.table else f"there is nothing here but {', '.join(self.table)}"
             return Response.of_text(HTTPStatus.NOT_FOUND, serves)
-        methods, handler = route
-        if request.method not in methods:
-            text = f"{request.path} takes {', '.join(methods)} only"
-            return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(methods)})
-        return handler(client, request)
+        if request.method not in route.methods:
+            text = f"{request.path} takes {', '.join(route.methods)} only"
+            return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(route.methods)})
+        cookie = self._check_page(headers, route.origins)
+        if request.method == "OPTIONS":
+            return _preflight(route)
+        if not (route.passage and asks_for_websocket(headers)):
+            check_no_passage(headers)
+        if route.credential is Credential.CODE and media_types(headers, "Content-Type") != ["application/json"]:
+            text = f"{request.path} takes application/json only"
+            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        return route, read_bearer(headers), cookie
+
+    def _check_page(self, headers: Headers, origins: Origins) -> str | None:
+        """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""
+        if origins is Origins.ANY:
+            return None
+        if origins is Origins.NONE:
+            if "Origin" in headers:
+                raise Forbidden("this is for programs, not for pages")
+            return None
+        allowed = self._section.allowed_origins
+        if not self._has_browsers:
+            check_origin(headers, allowed)
+            return None
+        site = self._site_of(headers)
+        if origins is Origins.OURS_ONLY:
+            check_page(headers, allowed, site)
+        is_page = check_origin(headers, (site.origin, *allowed))
+        cookie = site.read_cookie(headers)
+        if cookie is not None and not is_page:
+            if read_bearer(headers) is None:
+                check_page(headers, allowed, site)
+            return None
+        return cookie
 
     def _find(self, path: str) -> "Route | None":
         """Return the route of a path: its own, else that of the prefix which it begins with."""
         prefix = f"/{path[1:].partition('/')[0]}/"
-        return self._routes.get(path) or (self._routes.get(prefix) if path.startswith(prefix) else None)
+        return self.table.get(path) or (self.table.get(prefix) if path.startswith(prefix) else None)
 
     def _check_host(self, request: Request) -> None:
         check_host(request.headers, self._hosts, loopback=self._address.loopback)
 
-    def _answer_endpoint(self, client: Client, request: Request) -> Answer:
-        cookie = self._check_page(request)
-        if request.method == "OPTIONS":
-            return Response(HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
-        access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
-        if not asks_for_websocket(request.headers):
-            check_no_passage(request.headers)
+    def _answer_endpoint(self, client: Client, request: Request, access: Access) -> Answer:
+        if not request.once(_asks_for_websocket):
             return self._streamable_http.answer(client.connection, access, request)
         link = read_resume_request(request.query, request.headers)
         # A resumed link keeps the request that it was opened with.
@@ -266,34 +323,32 @@ class HttpRoutes:
             access = access.acting_for(claim)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
 
-    def _answer_browser(self, client: Client, request: Request) -> Answer:
+    def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""
-        site = self._site_of(request)
+        site = self._site_of(request.headers)
         page = f"{site.origin}{site.path}/"
         return self._answer_dialect(
-            client, request, lambda access, wanted, name: BrowserBridge(self._gateway, access, wanted, name, page)
+            client, request, access, lambda wanted, name: BrowserBridge(self._gateway, access, wanted, name, page)
         )
 
-    def _answer_chat(self, client: Client, request: Request) -> Answer:
+    def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a chat widget."""
         return self._answer_dialect(
-            client, request, lambda access, wanted, name: ChatBridge(self._gateway, access, wanted, name)
+            client, request, access, lambda wanted, name: ChatBridge(self._gateway, access, wanted, name)
         )
 
     def _answer_dialect(
         self,
         client: Client,
         request: Request,
-        connect: Callable[[Access, ConnectRequest, str], SessionConnection[Any]],
+        access: Access,
+        connect: Callable[[ConnectRequest, str], SessionConnection[Any]],
     ) -> Answer:
         """Answer a client that speaks another dialect over a WebSocket, which `connect` serves.
 
         A `POST` only tells a page whether it is signed in: browsers hide the status of a refused WebSocket from it, and
         send no `Origin` with `GET`.
         """
-        check_no_passage(request.headers)
-        cookie = self._check_page(request)
-        access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
         if request.method != "GET" or not asks_for_websocket(request.headers):
             text = f"{request.path} is for WebSockets"
             return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Upgrade": "websocket"})
@@ -301,30 +356,20 @@ class HttpRoutes:
         if wanted.control:
             raise BadRequest(f"control connections are at {ENDPOINT}")
         connection = client.connection
-        bridge = connect(access, wanted, connection.name)
+        bridge = connect(wanted, connection.name)
         self._authorizer.accept(connection, access)
         return Upgrade(Accepted(connection.connection_id, None, Serving(bridge.serve)))
 
-    def _answer_editor(self, client: Client, request: Request) -> Answer:
-        """Answer an editor that speaks HTTP, or the preflight of its page."""
-        cookie = self._check_page(request)
-        if request.method == "OPTIONS":
-            return Response(HTTPStatus.NO_CONTENT, headers=_PREFLIGHT)
-        check_no_passage(request.headers)
-        access = self._authorizer.authenticate(client, read_bearer(request.headers), cookie)
-        return self._editors.answer(client, access, request)
-
-    def _answer_page(self, client: Client, request: Request) -> Response:
+    def _answer_page(self, client: Client, request: Request, _: Access | None) -> Response:
         """Answer with a file of the page. A browser fetches all of them before it shows a cookie."""
         response = serve_page(request)
         client.connection.extend(self._settings.handshake_timeout + len(response.body) / SLOWEST_PEER)
         return response
 
-    def _answer_metrics(self, client: Client, request: Request) -> Answer:
-        """Answer a scrape: with a token of the role `metrics`, or at a local address that serves nothing else."""
-        if self._section.only_metrics and self._address.loopback:
+    def _answer_metrics(self, client: Client, request: Request, access: Access | None) -> Answer:
+        """Answer a scrape."""
+        if access is None:
             return self._exporter.response()
-        access = self._authorizer.authenticate(client, read_bearer(request.headers))
         if access.role != "metrics" or access.token is None:
             raise Forbidden("metrics need a token of the role metrics: `acp-gateway token create --role metrics`")
         self._gateway.storage.token_used(access.token.id)
@@ -333,46 +378,36 @@ class HttpRoutes:
     async def _send_metrics(self, http: HttpConnection) -> bool:
         return await http.respond(self._exporter.response())
 
-    def _answer_readiness(self, client: Client, request: Request) -> Response:
+    def _answer_readiness(self, client: Client, request: Request, access: Access | None) -> Response:
         """Answer whether new clients can be served; with a token, other than a guest's, with all problems."""
         readiness = self._gateway.readiness
         all_reasons = [*readiness.problems, *readiness.warnings, *readiness.absent_nodes()]
-        reasons = all_reasons if self._may_see_reasons(client, request) else []
+        reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
 
-    def _may_see_reasons(self, client: Client, request: Request) -> bool:
-        token = read_bearer(request.headers)
-        # With an unreadable file, no token can be told from another text.
-        if token is None or not self._gateway.readiness.tokens_readable:
-            return False
-        try:
-            return self._authorizer.authenticate(client, token).session is None
-        except Busy:
-            # The gateway is as ready as for others.
-            return False
 
-    def _check_page(self, request: Request) -> str | None:
-        """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""
-        headers, allowed = request.headers, self._section.allowed_origins
-        if not self._has_browsers:
-            check_origin(headers, allowed)
-            return None
-        site = self._site_of(request)
-        is_page = check_origin(headers, (site.origin, *allowed))
-        cookie = site.read_cookie(headers)
-        if cookie is not None and not is_page:
-            if read_bearer(headers) is None:
-                check_page(headers, allowed, site)
-            return None
-        return cookie
+def _asks_for_websocket(request: Request) -> bool:
+    return asks_for_websocket(request.headers)
 
 
-def _answer_health(client: Client, request: Request) -> Response:  # noqa: ARG001
+def _preflight(route: Route) -> Response:
+    """Answer a page that asks if it may send a request of this route."""
+    methods = ", ".join(route.methods)
+    headers = {
+        "Access-Control-Allow-Methods": methods,
+        "Access-Control-Allow-Headers": _ALLOWED_HEADERS,
+        "Access-Control-Max-Age": "600",
+        "Allow": methods,
+    }
+    return Response(HTTPStatus.NO_CONTENT, headers=headers)
+
+
+def _answer_health(client: Client, request: Request, _: None) -> Response:  # noqa: ARG001
     return Response.of_text(HTTPStatus.OK, "ok")
 
 
-def _answer_start(client: Client, request: Request) -> Response:  # noqa: ARG001
+def _answer_start(client: Client, request: Request, _: None) -> Response:  # noqa: ARG001
     return start_page(request)
 
 

@@ -9,23 +9,16 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-import msgspec
-
-from acp_gateway.errors import Busy, ConfigError, Forbidden
+from acp_gateway.errors import Busy, ConfigError
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.invitations import InvitationStore
 from acp_gateway.server.authorization import Client
-from acp_gateway.server.hello import BadRequest, media_types
-from acp_gateway.server.sign_in import BodyNeeded
+from acp_gateway.server.sign_in import read_code
 from acp_gateway.transports.http_server import Request, Response
 
 log = logging.getLogger(__name__)
 
 JOIN: Final = "/join"
-
-
-class _Join(msgspec.Struct, forbid_unknown_fields=True):
-    code: str
 
 
 class JoinRoute:
@@ -35,19 +28,9 @@ class JoinRoute:
         self._gateway = gateway
         self._invitations = InvitationStore(gateway.config.gateway.state_dir, gateway.tokens)
 
-    def answer(self, client: Client, request: Request) -> Response | BodyNeeded:
-        """Answer a request, once its body has come. Raises `Forbidden` for a page."""
-        if "Origin" in request.headers:
-            raise Forbidden(f"{request.path} is for programs, not for pages")
-        if media_types(request.headers, "Content-Type") != ["application/json"]:
-            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{request.path} takes application/json only")
-        return BodyNeeded(lambda body: self._accept(client, body))
-
-    def _accept(self, client: Client, body: bytes) -> Response:
-        try:
-            code = msgspec.json.decode(body, type=_Join).code
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BadRequest('the body must be {"code": "acpgwi_…"}') from None
+    def answer(self, client: Client, request: Request, body: bytes) -> Response:
+        """Answer a request. Raises `BadRequest` and `AccessError`."""
+        code = read_code(body, "acpgwi_")
         connection = client.connection
         connection.token = code
         try:

@@ -1,7 +1,7 @@
 """Accepts connections at one address, and serves each from its handshake to its end."""
 
 import logging
-import secrets
+import math
 import socket
 import ssl
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListe
 from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
 from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.pending import Accepted, PendingConnection, Serving
+from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import keep_alive, take_socket
@@ -128,7 +128,7 @@ class Listener:
             del connection
             if accepted is not None:
                 try:
-                    await self._serve(accepted, sock, name)
+                    await self._serve(accepted, name)
                 finally:
                     self._limiter.release(cost, since)
         except* Exception:
@@ -137,20 +137,15 @@ class Listener:
         finally:
             sock.close()
 
-    async def _authenticate(
-        self, sock: socket.socket, connection: PendingConnection, former: AcceptedRequest | None = None
-    ) -> Outcome:
-        """Do the handshake within its limits, or that of the request behind a `former` one."""
-        if former is None and self._address.scheme != "unix":
+    async def _authenticate(self, sock: socket.socket, connection: PendingConnection) -> Outcome:
+        """Do the handshake within its limits."""
+        if self._address.scheme != "unix":
             keep_alive(sock, self._settings.ping_interval, self._settings.ping_timeout)
         accepted = None
         connection.scope.deadline = trio.current_time() + self._settings.handshake_timeout
         with self._limiter.admit(connection):
-            if former is None:
-                accepted = await self._handshakes.shake_hands(sock, connection, self._context)
-            else:
-                accepted = await self._handshakes.next_request(former, connection)
-        if connection.scope.cancelled_caught and not (connection.answered or connection.fetched):
+            accepted = await self._handshakes.shake_hands(sock, connection, self._context)
+        if connection.scope.cancelled_caught and not connection.fetched:
             why = "evicted in favour of others" if connection.evicted else "not authenticated within handshake_timeout"
             self._limiter.refusals.log_end(connection, why)
         if accepted is None and connection.authenticated:
@@ -158,18 +153,48 @@ class Listener:
             self._limiter.release(connection.cost, trio.current_time())
         return accepted
 
-    async def _serve(
-        self, accepted: tuple[MaintainedStream, Accepted] | AcceptedRequest, sock: socket.socket, name: str
-    ) -> None:
-        while isinstance(accepted, AcceptedRequest):
-            if not await accepted.serve():
+    async def _serve_requests(self, accepted: AcceptedRequest) -> tuple[MaintainedStream, Accepted] | None:
+        """Serve a request and those behind it; return the stream that one of them has asked for."""
+        if not await accepted.serve():
+            return None
+        connection = accepted.client.connection
+        # One scope for all of them: only a connection that waits for a request is evicted, and has a deadline.
+        with trio.CancelScope() as connection.scope:
+            while True:
+                connection.renew()
+                following = await self._next_request(accepted)
+                if not isinstance(following, AcceptedRequest):
+                    return following
+                accepted = following
+                if not await accepted.serve():
+                    return None
+        return None
+
+    async def _next_request(self, accepted: AcceptedRequest) -> Outcome:
+        """Wait for the request behind a served one, within the limits of handshakes."""
+        connection = accepted.client.connection
+        connection.scope.deadline = trio.current_time() + self._settings.handshake_timeout
+        self._limiter.enter(connection)
+        try:
+            following = await self._handshakes.next_request(accepted)
+        finally:
+            self._limiter.leave(connection)
+        if following is None:
+            if connection.authenticated:
+                self._limiter.release(connection.cost, trio.current_time())
+        elif connection.scope.cancel_called:
+            # Its time was over, or it was evicted, when it had just been read: nothing was done for it yet.
+            await accepted.client.stream.aclose()
+        connection.scope.deadline = math.inf
+        return following
+
+    async def _serve(self, accepted: tuple[MaintainedStream, Accepted] | AcceptedRequest, name: str) -> None:
+        if isinstance(accepted, AcceptedRequest):
+            upgraded = await self._serve_requests(accepted)
+            if upgraded is None:
                 return
-            connection = self._make_pending(sock)
-            connection.answered = True
-            following = await self._authenticate(sock, connection, accepted)
-            if following is None:
-                return
-            accepted, name = following, connection.name
+            name = accepted.client.connection.name
+            accepted = upgraded
         stream, admitted = accepted
         if isinstance(admitted.purpose, Serving):
             await admitted.purpose.serve(stream)
@@ -179,7 +204,7 @@ class Listener:
             await self._gateway.serve_resumed(stream, admitted.purpose, name)
 
     def _make_pending(self, sock: socket.socket) -> PendingConnection:
-        connection_id = secrets.token_urlsafe(16)
+        connection_id = make_id()
         make = partial(PendingConnection, connection_id=connection_id, listener=self.urls[0])
         if self._address.scheme == "unix":
             return make(name=f"{connection_id[:8]} (unix)", peer="unix", network="unix", limited=False)

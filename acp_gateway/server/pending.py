@@ -1,6 +1,8 @@
 """A connection that has not authenticated yet, and what it becomes."""
 
 import math
+import secrets
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
@@ -24,6 +26,11 @@ ANSWER_TIMEOUT: Final = 1.0
 WAITING_TIME: Final = 3.0
 """Seconds in all for which a handshake waits for its client before it counts as idle. One over a slow mobile link takes
 two; a client that sends a byte now and then is never late with the next one."""
+
+
+def make_id() -> str:
+    """Return a new id of a connection, of 22 characters."""
+    return secrets.token_urlsafe(16)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -64,11 +71,21 @@ class PendingConnection:
     """Seconds between its steps, in which the client had to send something."""
     cost: float = ARRIVAL_COST
     """Seconds spent on it that have not been charged."""
+    shown: tuple[str, Access] | None = field(default=None, repr=False)
+    """The token of the last request over it, and its principal."""
     _own_name: str = field(init=False)
 
     def __post_init__(self) -> None:
         self._own_name = self.name
         self.address = self.peer
+
+    def renew(self) -> None:
+        """Begin to wait for the request behind one that was authenticated, under an id of its own."""
+        self.connection_id = make_id()
+        self._own_name = self.connection_id[:8] + self._own_name[8:]
+        self.answered = True
+        self.authenticated = self.fetched = False
+        self.steps, self.last_received_at, self.waited, self.cost = 0, 0.0, 0.0, ARRIVAL_COST
 
     def begin_request(self, address: str) -> None:
         """Begin a request of the client at this address, and forget what the request before has shown."""
@@ -103,6 +120,21 @@ class PendingConnection:
         completes, however many connections arrive before.
         """
         return (0, self.number) if now >= self.idle_at else (1, -self.number)
+
+
+class Measured:
+    """A context that measures blocks, one after the other."""
+
+    __slots__ = ("_began", "_spend")
+
+    def __init__(self, spend: Callable[[float], None]) -> None:
+        self._spend = spend
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._spend(time.perf_counter() - self._began)
 
 
 @dataclass(frozen=True, slots=True)

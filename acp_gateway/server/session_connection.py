@@ -124,7 +124,7 @@ class SessionConnection(Generic[CallT]):
         """Serve the browser until its connection ends, and close the stream. Cancelled, it does so at once."""
         gateway, connection = self.gateway, self._connection
         self._stream = stream
-        gateway.bound(stream, self.role, guest=self.access.session is not None, browser=True)
+        gateway.bound(stream, self.role, "browser" if self.access.session is None else "guest")
         limiter = gateway.connections.rate_limiter(
             self.access.identity, guest=self.access.session is not None, observer=self.role is Role.OBSERVER
         )
@@ -229,15 +229,16 @@ class SessionConnection(Generic[CallT]):
         try:
             async for batch in stream:
                 for text in batch:
+                    spent: list[float] = []
                     try:
-                        checked = await check_message(text)
+                        checked = await check_message(text, spent.append)
                     except InvalidMessage as error:
                         self.reply(self._failure(str(error)))
                         checked = None
                     began = time.perf_counter()
                     weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
-                    pause = self._charge_unfinished(weight, size, time.perf_counter() - began, frames)
+                    pause = self._charge_unfinished(weight, size, sum(spent) + time.perf_counter() - began, frames)
                     # One read may bring a thousand calls: others get their turn after each.
                     await trio.sleep(pause)
                     while self._is_full:

@@ -112,7 +112,7 @@ class SessionFeed:
         self._is_read = not view.session.journal.epoch
         # The epoch of a history that does not continue at the position.
         self._reset_to: str | None = None
-        # Updates of an ended session that were read from the disk, with their times, and the number of those that are told.
+        # Updates of an ended session as they were read from the disk, with their times; and how many are told.
         self._rest = rest
         self._rest_told = 0
         self._requests = {request.key: request for request in requests_for(view)} if knows_requests else {}

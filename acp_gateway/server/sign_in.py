@@ -6,9 +6,8 @@ and counted as a wrong token is.
 
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -18,9 +17,11 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Busy, ConfigError
 from acp_gateway.gateway.browsers import browser_details, record_ends
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.strict_parsing import members_strictly
 from acp_gateway.server.authorization import Client
-from acp_gateway.server.cookies import Site, check_page, site_of
-from acp_gateway.server.hello import BadRequest, media_types
+from acp_gateway.server.cookies import Site, site_of
+from acp_gateway.server.hello import BadRequest
 from acp_gateway.transports.http_server import Request, Response
 
 log = logging.getLogger(__name__)
@@ -28,26 +29,25 @@ log = logging.getLogger(__name__)
 LOGIN: Final = "/login"
 LOGOUT: Final = "/logout"
 
-BODY_SIZE: Final = 1024
-"""Maximum bytes of the body of a sign-in. A code has 46; its sender is not known yet."""
-
 SIGNED_OUT: Final = "signed out"
 REPLACED: Final = "replaced"
 """Reasons of the audit event `browser_ended`."""
 
 
-@dataclass(frozen=True, slots=True)
-class BodyNeeded:
-    """A request that is decided by its body, which is read within the limits for unauthenticated connections."""
-
-    decide: Callable[[bytes], Response]
-    """Raises `AccessError` and `BadRequest`."""
-    size: int = BODY_SIZE
-    """Maximum bytes of the body."""
-
-
-class _Login(msgspec.Struct, forbid_unknown_fields=True):
+class _Code(msgspec.Struct, forbid_unknown_fields=True):
     code: str
+
+
+def read_code(body: bytes, prefix: str) -> str:
+    """Return the code of a body; `prefix` is the beginning of such codes. Raises `BadRequest`.
+
+    A member that is there twice is refused: a filter in front may have read the other one.
+    """
+    try:
+        members_strictly(body)
+        return msgspec.json.decode(body, type=_Code).code
+    except (InvalidMessage, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadRequest(f'the body must be {{"code": "{prefix}…"}}') from None
 
 
 class SignInRoutes:
@@ -58,26 +58,9 @@ class SignInRoutes:
         self._gateway = gateway
         self._browsers = gateway.browsers
 
-    def log_in(self, client: Client, request: Request) -> Response | BodyNeeded:
-        """Answer `POST /login`. Raises `Forbidden` and `BadRequest`."""
-        return self._with_body(request, lambda site, body: self._sign_in(client, request, site, body))
-
-    def log_out(self, client: Client, request: Request) -> Response | BodyNeeded:
-        """Answer `POST /logout`, in the same way with and without a valid cookie. Raises as `log_in`."""
-        return self._with_body(request, lambda site, _: self._sign_out(client, request, site))
-
-    def _with_body(self, request: Request, decide: Callable[[Site, bytes], Response]) -> Response | BodyNeeded:
-        site = site_of(request.headers, tls=self._section.address.tls, public=self._section.public)
-        check_page(request.headers, self._section.allowed_origins, site)
-        if media_types(request.headers, "Content-Type") != ["application/json"]:
-            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"{request.path} takes application/json only")
-        return BodyNeeded(lambda body: decide(site, body))
-
-    def _sign_in(self, client: Client, request: Request, site: Site, body: bytes) -> Response:
-        try:
-            code = msgspec.json.decode(body, type=_Login).code
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise BadRequest('the body must be {"code": "acpgwp_…"}') from None
+    def log_in(self, client: Client, request: Request, body: bytes) -> Response:
+        """Answer `POST /login`. Raises `BadRequest` and `AccessError`."""
+        code, site = read_code(body, "acpgwp_"), self._site_of(request)
         connection = client.connection
         connection.token = code
         cookie = site.read_cookie(request.headers)
@@ -102,7 +85,9 @@ class SignInRoutes:
         }
         return Response(HTTPStatus.OK, json.dumps(answer).encode(), headers)
 
-    def _sign_out(self, client: Client, request: Request, site: Site) -> Response:
+    def log_out(self, client: Client, request: Request, body: bytes) -> Response:
+        """Answer `POST /logout`, in the same way with and without a valid cookie. Raises as `log_in`."""
+        site = self._site_of(request)
         cookie = site.read_cookie(request.headers)
         browser = None if cookie is None else self._browsers.identify(cookie)
         if browser is not None:
@@ -111,6 +96,9 @@ class SignInRoutes:
             record_ends(self._gateway.audit, [browser], SIGNED_OUT, connection=client.connection.name)
             self._gateway.connections.enforce()
         return Response(HTTPStatus.NO_CONTENT, headers={"Set-Cookie": site.set_cookie("", 0)})
+
+    def _site_of(self, request: Request) -> Site:
+        return site_of(request.headers, tls=self._section.address.tls, public=self._section.public)
 
 
 @contextmanager

@@ -85,15 +85,11 @@ class StreamableHttp:
 
     def answer(self, connection: PendingConnection, access: Access, request: Request) -> Response | Exchange:
         """Decide a request whose token is right. Raises `AccessError` and `BadRequest`."""
-        link_id = _single(request, CONNECTION_ID)
-        session = _session_header(request)
-        if request.method == "POST" and not _is_json(request):
-            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
-        if request.method == "GET" and not _accepts_events(request):
-            return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+        named = request.once(_read_names)
+        if isinstance(named, Response):
+            return named
+        link_id, session = named
         if link_id is None:
-            if request.method != "POST":
-                return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
             connect_request = read_query(request.query)
             if connect_request.control:
                 raise BadRequest("control connections are WebSockets or lines")
@@ -199,14 +195,15 @@ class _Post:
 
     async def _read_at_cost(self, body: bytes) -> Message:
         """Read a message, and charge the client for the time that it takes. Raises `Refused` and `Flooded`."""
-        parsed = await parse_message(body) if len(body) > LARGE else None
+        spent: list[float] = []
+        parsed = await parse_message(body, spent.append) if len(body) > LARGE else None
         began = time.perf_counter()
         try:
             if isinstance(parsed, InvalidMessage):
                 raise _refusal(parsed, body)
             return self._read(_parse(body) if parsed is None else parsed.message)
         finally:
-            await self._link.pay(seconds=time.perf_counter() - began)
+            await self._link.pay(seconds=sum(spent) + time.perf_counter() - began)
 
     def _read(self, message: Message) -> Message:
         """Return the message as it is passed on. Raises `Refused` for one that the link can't take."""
@@ -266,6 +263,18 @@ def _with_session(message: Message, session: bytes) -> bytes:
     members = lookup.members_at(message.text)
     params = lookup.members_at(members.get("params", b"{}"))
     return jsonrpc.compose({**members, "params": jsonrpc.compose({"sessionId": session, **params})})
+
+
+def _read_names(request: Request) -> Response | tuple[str | None, str | None]:
+    """Return the link and the session that a request names, or the refusal of its form. Raises `BadRequest`."""
+    link_id, session = _single(request, CONNECTION_ID), _session_header(request)
+    if request.method == "POST" and not _is_json(request):
+        return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "a message is sent as application/json")
+    if request.method == "GET" and not _accepts_events(request):
+        return Response.of_text(HTTPStatus.NOT_ACCEPTABLE, "a stream is sent as text/event-stream: accept that")
+    if link_id is None and request.method != "POST":
+        return Response.of_text(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
+    return link_id, session
 
 
 def _session_header(request: Request) -> str | None:

@@ -1,28 +1,27 @@
 """The server's side of one HTTP/1.1 connection: requests in order, each with one response.
 
-h11 parses and frames. Before it sees a head, `http_head` checks it; what is unsound is refused, and the connection is
-closed.
+Plain requests are read by `http_plain`. For all others h11 parses and frames; before it sees a head, `http_head` checks
+it. What is unsound is refused, and the connection is closed.
 
 Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
 """
 
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from email.utils import formatdate
-from functools import lru_cache
 from http import HTTPStatus
 from math import inf
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import h11
 import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT, ChunkBuffer
-from acp_gateway.transports.http_head import HEAD_SIZE, NOT_HTTP, HttpError, body_size, check_head, split_target
+from acp_gateway.transports.http_exchange import H11Exchange
+from acp_gateway.transports.http_head import HEAD_SIZE, NOT_HTTP, HttpError, check_head, split_target
+from acp_gateway.transports.http_plain import PlainExchange, PlainHead, read_plain
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import ByteStream, Stalled
 
@@ -32,6 +31,14 @@ CHUNKS_AT_ONCE: Final = 64
 FREE_CHUNKS: Final = 16
 CHUNK_SIZE: Final = 1024
 """Chunks of a body that cost nothing, besides one for each so many bytes: the rest counts as small pieces."""
+
+MAX_PIECES: Final = 8192
+"""Small pieces of one body: no client that means well sends so many."""
+
+CHUNK_FRAMING: Final = 16
+MAX_FRAMING: Final = 16384
+"""Bytes that a chunk may have besides its data, and those that the whole body may have beyond them: extensions and
+trailers, which nothing reads."""
 
 MANY_PARTS: Final = 256
 """Parts of a body after which the system is asked which of them have arrived."""
@@ -45,6 +52,9 @@ RETRY: Final = {"Retry-After": "1"}
 """Header of a response to what may be sent again."""
 
 
+Result = TypeVar("Result")
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """The head of a request."""
@@ -53,7 +63,19 @@ class Request:
     path: str
     query: str
     headers: Headers = field(repr=False)
+    """All but `Content-Length`, which `HttpConnection` has read."""
     version: str = "1.1"
+    _results: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def once(self, function: Callable[["Request"], Result]) -> Result:
+        """Return the result of a function of the request alone.
+
+        It is called once for all requests of a connection with the same head; each time if it raises.
+        """
+        if function not in self._results:
+            self._results[function] = function(self)
+        result: Result = self._results[function]
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +118,7 @@ async def _ignore(size: int, pieces: int) -> None:
     """Charge nothing."""
 
 
-@lru_cache(maxsize=1)
-def _date(seconds: int) -> bytes:
-    """Return the value of a `Date` header. It is made once a second."""
-    return formatdate(seconds, usegmt=True).encode()
+_UNMEASURED: Final = nullcontext()
 
 
 class HttpConnection:
@@ -118,17 +137,15 @@ class HttpConnection:
         self.headers: Mapping[str, str] = {}
         """Further headers of the next response."""
         self._stall_timeout = stall_timeout
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
-        # Bytes that were read and not given to h11 yet.
+        # The present request and its response.
+        self._exchange: PlainExchange | H11Exchange = H11Exchange()
+        # The last plain request, while the next one may be the same.
+        self._known: tuple[PlainHead, Request] | None = None
+        # Bytes that were read and neither taken nor given to h11 yet.
         self._unread = bytearray()
-        self._request: Request | None = None
-        # Method of the request, also of one that is refused.
-        self._method = b""
         # Bytes written so far, and the parts of the body that may not have arrived.
         self._written = 0
         self._parts: deque[_Part] = deque()
-        # Number of body bytes that the head announces; None if it is chunked.
-        self._announced: int | None = 0
 
     # Requests
 
@@ -143,30 +160,38 @@ class HttpConnection:
         It is parsed within the context `measured`. Raises `HttpError`, and what the stream raises. Cancelled, it may
         lose bytes: the connection is to be closed.
         """
+        if not self._unread:
+            data = await self.stream.receive_some()
+            if not data:
+                return None
+            self._unread += data
+        with measured or _UNMEASURED:
+            request = self._read_plain()
+        if request is not None:
+            return request
+        self._exchange = H11Exchange()
         head = await self._receive_head()
         if not head:
             return None
-        with measured or nullcontext():
-            return self._read_head(head)
+        with measured or _UNMEASURED:
+            method, target, headers, version = self._exchange.read(head)
+            return Request(method, *split_target(target, headers), headers, version)
 
-    def _read_head(self, head: bytes) -> Request:
-        self._h11.receive_data(head)
-        try:
-            event = self._h11.next_event()
-        except h11.RemoteProtocolError as error:
-            raise HttpError(error.error_status_hint, NOT_HTTP) from None
-        if not isinstance(event, h11.Request):
-            raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
-        self._method = event.method
-        if event.http_version not in (b"1.0", b"1.1"):
-            raise HttpError(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, NOT_HTTP)
-        headers = Headers()
-        for name, value in event.headers.raw_items():
-            headers[name.decode("ascii")] = value.decode("latin-1")
-        self._announced = body_size(head, event.http_version)
-        path, query = split_target(event.target.decode("ascii"), headers)
-        self._request = Request(event.method.decode("ascii"), path, query, headers, event.http_version.decode())
-        return self._request
+    def _read_plain(self) -> Request | None:
+        """Return the request whose head is there, if it is plain; None leaves all as it was."""
+        end = self._unread.find(_END_OF_HEAD)
+        if end < 0:
+            return None
+        head = bytes(self._unread[: end + len(_END_OF_HEAD)])
+        known = self._known
+        if known is None or not known[0].repeated(head):
+            plain = read_plain(head)
+            if plain is None:
+                return None
+            known = plain, Request(plain.method, *split_target(plain.target, plain.headers), plain.headers)
+        del self._unread[: len(head)]
+        self._known, self._exchange = known, PlainExchange(known[0].size)
+        return known[1]
 
     async def _receive_head(self) -> bytes:
         searched = skipped = 0
@@ -197,7 +222,7 @@ class HttpConnection:
     @property
     def announced_size(self) -> int | None:
         """Bytes of the body that the request announces; None if only its end will tell."""
-        return self._announced
+        return self._exchange.announced
 
     async def receive_body(
         self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
@@ -212,17 +237,23 @@ class HttpConnection:
         Raises `HttpError`, and what the stream and `received` raise. Cancelled, it may lose bytes: the connection is to
         be closed.
         """
-        if self._announced is not None and self._announced > limit:
+        exchange = self._exchange
+        if exchange.announced is not None and exchange.announced > limit:
             raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
-        if self._h11.they_are_waiting_for_100_continue:
-            await self._send(self._h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")))
+        if isinstance(exchange, PlainExchange):
+            return await exchange.receive_body(self.stream, self._unread, received, timeout)
+        reader = exchange.h11
+        if reader.they_are_waiting_for_100_continue:
+            await self._send(
+                reader.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+            )
         # One growing buffer, see `ChunkBuffer`.
         body = ChunkBuffer()
         size = parts = fed = counted = small = 0
         began = trio.current_time()
         while True:
             try:
-                event = self._h11.next_event()
+                event = reader.next_event()
             except h11.RemoteProtocolError as error:
                 raise HttpError(error.error_status_hint, "the body of the request is not sound") from None
             if isinstance(event, h11.Data):
@@ -238,27 +269,31 @@ class HttpConnection:
                 raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
             else:
                 # Chunk sizes and extensions count as well, what belongs to the next request does not.
-                behind, _ = self._h11.trailing_data
+                behind = exchange.behind if isinstance(event, h11.EndOfMessage) else b""
+                if fed - len(behind) - size > MAX_FRAMING + CHUNK_FRAMING * parts:
+                    raise HttpError(HTTPStatus.BAD_REQUEST, "the chunks of the body have too much besides their data")
                 further = max(parts - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
                 small += further
+                if small > MAX_PIECES:
+                    raise HttpError(HTTPStatus.BAD_REQUEST, "the body has too many small chunks")
                 if fed > counted:
                     await received(fed - len(behind) - counted, further)
                     counted = fed - len(behind)
                 if isinstance(event, h11.EndOfMessage):
                     return body.take()
                 with trio.move_on_at(began + timeout + size / SLOWEST_PEER) as waiting:
-                    fed += await self._feed()
+                    fed += await self._feed(reader)
                 if waiting.cancelled_caught:
                     text = f"the body is not complete after {timeout:g} s"
                     raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
 
-    async def _feed(self) -> int:
+    async def _feed(self, reader: h11.Connection) -> int:
         data = self.detach()
         if not data:
             data = await self.stream.receive_some()
         if not data:
             raise trio.BrokenResourceError("the client has left in the middle of a request")
-        self._h11.receive_data(data)
+        reader.receive_data(data)
         return len(data)
 
     # Responses
@@ -276,32 +311,47 @@ class HttpConnection:
             else {"Content-Length": str(len(response.body))}
         )
         headers = {**size, **response.headers, **self.headers}
-        if response.close or not self._whole_request():
+        if response.close or not self._exchange.is_whole():
             headers["Connection"] = "close"
-        await self._send(
-            self._head(response.status, headers), b"" if self._method == b"HEAD" else self._data(response.body)
-        )
+        head = self._exchange.head(response.status, headers, chunked=False)
+        await self._send(head + self._exchange.data(response.body))
         return self._next_request()
 
     async def start(self, status: int, headers: Mapping[str, str]) -> None:
         """Send the head of a response whose body follows in parts, see `send`."""
-        self._whole_request()
+        self._exchange.is_whole()
+        # It goes on for long: nothing is kept for a request behind it.
+        self._known = None
         self.stream.count_unconfirmed()
-        await self._send(self._head(status, {**STREAM, **headers, **self.headers}))
+        await self._send(self._exchange.head(status, {**STREAM, **headers, **self.headers}, chunked=True))
 
     async def send(self, data: bytes) -> None:
         """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""
-        framed = self._data(data)
+        await self.send_rest(self.send_nowait(data))
+
+    def send_nowait(self, data: bytes) -> memoryview:
+        """Send a part of the body as far as that takes no waiting; return the rest, for `send_rest` before all else."""
+        framed = self._exchange.data(data)
         # A chunk is its size in a line, the data, and the end of a line.
         start = self._written + max(0, len(framed) - len(data) - 2)
         self._parts.append(_Part(start, len(data), self._written + len(framed)))
         if len(self._parts) > MANY_PARTS:
             self._forget_confirmed()
-        await self._send(framed)
+        return self._offer(memoryview(framed))
+
+    async def send_rest(self, data: memoryview) -> None:
+        """Send what is left of a part, as `send`."""
+        while data:
+            with trio.move_on_after(self._stall_timeout) as waiting:
+                sent = await self.stream.send_some(data)
+            if waiting.cancelled_caught:
+                raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+            self._written += sent
+            data = self._offer(data[sent:])
 
     async def end(self) -> bool:
         """Send the end of the body; return whether another request may follow."""
-        await self._send(self._h11.send(h11.EndOfMessage()))
+        await self._send(self._exchange.end())
         return self._next_request()
 
     async def wait_left(self, *, last: bool = False) -> None:
@@ -311,8 +361,7 @@ class HttpConnection:
         dropped if the present request is the `last` one of the connection.
         """
         # What h11 has of it stays ours.
-        behind, _ = self._h11.trailing_data
-        ahead = len(behind) + len(self._unread)
+        ahead = len(self._exchange.behind) + len(self._unread)
         while ahead < HEAD_SIZE:
             try:
                 data = await self.stream.receive_some()
@@ -366,51 +415,23 @@ class HttpConnection:
         finally:
             await self.stream.aclose()
 
-    def _whole_request(self) -> bool:
-        """Read what is there of the request; return whether that is all of it."""
-        if self._request is None or self._h11.they_are_waiting_for_100_continue:
-            return False
-        if self._h11.their_state is h11.SEND_BODY and self._announced == 0:
-            # Only the end is missing, and it takes no bytes.
-            self._h11.next_event()
-        return self._h11.their_state not in (h11.SEND_BODY, h11.ERROR)
-
-    def _head(self, status: int, headers: Mapping[str, str]) -> bytes:
-        try:
-            reason = HTTPStatus(status).phrase.encode()
-        except ValueError:
-            reason = b""
-        fields = [(name.encode("ascii"), value.encode("latin-1")) for name, value in headers.items()]
-        fields.append((b"Date", _date(int(time.time()))))
-        if self._h11.our_state not in (h11.SEND_RESPONSE, h11.IDLE):
-            raise trio.BrokenResourceError("the request was not understood, and was answered before")
-        return self._h11.send(h11.Response(status_code=status, headers=fields, reason=reason)) or b""
-
-    def _data(self, data: bytes) -> bytes:
-        return self._h11.send(h11.Data(data=data)) or b""
-
     def _next_request(self) -> bool:
-        if self._h11.our_state is h11.SEND_BODY:
-            self._h11.send(h11.EndOfMessage())
-        if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+        """Return whether another request may follow the response that was sent as a whole."""
+        self._exchange.end()
+        if not self._exchange.may_be_followed:
             return False
-        # What h11 has of the next request stays ours: heads are checked before h11 sees them.
-        behind, _ = self._h11.trailing_data
-        self._unread[:0] = behind
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_SIZE)
-        self._request = None
-        self._method = b""
+        # What h11 has of the next request stays ours.
+        self._unread[:0] = self._exchange.behind
+        self._exchange = PlainExchange(0)
         self.headers = {}
         return True
 
-    async def _send(self, *parts: bytes | None) -> None:
-        data = memoryview(b"".join(part for part in parts if part))
-        while data:
-            sent = self.stream.send_nowait(data)
-            if not sent:
-                with trio.move_on_after(self._stall_timeout) as waiting:
-                    sent = await self.stream.send_some(data)
-                if waiting.cancelled_caught:
-                    raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+    async def _send(self, data: bytes) -> None:
+        await self.send_rest(self._offer(memoryview(data)))
+
+    def _offer(self, data: memoryview) -> memoryview:
+        """Write what is taken at once, and return the rest."""
+        while data and (sent := self.stream.send_nowait(data)):
             self._written += sent
             data = data[sent:]
+        return data

@@ -133,6 +133,10 @@ class SocketBytes(ByteStream):
             self._turn = 0
             waited = True
 
+    def has_waited(self, data: bytes) -> bool:
+        """Return whether other tasks had their turn while the last read waited for its `data`."""
+        return self._turn == READ_COST + len(data)
+
     def _wait_after(self, error: OSError) -> _Wait:
         """Return the wait after which a call can be repeated that OpenSSL has refused for now.
 

@@ -143,7 +143,7 @@ def test_sessions_without_a_target_asks_the_gateway_of_this_machine(
 ) -> None:
     asked = []
 
-    async def list_sessions(destination: Any, *, time_limit: float) -> control.Listing:
+    async def list_sessions(destination: Any, *, time_limit: float, complete: bool = False) -> control.Listing:
         asked.append((str(destination.address), destination.agent, destination.control))
         return control.Listing([])
 

@@ -125,7 +125,7 @@ def test_a_host_that_no_machine_has_is_refused_before_anything_is_made(scene: Sc
     done = run("up", "--host", "https://gpu.example")
     assert done.exit_code == 2
     assert made_nothing(scene, done)
-    assert "'https://gpu.example' is no name or address of a machine" in done.stderr
+    assert "'https://gpu.example' is not a name or address of a machine" in done.stderr
 
 
 def test_a_second_up_changes_nothing(scene: Scene) -> None:

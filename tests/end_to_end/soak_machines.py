@@ -1,4 +1,4 @@
-"""What a soak runs and ends: gateways that come back at the same addresses, their agents, and Redis."""
+"""Programs that a soak runs and ends: gateways that come back at the same addresses, their agents, and Redis."""
 
 import os
 import random

@@ -119,6 +119,10 @@ class Cluster:
         for machine in self:
             machine.until_up()
 
+    def until_announced(self, name: str) -> None:
+        """Wait until a node has written its record."""
+        until(lambda: self.redis.ask("EXISTS", f"{{acp}}:node:{name}"))
+
     @property
     def keys(self) -> set[str]:
         """The names of all that is in Redis."""
@@ -453,8 +457,7 @@ def test_an_owner_and_a_front_that_are_restarted_say_goodbye_and_come_back(clust
                 machine.until_logged(f"node {restarted.name} is there")
             restarted.until_up()
             # It may know and be known before it has written its record.
-            key = f"{{acp}}:node:{restarted.name}"
-            until(lambda key=key: cluster.redis.ask("EXISTS", key))
+            cluster.until_announced(restarted.name)
             assert editor.talk(f"after the end of {restarted.name}") == "end_turn"
             assert other.talk(f"after the end of {restarted.name}") == "end_turn"
             assert "another process is the node" not in "".join(restarted.gateway.log)

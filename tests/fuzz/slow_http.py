@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
@@ -19,7 +20,8 @@ from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import cookies, hello
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http_link import HttpLink
-from acp_gateway.server.sign_in import BodyNeeded, SignInRoutes
+from acp_gateway.server.routes import CODE_SIZE
+from acp_gateway.server.sign_in import SignInRoutes
 from acp_gateway.server.streamable_http import Exchange, StreamableHttp
 from acp_gateway.transports.http_head import HttpError
 from acp_gateway.transports.http_server import CHUNK_SIZE, HttpConnection, Request
@@ -76,7 +78,32 @@ def posts(text: bytes) -> list[bytes]:
     ]
 
 
-def take_post(data: bytes) -> bytes:
+class Held(float):
+    """The longest time for which a task has held the loop, in processor seconds."""
+
+
+class _Longest(trio.abc.Instrument):
+    """Measures the longest step of a task."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._begun = 0.0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._begun = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.seconds = max(self.seconds, time.thread_time() - self._begun)
+
+
+def hold_post(data: bytes) -> Held:
+    """Have the endpoint take a message for an open link; return for how long that has held the loop."""
+    longest = _Longest()
+    take_post(data, longest)
+    return Held(longest.seconds)
+
+
+def take_post(data: bytes, *instruments: trio.abc.Instrument) -> bytes:
     """Have the endpoint take a message for an open link; return the response."""
 
     async def take() -> bytes:
@@ -93,7 +120,7 @@ def take_post(data: bytes) -> bytes:
         await exchange.run(http)
         return bytes(sent.answer)
 
-    return trio.run(take)
+    return trio.run(take, instruments=instruments)
 
 
 def take_login(body: bytes) -> None:
@@ -104,10 +131,8 @@ def take_login(body: bytes) -> None:
         request = await http.receive_request()
         assert request is not None
         client: Any = SimpleNamespace(connection=SimpleNamespace(token=None))
-        needed = _sign_in().log_in(client, request)
-        assert isinstance(needed, BodyNeeded)
         with suppress(BadRequest, AccessError):
-            needed.decide(await http.receive_body(needed.size))
+            _sign_in().log_in(client, request, await http.receive_body(CODE_SIZE))
 
     trio.run(take)
 

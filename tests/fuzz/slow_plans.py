@@ -4,7 +4,7 @@ import random
 from typing import Final, NamedTuple
 
 from acp_gateway.server.handshakes import HELLO_SIZE
-from acp_gateway.server.sign_in import BODY_SIZE
+from acp_gateway.server.routes import CODE_SIZE
 
 PATTERNS: Final = (
     *(
@@ -366,7 +366,7 @@ class Plan(NamedTuple):
         if self.reader == "hello":
             return self._replace(size=HELLO_SIZE - 200)._filled(frame)
         if self.reader == "login":
-            return self._replace(size=BODY_SIZE)._filled(frame)[:BODY_SIZE]
+            return self._replace(size=CODE_SIZE)._filled(frame)[:CODE_SIZE]
         return self._filled(frame)
 
     def _filled(self, frame: bytes) -> bytes:

@@ -20,6 +20,8 @@ from acp_gateway.core.sessions import Role
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams
+from acp_gateway.protocol.large_messages import Parsed, parse_large
+from acp_gateway.protocol.large_texts import LARGE, Outline, check_large
 from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import REQUEST_PERMISSION, Capability
 from acp_gateway.protocol.path_maps import PathMaps
@@ -37,11 +39,69 @@ HISTORY = 16 * 2**20
 def steps(plan: Plan) -> Iterator[Step]:
     """Yield the calls to measure: taking a message in, and answering it."""
     text = plan.text()
-    match plan.reader:
+    if len(text) > LARGE and plan.reader in ("browser", "events", "recording", "tap"):
+        # They get what was checked.
+        checked: list[Outline] = []
+        yield from _checked(text.replace(b'"id":#', b'"id":1'), checked)
+        for outline in checked:
+            yield from _read(plan.reader, plan.who, outline.text)
+    else:
+        yield from _read(plan.reader, plan.who, text)
+
+
+def _checked(text: bytes, checked: list[Outline]) -> Iterator[Step]:
+    """Yield the pieces of the check of a large message; put its outline into the list unless it is refused."""
+    checking = check_large(text)
+    is_over = False
+
+    def check_piece() -> None:
+        nonlocal is_over
+        try:
+            next(checking)
+        except StopIteration as outline:
+            is_over = True
+            checked.append(outline.value)
+        except jsonrpc.InvalidMessage:
+            is_over = True
+
+    while not is_over:
+        yield check_piece
+
+
+def _received(text: bytes, receive: Callable[[bytes | Parsed], object]) -> Iterator[Step]:
+    """Yield the steps in which a hub checks, parses and handles a message."""
+    if len(text) <= LARGE:
+        yield partial(receive, text)
+        return
+    checked: list[Outline] = []
+    yield from _checked(text, checked)
+
+    def handle(outline: Outline) -> None:
+        try:
+            receive(parse_large(outline))
+        except jsonrpc.InvalidMessage:
+            pass
+
+    for outline in checked:
+        yield partial(handle, outline)
+
+
+def _from_agent(scene: Scene, text: bytes) -> Iterator[Step]:
+    def receive(message: bytes | Parsed) -> None:
+        if isinstance(message, Parsed):
+            scene.multiplexer.receive_parsed(message.message)
+        else:
+            scene.multiplexer.receive_from_agent([message])
+
+    return _received(text, receive)
+
+
+def _read(reader: str, who: str, text: bytes) -> Iterator[Step]:
+    match reader:
         case "core":
-            yield from _core(plan.who, text)
+            yield from _core(who, text)
         case "shim":
-            yield from _shim(plan.who, text.replace(b'"id":#', b'"id":1'))
+            yield from _shim(who, text.replace(b'"id":#', b'"id":1'))
         case "history":
             yield from _history(text.replace(b'"id":#', b'"id":1'))
         case "link":
@@ -63,7 +123,7 @@ def steps(plan: Plan) -> Iterator[Step]:
             yield partial(slow_http.take_request, text)
         case "post":
             yield from (
-                partial(slow_http.take_post, post) for post in slow_http.posts(text.replace(b'"id":#', b'"id":1'))
+                partial(slow_http.hold_post, post) for post in slow_http.posts(text.replace(b'"id":#', b'"id":1'))
             )
         case "login":
             yield partial(slow_http.take_login, text)
@@ -96,12 +156,12 @@ def _shim(who: str, text: bytes) -> Iterator[Step]:
 def _core(who: str, text: bytes) -> Iterator[Step]:
     scene, peer = _scene(who)
     if who == "agent":
-        yield lambda: scene.multiplexer.receive_from_agent([text])
+        yield from _from_agent(scene, text)
     elif who.startswith("answer "):
         raw_id = _ask(scene, peer, who.removeprefix("answer "))
-        yield lambda: scene.multiplexer.receive_from_agent([text.replace(b'"id":#', b'"id":%b' % raw_id)])
+        yield from _from_agent(scene, text.replace(b'"id":#', b'"id":%b' % raw_id))
     else:
-        yield lambda: scene.multiplexer.receive_from_client(peer.client, text)
+        yield from _received(text, partial(scene.multiplexer.receive_from_client, peer.client))
         # A session that is to be opened: its directories have been looked at.
         for directory_check in checks_of(scene.multiplexer.take_output()):
             yield partial(scene.multiplexer.directories_checked, directory_check, DirectoryCheckResult())
@@ -116,7 +176,7 @@ def _history(text: bytes) -> Iterator[Step]:
     scene = Scene(policy, Registry("me", shelf), agentCapabilities=able)
     ann = scene.join("ann", link="first")
     ann.new_session()
-    yield partial(scene.multiplexer.receive_from_agent, [text])
+    yield from _from_agent(scene, text)
     _take(scene)
     yield from _asked(scene, scene.join("bob", link="second"), "session/load")
     session = scene.session()

@@ -1,16 +1,19 @@
 """Requests of any shape against a second reading: what reaches a route is what a strict reader reads, in this order.
 
 The second reader is RFC 9112 by its letter and nothing else, without h11. This server may refuse more than it does.
+Plain requests are not read by h11: what is read of one is held against h11 as well.
 """
 
 import re
 from itertools import pairwise
 
+import h11
 import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.transports.http_head import HttpError
+from acp_gateway.transports.http_head import HttpError, body_size, check_head
+from acp_gateway.transports.http_plain import read_plain
 from acp_gateway.transports.http_server import HttpConnection, Response
 from tests.fuzz.effort import effort
 from tests.transports.wires import MIB, memory_wire
@@ -238,3 +241,133 @@ def test_sound_requests_all_reach_a_route(bodies: list[bytes], chunked: bool) ->
     found, responses, refused = trio.run(first_reading, [data])
     assert found == second_reading(data) == [(b"POST", body) for body in bodies]
     assert (responses, refused) == (len(bodies), False)
+
+
+NEARLY_PLAIN = st.sampled_from(
+    [
+        *(b"Host: h", b"host:h", b"Host: h\t", b"Host:  h", b"Host : h", b"Host:"),
+        *(
+            b"Content-Length: 2",
+            b"content-length:2",
+            b"Content-Length:  2",
+            b"CONTENT-LENGTH: 002",
+            b"Content-Length: 2 ",
+        ),
+        *(b"Content-Length: 1" + b"0" * 15, b"Content-Length: 65536", b"Content-Length: 65537", b"Content-Length: 2,2"),
+        *(
+            b"Content-Length: +2",
+            b"Content-Length: 2_0",
+            b"Content-Length: \xb2",
+            b"X-Content-Length: 2",
+            b"Content-Length:",
+        ),
+        *(
+            b"X: Content-Length: 2",
+            b"X:\x0bContent-Length: 2",
+            b"X: a\r\n Content-Length: 2",
+            b"X: a\rContent-Length: 2",
+        ),
+        *(b"Connection: keep-alive", b"connection: Keep-Alive", b"Connection: close", b"Connection: keep-alive, close"),
+        *(b"Transfer-Encoding: chunked", b"transfer-encoding:chunked", b"Transfer-Encoding:", b"Expect: 100-continue"),
+        *(
+            b"Upgrade: websocket",
+            b"Upgrade: h2c",
+            b"Accept: */*",
+            b"X: a  b",
+            b"X: a \t b",
+            b"X: \xe9",
+            b"X: ",
+            b"X:;,:=\"'",
+        ),
+        *(b"X: a\x00", b"X: a\x7f", b"X\x00: a", b"X y: a", b": a", b"X", b" X: a", b"\tX: a", b"X: " + b"y" * 4096),
+        *(b"Authorization: Bearer acpgw_x", b"Acp-Connection-Id: c", b"Cookie: a=b; a=c", b"Origin: https://a.example"),
+    ]
+)
+NEARLY_LINES = st.sampled_from(
+    [b"POST /acp HTTP/1.1"] * 4
+    + [b"GET /acp?a=b&c#d HTTP/1.1", b"DELETE /acp HTTP/1.1", b"PUT /acp HTTP/1.1", b"HEAD /acp HTTP/1.1"]
+    + [
+        b"POST http://h/acp HTTP/1.1",
+        b"POST * HTTP/1.1",
+        b"POST /acp HTTP/1.0",
+        b"POST /acp HTTP/1.12",
+        b"post / HTTP/1.1",
+    ]
+    + [
+        b"POST  /acp HTTP/1.1",
+        b"POST /acp HTTP/1.1 ",
+        b"POST /a\xe9 HTTP/1.1",
+        b"POST /a b HTTP/1.1",
+        b"POST /acp\t HTTP/1.1",
+    ]
+)
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> bytes:
+    fields = [b"Host: h", *draw(st.lists(NEARLY_PLAIN, max_size=5))]
+    ends = st.sampled_from([b"\r\n"] * 30 + [b"\n", b"\r", b"\r\r\n", b"\r\n\r\n", b"\n\r\n"])
+    head = [draw(NEARLY_LINES), *draw(st.permutations(fields))[draw(st.integers(0, 9)) == 0 :]]
+    return b"".join(line + draw(ends) for line in head) + b"\r\n"
+
+
+def agree(head: bytes) -> bool:
+    """Hold a head that is read as a plain one against h11; return whether it is plain."""
+    plain = read_plain(head)
+    if plain is None:
+        return False
+    check_head(head, 0)
+    reader = h11.Connection(h11.SERVER)
+    body = b"0\r\n\r\n" * (plain.size // 5 + 1)
+    reader.receive_data(head + body[: plain.size] + b"GET")
+    request = reader.next_event()
+    assert isinstance(request, h11.Request)
+    assert (request.method, request.target) == (plain.method.encode(), plain.target.encode())
+    assert request.http_version == b"1.1"
+    fields = [(name, value) for name, value in request.headers if name != b"content-length"]
+    assert fields == [(name.lower().encode(), value.encode()) for name, value in plain.headers.raw_items()]
+    assert body_size(head, b"1.1") == plain.size
+    found = b""
+    while isinstance(event := reader.next_event(), h11.Data):
+        found += event.data
+    assert isinstance(event, h11.EndOfMessage)
+    assert found == body[: plain.size]
+    # Neither a body, nor an upgrade, nor the end of the connection follows.
+    assert (reader.trailing_data[0], reader.their_state) == (b"GET", h11.DONE)
+    assert not reader.they_are_waiting_for_100_continue
+    return True
+
+
+@given(heads(), heads(), st.integers(0, 10**6), st.integers(0, 300), st.binary(max_size=3))
+@effort(1000)
+def test_a_plain_head_has_the_meaning_that_h11_finds_in_it(
+    head: bytes, other: bytes, length: int, at: int, noise: bytes
+) -> None:
+    agree(head)
+    agree(other)
+    at %= len(head)
+    agree(head[:at] + noise + head[at:])
+    agree(head[:at] + head[at + len(noise) :])
+    known = read_plain(head)
+    if known is None:
+        return
+    # The next head of the connection: the same with another length, nearly the same, or another one.
+    longer = re.sub(rb"(?i)(content-length: ?)[0-9]+", rb"\g<1>%d" % length, head)
+    for following in (longer, head[:at] + noise + head[at:], head.replace(b": ", b":"), other, head):
+        again = read_plain(following)
+        if known.repeated(following):
+            assert again is not None
+            assert (again.method, again.target) == (known.method, known.target)
+            assert (again.size, again.headers) == (known.size, known.headers)
+        else:
+            assert following != head
+
+
+@given(
+    st.lists(st.sampled_from([b"Accept: */*", b"X-Y: a b", b"Connection: keep-alive"]), max_size=4),
+    st.integers(0, 65536),
+)
+@effort(50)
+def test_what_clients_send_is_plain(fields: list[bytes], length: int) -> None:
+    head = b"\r\n".join([b"POST /acp HTTP/1.1", b"Host: h", b"Content-Length: %d" % length, *fields, b"", b""])
+    assert agree(head)

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from acp_gateway.protocol import spans
-from acp_gateway.server.sign_in import BODY_SIZE
+from acp_gateway.server.routes import CODE_SIZE
 from tests.fuzz import slow, slow_http
 from tests.fuzz.slow_plans import CALLS, FRAMES, HEADS, HELLOS, LOGINS, SIDES, Plan, mutated, random_plan
 from tests.fuzz.slow_sides import steps
@@ -37,7 +37,7 @@ def test_what_fills_a_message_is_taken_wherever_it_stands(side: str, frame: int,
 @pytest.mark.parametrize("frame", range(len(LOGINS)))
 def test_the_body_of_a_sign_in_is_as_long_as_is_read_and_no_longer(frame: int) -> None:
     message = plan(frame, side=SIDES.index("login"))
-    assert 900 < len(message.text()) <= BODY_SIZE
+    assert 900 < len(message.text()) <= CODE_SIZE
     for step in steps(message):
         step()
 

@@ -39,7 +39,7 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
-from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gateway
+from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gateway, Kind
 from acp_gateway.gateway.hub import Hub
 from acp_gateway.gateway.hub_services import CHECK_TIMEOUT, policy_of
 from acp_gateway.gateway.session_view import Viewer
@@ -1739,21 +1739,22 @@ async def test_messages_of_clients_that_only_look_are_small(
 
 
 @pytest.mark.parametrize(
-    ("role", "who", "bound"),
+    ("role", "kinds", "bound"),
     [
-        (Role.CONTROLLER, {"guest": True}, (PROMPT_SIZE, "guest_message_size")),
-        (Role.CONTROLLER, {"guest": False, "browser": True}, (PROMPT_SIZE, "browser_message_size")),
-        (Role.OBSERVER, {"guest": True}, (64 * 1024, "observer_message_size")),
-        (Role.CONTROLLER, {"guest": False}, None),
+        (Role.CONTROLLER, ["guest"], (PROMPT_SIZE, "guest_message_size")),
+        (Role.CONTROLLER, ["browser"], (PROMPT_SIZE, "browser_message_size")),
+        (Role.CONTROLLER, ["guest", "control"], (64 * 1024, "control_message_size")),
+        (Role.OBSERVER, ["guest"], (64 * 1024, "observer_message_size")),
+        (Role.CONTROLLER, [], None),
     ],
 )
 async def test_messages_of_guests_and_browsers_are_no_larger_than_a_prompt_with_images(
-    role: Role, who: dict[str, bool], bound: tuple[int, str] | None, scene: Scene
+    role: Role, kinds: list[Kind], bound: tuple[int, str] | None, scene: Scene
 ) -> None:
     bounds: list[tuple[int, str]] = []
     stream, _ = memory_message_stream_pair()
     stream.limit = lambda *bound: bounds.append(bound)  # type: ignore[method-assign]
-    scene.gateway().bound(stream, role, **who)
+    scene.gateway().bound(stream, role, *kinds)
     assert bounds == ([] if bound is None else [bound])
 
 

@@ -1,7 +1,9 @@
 """Large messages are checked piece by piece: others get their turn, and each client's messages keep their order."""
 
+import itertools
 import json
 from collections.abc import Generator
+from types import SimpleNamespace
 
 import pytest
 import trio
@@ -17,6 +19,10 @@ from tests.doubles import encode
 from tests.hub_scene import methods_of, resuming, sharing
 
 WORDS = "x" * LARGE
+
+
+def ignore(seconds: float) -> None:
+    """Charge nothing."""
 
 
 def large(**message: object) -> bytes:
@@ -49,7 +55,7 @@ async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(count_turns)
         text = large(id=1, method="x/y")
-        assert await check_message(text) is text
+        assert await check_message(text, ignore) is text
         nursery.cancel_scope.cancel()
     assert pieces > 2 * LARGE // large_texts.PIECE
     assert turns >= pieces
@@ -70,7 +76,7 @@ async def test_one_large_message_is_checked_at_a_time(monkeypatch: pytest.Monkey
     monkeypatch.setattr(large_messages, "check_large", counted)
     async with trio.open_nursery() as nursery:
         for number in range(3):
-            nursery.start_soon(check_message, large(id=number, method="x/y"))
+            nursery.start_soon(check_message, large(id=number, method="x/y"), ignore)
     assert at_once == [1, 1, 1]
 
 
@@ -78,21 +84,21 @@ async def test_small_messages_are_left_as_they_are_and_errors_take_their_places(
     small, good, bad = b"{", large(id=1, method="x/y"), large(id=1, method="x/y")[:-1]
     assert not has_large([small])
     assert has_large([small, good])
-    assert await check_message(small) is small
-    first, second, third = await parse_messages([small, good, bad])
+    assert await check_message(small, ignore) is small
+    first, second, third = await parse_messages([small, good, bad], ignore)
     assert first is small
     assert isinstance(second, Parsed)
     assert second.message.text is good
     assert isinstance(third, InvalidMessage)
-    assert isinstance(await parse_message(bad), InvalidMessage)
+    assert isinstance(await parse_message(bad, ignore), InvalidMessage)
 
 
 async def test_a_check_that_is_cancelled_lets_the_next_one_begin() -> None:
     with trio.CancelScope() as scope:
         scope.cancel()
-        await check_message(large(id=1, method="x/y"))
+        await check_message(large(id=1, method="x/y"), ignore)
     assert scope.cancelled_caught
-    assert await check_message(large(id=1, method="x/y"))
+    assert await check_message(large(id=1, method="x/y"), ignore)
 
 
 async def test_the_messages_of_a_client_keep_their_order_and_others_pass_a_large_one() -> None:
@@ -104,7 +110,7 @@ async def test_the_messages_of_a_client_keep_their_order_and_others_pass_a_large
         assert methods_of(scene.agent.peek()) == ["x/bob", "x/large", "x/small"]
 
 
-async def test_a_large_message_that_is_no_json_is_refused_and_the_next_one_taken() -> None:
+async def test_an_invalid_large_message_is_refused_and_the_next_one_taken() -> None:
     async with sharing() as (scene, ann):
         ann.stream.send_nowait([large(id=1, method="x/y")[:-1], encode({"id": 2, "method": "x/small"})])
         refusal = await ann.receive()
@@ -165,3 +171,13 @@ async def test_what_an_agent_has_begun_to_write_counts_before_it_is_read_on() ->
         before = scene.services.grown
         assert agent.messages.meter.charge(size=1000) == 0.0
         assert scene.services.grown == before + 1000
+
+
+async def test_a_client_is_charged_for_the_time_of_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = itertools.count()
+    monkeypatch.setattr(large_messages, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    async with sharing() as (scene, ann):
+        ann.stream.send_nowait([large(id=1, method="x/large")])
+        await wait_all_tasks_blocked()
+        # A second for each piece.
+        assert max(seconds for _, _, seconds, _ in scene.services.charged) > 2 * LARGE // large_texts.PIECE

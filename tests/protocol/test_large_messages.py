@@ -63,7 +63,7 @@ def test_a_long_string_where_an_id_or_a_name_should_be_is_refused(text: bytes) -
         parse(text.replace(b"@", WORDS))
 
 
-def test_what_is_no_message_is_refused_as_a_small_one_is() -> None:
+def test_an_object_that_lacks_a_method_is_refused_as_a_small_one_is() -> None:
     for text in (b'["@"]', b'"@"', b'{"x":"@"}', b'{"id":7,"method":"x","Params":"@"}'):
         text = text.replace(b"@", WORDS)
         with pytest.raises(InvalidMessage) as raised:

@@ -11,7 +11,7 @@ from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import editor_answers, handshake_limits
+from acp_gateway.server import editor_answers, pending
 from tests.doubles import ServingAgents
 from tests.server.echoing import (
     EchoingGateway,
@@ -54,7 +54,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def free_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Handshakes cost nothing: their cost is real time, which a test's own clock, when it stands still, never pays."""
-    monkeypatch.setattr(handshake_limits, "time", SimpleNamespace(perf_counter=lambda: 0.0))
+    monkeypatch.setattr(pending, "time", SimpleNamespace(perf_counter=lambda: 0.0))
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ def test_both_thresholds_of_glibc_are_fixed() -> None:
     assert calls == [(-3, OWN_BLOCK), (-1, OWN_BLOCK)]
 
 
-def test_a_c_library_that_takes_no_thresholds_is_no_error() -> None:
+def test_a_c_library_that_takes_no_thresholds_raises_nothing() -> None:
     give_back_memory(lambda _parameter, _value: 0)
 
 

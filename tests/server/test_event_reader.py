@@ -1,9 +1,11 @@
 """The readers of event streams: comments, and requests for a stream whose reader may be gone."""
 
 import math
+import re
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -12,11 +14,13 @@ import trio.testing
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.event_reader import COMMENT_INTERVAL, CONFIRM_TIMEOUT, MAX_ASKING
+from acp_gateway.server.event_reader import COMMENT_INTERVAL, CONFIRM_TIMEOUT, EVENT_CHUNK, MAX_ASKING, Reader
+from acp_gateway.server.http_link import HttpLink, HttpStream
 from acp_gateway.transports.http_server import HttpConnection
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
 from tests.server.http_client import EVENTS, Client, Events, http_client, new_session
+from tests.transports.wires import MIB, MemoryBytes, memory_wire
 
 
 @pytest.fixture
@@ -253,3 +257,100 @@ async def test_the_readers_response_names_the_connection_and_an_odd_session_perc
         reply = events.reply
     assert (reply.headers["acp-connection-id"], reply.headers["acp-session-id"]) == (client.link, "s%20%C3%BC")
     assert reply.headers["x-accel-buffering"] == "no"
+
+
+# Writing without the reader's task
+
+
+class Scene:
+    """A link in memory with one reader of the connection's stream."""
+
+    def __init__(self, gateway: Gateway, room: int) -> None:
+        unused: Any = None
+        self.link = HttpLink(gateway, unused, "c", "c", unused)
+        self.gateway = HttpStream(self.link, 0)
+        self.client, server = memory_wire(room)
+        self.http = HttpConnection(server)
+        self.reader = Reader(self.link, unused, None, None, 4)
+
+    async def run(self) -> None:
+        self.client.send_nowait(memoryview(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"))
+        assert await self.http.receive_request() is not None
+        await self.reader.run(self.http)
+
+    def send(self, *texts: str) -> None:
+        self.gateway.send_nowait([b'{"jsonrpc":"2.0","method":"x","params":"%b"}' % text.encode() for text in texts])
+
+    def received(self) -> list[str]:
+        """The texts of all events so far."""
+        data = bytes(self.client.inbox)
+        assert data.count(b"id: ") == data.count(b"data: ")
+        return [text.decode() for text in re.findall(rb'"params":"([^"]*)"', data)]
+
+
+@asynccontextmanager
+async def reading(gateway: Gateway, room: int = 8 * MIB) -> AsyncIterator[Scene]:
+    scene = Scene(gateway, room)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.run)
+        await trio.testing.wait_all_tasks_blocked()
+        yield scene
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_is_written_at_once_and_no_task_is_woken_for_it(gateway: Gateway) -> None:
+    async with reading(gateway) as scene:
+        scene.send("a", "b")
+        assert scene.received() == ["a", "b"]
+        assert scene.gateway.pending_bytes == 0
+        scene.send("c")
+        assert scene.received() == ["a", "b", "c"]
+        assert trio.lowlevel.current_statistics().tasks_runnable == 0
+
+
+async def test_what_the_client_does_not_take_at_once_follows_in_order(gateway: Gateway) -> None:
+    async with reading(gateway, room=1000) as scene:
+        scene.send("a", "x" * 2000, "b")
+        scene.send("c")
+        assert scene.client.room == len(scene.client.inbox)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.send("d")
+        scene.client.room = MIB
+        assert isinstance(scene.http.stream, MemoryBytes)
+        scene.http.stream.wake()
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.received() == ["a", "x" * 2000, "b", "c", "d"]
+        scene.send("e")
+        assert scene.received()[-1] == "e"
+
+
+async def test_many_events_are_written_in_turns(gateway: Gateway) -> None:
+    texts = [f"{number} {'x' * 1000}" for number in range(200)]
+    async with reading(gateway) as scene:
+        scene.send(*texts)
+        assert len(b"".join(scene.client.peer.written)) < 2 * EVENT_CHUNK
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.received() == texts
+
+
+async def test_a_loss_that_a_write_finds_ends_the_reader_and_its_events_are_kept(gateway: Gateway) -> None:
+    async with reading(gateway) as scene:
+        await scene.client.aclose()
+        scene.send("a")
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.link.streams.readers == 0
+        stream = scene.link.streams.open(None, None, object())
+        assert b'"params":"a"' in scene.link.streams.take(stream, EVENT_CHUNK)
+
+
+async def test_a_comment_comes_after_a_time_without_any_event(
+    gateway: Gateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with reading(gateway) as scene:
+        began = len(scene.client.inbox)
+        await trio.sleep(COMMENT_INTERVAL - 1)
+        scene.send("a")
+        await trio.sleep(COMMENT_INTERVAL - 1)
+        assert b":\n\n" not in scene.client.inbox[began:]
+        await trio.sleep(2)
+        assert scene.client.inbox.endswith(b":\n\n\r\n")

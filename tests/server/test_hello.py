@@ -17,12 +17,14 @@ from acp_gateway.errors import Forbidden
 from acp_gateway.server.hello import (
     HOPS,
     BadHello,
+    BadRequest,
     Hello,
     ResumeRequest,
     check_host,
     check_origin,
     client_address,
     is_trusted,
+    read_bearer,
     read_hello,
 )
 
@@ -161,6 +163,36 @@ def test_what_a_refusal_repeats_of_a_name_is_fit_for_a_log(host: str) -> None:
         check_host(hosts(f"evil.{host}.example"), (), loopback=True)
     assert str(refused.value).isascii()
     assert str(refused.value).isprintable()
+
+
+# Headers that may be there once
+
+
+@pytest.mark.parametrize(
+    ("authorization", "protocols", "token"),
+    [
+        (["Bearer a"], [], "a"),
+        (["bearer  a "], ["acp.v1, acp.bearer.a"], "a"),
+        ([], ["acp.v1", "acp.bearer.a"], "a"),
+        ([], ["acp.bearer.a"], None),
+        (["Basic YTpi"], ["acp.v1, acp.bearer.a"], None),
+        (["Bearer a", "Bearer a"], [], BadRequest),
+        (["Bearer a", "Basic YTpi"], [], BadRequest),
+        ([], ["acp.v1, acp.bearer.a, acp.bearer.a"], BadRequest),
+        ([], ["acp.v1, acp.bearer.a", "acp.bearer.b"], BadRequest),
+        (["Bearer a"], ["acp.v1, acp.bearer.b"], BadRequest),
+    ],
+)
+def test_a_request_shows_one_token(
+    authorization: list[str], protocols: list[str], token: str | type[BadRequest] | None
+) -> None:
+    names = [("Authorization", value) for value in authorization]
+    headers = Headers([*names, *(("Sec-WebSocket-Protocol", value) for value in protocols)])
+    if token is BadRequest:
+        with pytest.raises(BadRequest):
+            read_bearer(headers)
+    else:
+        assert read_bearer(headers) == token
 
 
 # Origin

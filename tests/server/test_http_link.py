@@ -68,6 +68,7 @@ async def test_a_client_without_stream_and_post_is_away_and_its_next_request_bri
         await send_update(agents, session, 1)
         async with ann.stream(session) as events:
             assert await texts(events, 1) == [1]
+            await trio.testing.wait_all_tasks_blocked()
             assert not is_away(gateway)
 
 
@@ -289,14 +290,13 @@ async def test_a_reader_that_takes_nothing_gives_way_at_once_to_one_with_an_even
 async def test_a_client_that_resets_its_stream_is_not_an_internal_error(
     gateway: Gateway, agents: ServingAgents, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(self: HttpConnection, data: bytes) -> None:
-        await trio.lowlevel.checkpoint()
+    def fail(self: HttpConnection, data: bytes) -> memoryview:
         raise trio.BrokenResourceError("reset")
 
     async with http_client(gateway) as ann:
         session = await open_session(ann)
         async with ann.stream(session) as events:
-            monkeypatch.setattr(HttpConnection, "send", fail)
+            monkeypatch.setattr(HttpConnection, "send_nowait", fail)
             await send_update(agents, session, 1)
             with pytest.raises((EOFError, h11.RemoteProtocolError)):
                 await events.next()

@@ -292,7 +292,10 @@ SESSIONS = "`Acp-Session-Id` and `params` name different sessions"
 NO_SESSION = "a method that needs a session, without one"
 RESERVED = "a notification of `_acp-gateway/`"
 BAD_SESSION = "`Acp-Session-Id` with other characters than visible ASCII, or a header twice that may be there once"
-TOO_LARGE = "a body larger than `max_message_size`, `observer_message_size` for an observer, or 64 KiB for `initialize`"
+TOO_LARGE = (
+    "a body larger than `max_message_size`, 8 MiB for a guest, `observer_message_size` for an observer, "
+    "or 64 KiB for `initialize`"
+)
 NO_TOKEN = "no valid token or cookie, with any method but `OPTIONS`"
 TOO_OFTEN = "no valid token, cookie or code, more than `failed_attempts` times"
 FOREIGN = "an `Origin` that is not the gateway's own and not in `allowed_origins`"
@@ -309,6 +312,7 @@ OTHER_WEBSOCKET = "an upgrade to another version of WebSocket"
 PREFLIGHT = "`OPTIONS`, with the headers of a preflight for an allowed origin"
 HEADERS = "more than 128 header fields, one larger than 8 KiB, or 64 KiB in all; at every path"
 UNSOUND = "a request that is not sound or can be read in two ways; at every path"
+CHUNKS = "a body in chunks that have more than 16 KiB besides their data and 16 bytes each, or 8,192 small chunks"
 OLD = "another version of HTTP than 1.1 and 1.0; for an upgrade than 1.1"
 ENCODING = "another `Transfer-Encoding` than `chunked`; at every path"
 BEHIND = "more waited for the connection than `outbox_limit` or `away_limit`; it has ended"
@@ -671,6 +675,20 @@ CASES: Final = [
     Case(304, UNCHANGED, "GET /favicon.ico", ("If-None-Match: *",), answer=("ETag", "!Content-Length")),
     Case(404, NO_FILE, "GET /assets/x", answer=PAGE),
     # Requests that are not valid HTTP
+    # Within an `initialize`, and within a message of a link.
+    *(
+        Case(
+            400,
+            CHUNKS,
+            "POST /acp",
+            (ANN, *named, JSON, "Transfer-Encoding: chunked"),
+            chunks,
+            given,
+            ("Connection: close",),
+        )
+        for named, given in (((), ()), ((LINK,), ("link",)))
+        for chunks in (b"1;%b\r\n \r\n" % (b"x" * 4000) * 8, b"1\r\n \r\n" * 10_000)
+    ),
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Content-Length: 2")),
     Case(400, UNSOUND, "GET /healthz", ("Content-Length: 1", "Transfer-Encoding: chunked")),
     Case(501, ENCODING, "POST /acp", (ANN, JSON, "Transfer-Encoding: gzip")),

@@ -53,6 +53,7 @@ async def test_a_code_is_exchanged_for_the_token(gateway: EchoingGateway) -> Non
         ((JSON,), "{", 400),
         ((JSON,), {}, 400),
         ((JSON,), {"code": "x", "more": 1}, 400),
+        ((JSON,), '{"code":"acpgwi_wrong","code":"acpgwi_wrong"}', 400),
         ((JSON,), {"code": "acpgwi_wrong"}, 401),
         ((JSON,), {"code": "x" * 2000}, 413),
     ],

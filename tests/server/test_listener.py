@@ -3,9 +3,12 @@
 import json
 import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
-from typing import Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -19,7 +22,9 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.listener import open_listener
+from acp_gateway.server.authorization import AcceptedRequest, Client
+from acp_gateway.server.listener import Listener, open_listener
+from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.websocket import WebSocketStream
@@ -283,3 +288,65 @@ async def test_connections_leave_no_descriptor_open(gateway: EchoingGateway, cer
         # Some may not be through yet.
         while open_sockets() != before:
             await trio.lowlevel.checkpoint()
+
+
+# Requests behind each other over one connection
+
+
+class SlowRequest(AcceptedRequest):
+    """A request that takes a minute to be served."""
+
+    async def serve(self) -> bool:
+        await trio.sleep(60)
+        return True
+
+
+async def serve_requests(listener: Listener, upcoming: Sequence[Callable[[], object]]) -> tuple[int, list[float]]:
+    """Serve a request and those behind it; a function is called when each has been read.
+
+    After them the client sends nothing. Returns the number of served requests, and the times of their begin and the
+    end.
+    """
+    unused: Any = None
+    connection = PendingConnection(name="x7Kd01ab (c)", peer="c", listener="l", network="c", limited=True)
+    stream: Any = SimpleNamespace(aclose=trio.lowlevel.checkpoint)
+    request = SlowRequest(Client(connection, unused, stream), unused, unused)
+    times, calls = [trio.current_time()], iter(upcoming)
+
+    async def next_request(former: AcceptedRequest) -> AcceptedRequest:
+        assert former.client.connection is connection
+        assert connection in listener._limiter._by_network["c"].connections
+        call = next(calls, None)
+        if call is None:
+            await trio.sleep_forever()
+        else:
+            call()
+        listener._limiter.authenticated(connection)
+        times.append(trio.current_time())
+        return request
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(listener._handshakes, "next_request", next_request)
+        assert await listener._serve_requests(request) is None
+    assert "c" not in listener._limiter._by_network
+    return len(times), [*times, trio.current_time()]
+
+
+async def test_a_connection_that_waits_for_a_request_is_closed_in_time_and_one_that_serves_it_is_not(
+    gateway: EchoingGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    timeout = gateway.config.gateway.handshake_timeout
+    assert timeout < 60
+    with closing(await open_listener(ListenSection(url=WS), gateway)) as listener:
+        served, times = await serve_requests(listener, [int, int])
+    assert served == 3
+    assert [end - start for start, end in pairwise(times)] == [60, 60, 60 + timeout]
+
+
+async def test_a_request_of_a_connection_that_was_evicted_when_it_was_read_is_not_served(
+    gateway: EchoingGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    with closing(await open_listener(ListenSection(url=WS), gateway)) as listener:
+        served, times = await serve_requests(listener, [int, listener._limiter.evict_one])
+    # Two were served; the third was read, and ended the connection.
+    assert (served, times[-1] - times[-2]) == (3, 0)

@@ -71,8 +71,8 @@ async def attacking(gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch) ->
     async with listening(ListenSection(url=WS, serves=("acp", "page", "chat", "metrics")), gateway) as listener:
         browser = Attacked(gateway, listener, token)
         browser.routes = {
-            FILE if path.endswith("/") and path != "/" else path: methods
-            for path, (methods, _) in tables[0]._routes.items()
+            FILE if path.endswith("/") and path != "/" else path: route.methods
+            for path, route in tables[0].table.items()
         }
         assert (await browser.log_in()).status == 200
         yield browser

@@ -2,7 +2,14 @@
 
 from typing import Any, cast
 
-from acp_gateway.server.pending import ANSWER_TIMEOUT, FREE_STEPS, WAITING_TIME, Accepted, PendingConnection
+from acp_gateway.server.pending import (
+    ANSWER_TIMEOUT,
+    ARRIVAL_COST,
+    FREE_STEPS,
+    WAITING_TIME,
+    Accepted,
+    PendingConnection,
+)
 
 NOW = 100.0
 
@@ -68,3 +75,17 @@ def test_link_id_is_set_for_resumable_connections_only() -> None:
     purpose = cast("Any", None)
     assert Accepted("id", 0, purpose).link_id == "id"
     assert Accepted("id", None, purpose).link_id is None
+
+
+def test_the_next_request_of_a_connection_has_an_id_of_its_own_and_no_steps_yet() -> None:
+    connection = pending(1, steps=FREE_STEPS + 1, name="x7Kd01ab (192.0.2.1:50312)")
+    connection.connection_id = "x7Kd01abxxxxxxxxxxxxxx"
+    connection.begin_request("203.0.113.5")
+    connection.waited, connection.cost, connection.authenticated, connection.fetched = 5.0, 1.0, True, True
+    connection.renew()
+    connection.begin_request("192.0.2.1")
+    assert len(connection.connection_id) == 22
+    assert connection.connection_id != "x7Kd01abxxxxxxxxxxxxxx"
+    assert connection.name == f"{connection.connection_id[:8]} (192.0.2.1:50312)"
+    assert (connection.steps, connection.waited, connection.cost) == (0, 0.0, ARRIVAL_COST)
+    assert (connection.answered, connection.authenticated, connection.fetched) == (True, False, False)

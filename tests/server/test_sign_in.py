@@ -165,7 +165,6 @@ async def test_the_responses_of_sign_in_have_the_headers_of_a_page(gateway: Echo
         assert answer.headers["x-content-type-options"] == ["nosniff"]
         assert answer.headers["referrer-policy"] == ["no-referrer"]
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"][0]
-        assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
@@ -202,12 +201,19 @@ async def test_wrong_cookies_count_as_failed_attempts(gateway: EchoingGateway) -
 
 @pytest.mark.parametrize(
     "body",
-    ["", "{", "[]", '"x"', "{}", '{"code":1}', '{"code":null}', '{"code":"x","a":1}', "code=x", "[" * 900, "\xff"],
+    [
+        *("", "{", "[]", '"x"', "{}", '{"code":1}', '{"code":null}', '{"code":"x","a":1}', "code=x", "[" * 900, "\xff"),
+        # Which of two a filter in front has read can't be told.
+        *('{"code":"x","code":"{code}"}', '{"code":"{code}","code":"{code}"}', '{"code":"x","\\u0063ode":"{code}"}'),
+        '{"Code":"x","code":"{code}"}',
+    ],
 )
 async def test_a_login_that_is_not_understood_is_refused_without_quoting_it(body: str, gateway: EchoingGateway) -> None:
     async with browsing(gateway) as browser:
-        response = await browser.post("/login", body.encode("latin-1").decode("latin-1"), browser.origin, JSON)
-    assert (response.status, response.body) == (400, 'the body must be {"code": "acpgwp_…"}\n')
+        code = browser.code()
+        response = await browser.post("/login", body.replace("{code}", code), browser.origin, JSON)
+        assert (response.status, response.body) == (400, 'the body must be {"code": "acpgwp_…"}\n')
+        assert (await browser.log_in(code)).status == 200
 
 
 async def test_a_login_in_chunks_is_refused_before_any_of_them_is_read(gateway: EchoingGateway) -> None:

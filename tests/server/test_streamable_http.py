@@ -197,10 +197,10 @@ async def test_each_pipelined_request_takes_a_step_of_the_handshake_limits(
     steps = 0
     step = HandshakeLimiter.step
 
-    async def counted(self: HandshakeLimiter, connection: PendingConnection) -> None:
+    async def counted(self: HandshakeLimiter, connection: PendingConnection, **options: Any) -> None:
         nonlocal steps
         steps += 1
-        await step(self, connection)
+        await step(self, connection, **options)
 
     monkeypatch.setattr(HandshakeLimiter, "step", counted)
     async with http_client(gateway) as ann, ann.connection() as http:

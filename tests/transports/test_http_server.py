@@ -13,10 +13,14 @@ from acp_gateway.transports.http_server import (
     CHUNK_SIZE,
     CHUNKS_AT_ONCE,
     FREE_CHUNKS,
+    MAX_FRAMING,
+    MAX_PIECES,
     HttpConnection,
+    Request,
     Response,
 )
 from acp_gateway.transports.streams import Stalled
+from acp_gateway.transports.websocket import send_all
 from tests.transports.wires import MIB, memory_wire
 
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -332,7 +336,7 @@ async def test_small_chunks_are_counted_and_let_other_tasks_have_their_turn() ->
 async def test_large_chunks_cost_no_pieces_and_extensions_cost_their_bytes() -> None:
     client, server = memory_wire(MIB)
     http = HttpConnection(server)
-    body = chunked(*[b"x" * CHUNK_SIZE] * 100).replace(b"400\r\n", b"400;" + b"y" * 1000 + b"\r\n")
+    body = chunked(*[b"x" * CHUNK_SIZE] * 100).replace(b"400\r\n", b"400;" + b"y" * 100 + b"\r\n")
     client.send_nowait(memoryview(post("Transfer-Encoding: chunked", body=body)))
     await http.receive_request()
     counted: list[tuple[int, int]] = []
@@ -343,3 +347,74 @@ async def test_large_chunks_cost_no_pieces_and_extensions_cost_their_bytes() -> 
     await http.receive_body(MIB, count)
     assert sum(size for size, _ in counted) == len(body)
     assert sum(pieces for _, pieces in counted) == 0
+
+
+@pytest.mark.parametrize(
+    ("chunk", "data"),
+    [
+        pytest.param(b"1;" + b"y" * 4000 + b"\r\nx\r\n", 16, id="extensions"),
+        pytest.param(b"1;" + b"y=z;" * 8 + b"\r\nx\r\n", 2000, id="short extensions"),
+        pytest.param(b"1\r\nx\r\n", MAX_PIECES + CHUNK_SIZE, id="one byte each"),
+        pytest.param(b"1;" + b"y" * 2 * MAX_FRAMING, 0, id="a chunk that does not begin"),
+        pytest.param(b"0\r\n" + b"X: y\r\n" * MAX_FRAMING, 0, id="trailers"),
+    ],
+)
+async def test_chunks_with_little_in_them_are_refused_soon_although_they_have_no_end(chunk: bytes, data: int) -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    taken = 0
+
+    async def count(size: int, pieces: int) -> None:
+        nonlocal taken
+        taken += size
+
+    async def send() -> None:
+        await send_all(client, post("Transfer-Encoding: chunked"))
+        while True:
+            await send_all(client, chunk * max(1, 16384 // len(chunk)))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(send)
+        await http.receive_request()
+        with pytest.raises(HttpError) as refused:
+            await http.receive_body(MIB, count)
+        assert not await http.respond(Response.of_text(refused.value.status, str(refused.value), close=True))
+        nursery.cancel_scope.cancel()
+    assert 400 <= refused.value.status < 500
+    assert taken <= 3 * MAX_FRAMING + 8 * data
+    assert client.inbox.startswith(b"HTTP/1.1 4")
+    assert b"\r\nConnection: close\r\n" in client.inbox
+
+
+async def test_a_body_in_sound_chunks_of_any_size_is_read() -> None:
+    pieces = [b"x" * (1 + number % 700) for number in range(2000)]
+    found, _ = await serve(post("Transfer-Encoding: chunked", body=chunked(*pieces)), limit=2 * MIB)
+    assert [body for _, _, body in found] == [b"".join(pieces)]
+
+
+async def test_what_follows_from_a_head_alone_is_found_out_once_for_all_requests_that_repeat_it() -> None:
+    client, server = memory_wire(MIB)
+    http = HttpConnection(server)
+    heads: list[str] = []
+    refused = 0
+
+    def note(request: Request) -> str:
+        heads.append(request.headers["X"])
+        return request.headers["X"].upper()
+
+    def refuse(request: Request) -> str:
+        nonlocal refused
+        refused += 1
+        raise ValueError(request.path)
+
+    for value, body in (("a", b"1"), ("a", b"12"), ("b", b""), ("a", b"")):
+        client.send_nowait(memoryview(post(f"X: {value}", f"Content-Length: {len(body)}", body=body)))
+        request = await http.receive_request()
+        assert request is not None
+        assert (request.once(note), request.once(note)) == (value.upper(), value.upper())
+        with pytest.raises(ValueError, match="/a"):
+            request.once(refuse)
+        assert await http.receive_body(10) == body
+        assert await http.respond(Response.of_text(200, "ok"))
+    assert heads == ["a", "b", "a"]
+    assert refused == 4

@@ -152,7 +152,7 @@ class Writer:
             found = "empty, so that the sessions that it had are not known any more,"
         text = f"{self._path} was {found} and a new one is begun; what is left of the old one is {aside}"
         if salvaged is not None and salvaged.sessions:
-            text += f", of which {salvaged.sessions} sessions and the histories of {salvaged.histories} could be read"
+            text += f"; {salvaged.sessions} sessions and the histories of {salvaged.histories} could be read"
         self.report("damage", text)
 
     def note_failure(self, error: Exception) -> None:

@@ -1,4 +1,4 @@
-"""What is read of a damaged file into a new one."""
+"""Sessions and histories that are read of a damaged file into a new one."""
 
 import os
 import random
@@ -193,7 +193,7 @@ def test_a_file_of_an_earlier_version_is_read(old: Path, new: Database) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no database at all, " * 500])
-def test_nothing_is_read_of_what_is_no_database(tmp_path: Path, new: Database, content: bytes) -> None:
+def test_nothing_is_read_of_another_file(tmp_path: Path, new: Database, content: bytes) -> None:
     (tmp_path / "old.db").write_bytes(content)
     assert run(tmp_path / "old.db", new) == Salvaged()
     assert run(tmp_path / "absent.db", new) == Salvaged()

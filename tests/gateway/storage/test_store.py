@@ -755,7 +755,7 @@ async def test_a_file_that_lost_its_end_is_put_aside_and_what_can_be_read_taken_
     lose_the_end(path)
     second = make(path)
     assert [(session.key, session.position, session.open) for session in second.open()] == [(1, 1, False), (2, 0, True)]
-    assert str(second.problem).endswith(", of which 2 sessions and the histories of 1 could be read")
+    assert str(second.problem).endswith("; 2 sessions and the histories of 1 could be read")
     assert second.token_uses().keys() == {"0a0a0a0a"}
     third = make(path)
     async with running(third):
@@ -767,7 +767,7 @@ async def test_a_file_that_lost_its_end_is_put_aside_and_what_can_be_read_taken_
         assert not third.keeps_journal(2)
 
 
-async def test_a_file_that_was_emptied_is_no_first_start(storage: Storage, path: Path) -> None:
+async def test_a_file_that_was_emptied_is_not_a_first_start(storage: Storage, path: Path) -> None:
     empty(path)
     assert storage.open() == []
     assert "was empty, so that the sessions that it had are not known any more, and a new one" in str(storage.problem)
