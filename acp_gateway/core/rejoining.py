@@ -143,8 +143,8 @@ def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> boo
     if agent.never_reopens:
         _refuse(agent, request, _FORGETS)
     else:
-        if request.returned_at is None:
-            request.returned_at = agent.now
+        # The wait is one, however often it is begun.
+        request.returned_at = request.returned_at or agent.now
         agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
     return True
 
