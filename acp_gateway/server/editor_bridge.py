@@ -186,7 +186,8 @@ class _EditorRequest:
         except InvalidMessage as error:
             raise BadBody(str(error)) from None
         finally:
-            await trio.sleep(self._charge(0, 0, sum(spent)))
+            if spent:
+                await trio.sleep(self._charge(0, 0, sum(spent)))
 
     async def _read(self, kind: type[_Body]) -> _Body:
         """Read the body, and charge the editor for the time that it takes. Raises `BadBody`."""

@@ -122,7 +122,7 @@ FAULTS: list[tuple[Line, int, str, str]] = [
     (
         judge_session("/l", "/a", no_folder(map="/a=/b"), 0),
         3,
-        "does not exist there",
+        "is not a directory there",
         "create /a there, or correct the map",
     ),
     (

@@ -1,5 +1,6 @@
 """Connections that have come in: how many there may be, how fast they may speak, and what ends them."""
 
+import json
 import logging
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -563,7 +564,9 @@ def test_a_token_whose_rights_changed_ends_the_connections_of_its_browsers(
 ) -> None:
     guarded = Guarded(scene.browser(scene.access())).watched(scene.connections, stack)
     file = tmp_path / "state" / "tokens.json"
-    file.write_text(file.read_text().replace('"controller"', '"observer"'))
+    content = json.loads(file.read_text())
+    content["tokens"] = [entry | {"role": "observer"} for entry in content["tokens"]]
+    file.write_text(json.dumps(content))
     scene.connections.enforce()
     assert guarded.disconnects == [SIGNED_OUT]
 
