@@ -15,7 +15,6 @@ FEWEST_LINES = 40
 SEAMS = {
     "config/directories.py": "where the gateway and its client look for files; each has readers of its own",
     "config/durations.py": "one spelling for the command line and both kinds of configuration file",
-    "server/allocator.py": "calls of the C library that give memory back; the one place that loads it",
     "gateway/hub_needs.py": "the interface between a hub and the gateway around it, which do not import each other",
     "protocol/gaps.py": "texts that users read, which the gateway and the client both write",
 }

@@ -4,8 +4,9 @@ glibc takes what is smaller than a threshold from its heap, and raises that thre
 that was freed, up to 32 MiB. A heap gives back only its end: after one large message, the memory of later ones would
 stay with the process for as long as anything lies behind them.
 
-Both thresholds are fixed here. Smaller blocks still share the heap, and large messages that are received grow in one
-block each (`ChunkBuffer`).
+Both thresholds are fixed here, before the first client comes. Smaller blocks still share the heap.
+
+A large message that is received grows in one block (`ChunkBuffer`).
 """
 
 import ctypes

@@ -184,6 +184,8 @@ class HttpLink:
 
     async def receive_body(self, http: HttpConnection, received: Callable[[int, int], Awaitable[None]]) -> bytes:
         """Receive the body of a POST request, as `HttpConnection.receive_body`. Raises `Refused` if the link ends."""
+        if http.body_is_there:
+            return await http.receive_body(self.max_message_size, received)
         with trio.CancelScope() as scope:
             self._bodies.add(scope)
             try:

@@ -135,7 +135,8 @@ class PlainExchange:
                 unread += data
             if waiting.cancelled_caught:
                 raise HttpError(HTTPStatus.REQUEST_TIMEOUT, f"the body is not complete after {timeout:g} s")
-        body = bytes(unread[: self.left])
+        with memoryview(unread) as view:
+            body = bytes(view[: self.left])
         del unread[: self.left]
         self.left = 0
         return body

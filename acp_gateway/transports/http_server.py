@@ -224,6 +224,11 @@ class HttpConnection:
         """Bytes of the body that the request announces; None if only its end will tell."""
         return self._exchange.announced
 
+    @property
+    def body_is_there(self) -> bool:
+        """True if the whole body of a plain request has come, so that receiving it takes no waiting."""
+        return isinstance(self._exchange, PlainExchange) and len(self._unread) >= self._exchange.left
+
     async def receive_body(
         self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
     ) -> bytes:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -124,7 +125,11 @@ def run_program(*arguments: str | Path) -> str:
 def run_and_warn(*arguments: str | Path) -> tuple[str, str]:
     """Do the same, and return what it printed on stdout and on stderr."""
     environment = {**dict.fromkeys(os.environ), **ENVIRONMENT}
-    done = CliRunner().invoke(main, list(map(str, arguments)), env=environment, catch_exceptions=False)
+    # In a thread, because a command may run Trio, and so may the test.
+    with ThreadPoolExecutor(1) as thread:
+        done = thread.submit(
+            CliRunner().invoke, main, list(map(str, arguments)), env=environment, catch_exceptions=False
+        ).result()
     assert done.exit_code == 0, done.output
     if arguments[:2] in TOKENS or arguments[:1] in TOKENS:
         TRACES.note_tokens_in(done.stdout)

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,9 @@ HOP_SIZE = (20_000, 1_000_000)
 
 DISTURBED_EVERY = (1.0, 5.0)
 """Seconds between two parts that are disturbed."""
+
+PLACES = ("wss", "tcp", "unix", "door")
+"""Places where editors connect: transports of the gateway with the agents, and the door."""
 
 NODE = "node"
 """The name of the gateway at the door."""
@@ -169,8 +173,11 @@ class Report:
 class Soak:
     """All parts, and all clients."""
 
-    def __init__(self, directory: Path, seed: int, seconds: float, stack: ExitStack) -> None:
+    def __init__(
+        self, directory: Path, seed: int, seconds: float, stack: ExitStack, places: Sequence[str] = PLACES
+    ) -> None:
         self.report = Report(seed, seconds)
+        self.places = places
         self.chance = random.Random(seed)  # noqa: S311 # It is meant to be the same again.
         self.directory = directory
         self.ports = {place: free_port() for place in ("wss", "tcp", "door")}
@@ -190,6 +197,8 @@ class Soak:
         self._agents = agents
         self.editors: list[Editor] = []
         self.owners: list[Editor] = []
+        self.settled: set[str] = set()
+        """The histories of the sessions whose viewers were compared."""
 
     def start(self) -> None:
         """Start the gateways, which are ended with the stack."""
@@ -242,7 +251,8 @@ class Soak:
             with trio.move_on_after(SETTLING) as settling:
                 await self.settle()
             if settling.cancelled_caught:
-                self.report.faults.append(f"not settled within {SETTLING} s")
+                waiting = ", ".join(owner.name for owner in self.owners if owner.history not in self.settled)
+                self.report.faults.append(f"not settled within {SETTLING} s: editor {waiting}")
             nursery.cancel_scope.cancel()
         return self.report
 
@@ -250,7 +260,9 @@ class Soak:
 
     async def people(self, nursery: trio.Nursery, agent: str) -> None:
         """One session, its owner, who prompts without end, and those who look on."""
-        transports = self.chance.sample(["wss", "tcp", "unix", "door"], 3)
+        # A session of a connection's own agent belongs to the door's link, which does not outlive the door.
+        own = SCOPES[agent.removesuffix("all")] == "connection"
+        transports = self.chance.sample([place for place in self.places if not own or place != "door"], 3)
         owner = await self.editor(nursery, agent, transports[0])
         await owner.open()
         self.owners.append(owner)
@@ -269,10 +281,8 @@ class Soak:
         observes = ["--observe"] if self.chance.random() < 0.5 else []
         if SCOPES[agent.removesuffix("all")] == "connection":
             # Who may open it would be its owner's rival: each has a process of its own.
-            named = f"{NODE}/{session}" if transport == "door" else session
-            viewer = await self.editor(nursery, agent, transport, "--attach", named, "--observe")
+            viewer = await self.editor(nursery, agent, transport, "--attach", session, "--observe")
             await viewer.open()
-            viewer.history = session
         else:
             viewer = await self.editor(nursery, agent, transport, *observes)
             await viewer.open("session/load", sessionId=session)
@@ -332,6 +342,7 @@ class Soak:
             for viewer in viewers:
                 while last not in viewer.seen[-50:]:
                     await viewer.change.wait()
+        self.settled.add(owner.history)
         for viewer in viewers:
             self.report.gaps += viewer.seen.count(None)
             self.report.faults += [f"editor {viewer.name}: {fault}" for fault in faults_of(viewer.seen, truth)]
@@ -387,10 +398,10 @@ def faults_of(seen: list[int | None], truth: list[int]) -> list[str]:
     return faults
 
 
-def soak(directory: Path, seed: int, seconds: float) -> Report:
+def soak(directory: Path, seed: int, seconds: float, places: Sequence[str] = PLACES) -> Report:
     """Run a soak in an empty directory."""
     with ExitStack() as stack:
-        return trio.run(Soak(directory, seed, seconds, stack).run)
+        return trio.run(Soak(directory, seed, seconds, stack, places).run)
 
 
 def main() -> int:

@@ -54,7 +54,7 @@ class Near:
             assert "Traceback" not in "".join(self._again.log)
 
     def shows_turn(self, session: str) -> bool:
-        """Return whether its list shows a turn of a session."""
+        """True if its list shows a turn of a session."""
         found = {entry["sessionId"]: entry for entry in (self._again or self.gateway).sessions()}
         return bool(found[f"gpu1/{session}"]["turn"])
 

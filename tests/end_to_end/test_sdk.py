@@ -14,8 +14,8 @@ from acp.ws.client import create_websocket_stream
 
 from tests.end_to_end.running import ENVIRONMENT, RunningGateway
 
-MEGABYTES_20 = 20 * 1024 * 1024
-LARGE = "0123456789abcdef" * (MEGABYTES_20 // 16)
+MEGABYTES_12 = 12 * 1024 * 1024
+LARGE = "0123456789abcdef" * (MEGABYTES_12 // 16)
 LINE_ENDS = "a\u2028b\u2029c\u0085d\x0be\x0cf\r\ng 😀"
 LIMIT = 64 * 1024 * 1024
 
@@ -74,7 +74,7 @@ def conversation(gateway: RunningGateway, request: pytest.FixtureRequest) -> Rec
     return connected(
         gateway,
         request.param,
-        [["stream 1000"], ["permission"], ["echo", LINE_ENDS], [f"size {MEGABYTES_20}"], ["echo", LARGE]],
+        [["stream 1000"], ["permission"], ["echo", LINE_ENDS], [f"size {MEGABYTES_12}"], ["echo", LARGE]],
         # The SDK takes most of a second to start.
         "one-sdk",
     )
@@ -93,9 +93,9 @@ def test_characters_that_some_take_for_line_ends_pass(conversation: RecordingCli
     assert conversation.chunks[1001] == LINE_ENDS
 
 
-def test_a_message_of_20_megabytes_passes_each_way(conversation: RecordingClient) -> None:
+def test_a_message_of_12_megabytes_passes_each_way(conversation: RecordingClient) -> None:
     _, _, from_agent, there_and_back = conversation.chunks[-4:]
-    assert len(from_agent) == MEGABYTES_20
+    assert len(from_agent) == MEGABYTES_12
     assert there_and_back == LARGE
 
 

@@ -15,7 +15,8 @@ SEED = int(os.environ.get("TEST_SEED", "1"))
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.slow
 def test_whatever_is_cut_and_killed_each_viewer_has_all_of_the_history_or_was_told(tmp_path: Path) -> None:
-    report = soak(tmp_path, SEED, 20)
+    # Through the door as well: `make soak`, in which a minute shows more.
+    report = soak(tmp_path, SEED, 40, ("wss", "tcp", "unix"))
     assert report.disturbed.total() > 0
     assert report.viewers > report.sessions
     assert report.faults == [], str(report)

@@ -19,7 +19,7 @@ from acp_gateway.server.http_link import STREAM_TIMEOUT, HttpLink, HttpStream
 from acp_gateway.transports.http_server import HttpConnection
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
-from tests.server.http_client import JSON, NEW, Client, Events, http_client, new_session
+from tests.server.http_client import JSON, NEW, Client, Events, Http, http_client, new_session
 from tests.transports.wires import MIB
 
 
@@ -323,3 +323,34 @@ async def test_delete_ends_a_client_that_is_away(gateway: Gateway) -> None:
         while gateway.hubs and gateway.hubs[0].attachments:
             await trio.lowlevel.checkpoint()
         assert (await ann.post(NEW)).status == 404
+
+
+async def begin_body(client: Client, http: Http, size: int) -> None:
+    """Send the head of a POST request, and so much of a body that is twice as long."""
+    fields = {**client.fields(JSON), "Host": "localhost", "Content-Length": str(2 * size)}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    await http.stream.send_all(f"POST /acp HTTP/1.1\r\n{head}\r\n".encode() + b"x" * size)
+
+
+async def test_an_unfinished_body_counts_in_memory_limit_and_ends_with_its_client(
+    agents: ServingAgents, spawner: Spawner, tmp_path: Path
+) -> None:
+    config = make_config(tmp_path / "state", WS, memory_limit=2 * MIB)
+    gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
+    async with http_client(gateway) as ann, ann.connection() as first, ann.connection() as second:
+        await ann.initialize()
+        await begin_body(ann, first, MIB)
+        (hub,) = gateway.hubs
+        (attachment,) = hub.attachments.values()
+        while attachment.incoming_bytes < MIB:
+            await trio.lowlevel.checkpoint()
+        await begin_body(ann, second, 2 * MIB)
+        for http in (first, second):
+            answer = await http.stream.receive_some()
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"this connection has ended" in answer
+        assert attachment.disconnect is not None
+        assert f"memory_limit ({2 * MIB} bytes)" in attachment.disconnect.text
+        stream = attachment.connection and attachment.connection.stream
+        assert isinstance(stream, HttpStream)
+        assert stream._link.body_bytes == 0

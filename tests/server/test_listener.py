@@ -302,7 +302,7 @@ class SlowRequest(AcceptedRequest):
 
 
 async def serve_requests(listener: Listener, upcoming: Sequence[Callable[[], object]]) -> tuple[int, list[float]]:
-    """Serve a request and those behind it; a function is called when each has been read.
+    """Serve a request and those behind it, and call a function for each when it has been read.
 
     After them the client sends nothing. Returns the number of served requests, and the times of their begin and the
     end.

@@ -12,10 +12,12 @@ from acp_gateway.core.sessions import Session
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent_supervisor import RestartBackoff
+from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.protocol.large_texts import LARGE
 from acp_gateway.server.session_connection import MAX_CALLS, MAX_REPLIES, SessionConnection
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.streams import Stalled
+from acp_gateway.transports.streams import CloseReason, Stalled
 from tests.doubles import ServingAgents
 from tests.server.bridging import Bench, FarEnd, prompted, running, says
 
@@ -230,3 +232,29 @@ async def test_a_client_that_takes_nothing_for_too_long_is_disconnected_and_no_o
         assert slow.ended
         assert len(bench.gateway.connections) == 2
         assert (await page.result("session/get", sessionId=session))["session"]["live"]
+
+
+async def test_what_a_browser_has_sent_counts_in_memory_limit(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        echoing, stream = connect(bench)
+        await stream.send(b"one " + b"x" * 1000)
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.gateway.services.inputs == {echoing}
+        assert echoing.input_bytes == 1004
+        echoing.close(Disconnect(CloseReason.POLICY, "memory_limit"))
+        assert echoing.input_bytes == 0
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.gateway.services.inputs == set()
+
+
+async def test_a_large_call_that_is_not_json_has_an_answer_and_the_next_one_is_served(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        _, stream = connect(bench)
+        await stream.send(b'{"a":"' + b"x" * LARGE)
+        await stream.send(b"free 1")
+        assert await stream.receive_batch() == [b"not JSON: a string has no end"]
+        assert await stream.receive_batch() == [b"free 1"]

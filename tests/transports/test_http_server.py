@@ -418,3 +418,18 @@ async def test_what_follows_from_a_head_alone_is_found_out_once_for_all_requests
         assert await http.respond(Response.of_text(200, "ok"))
     assert heads == ["a", "b", "a"]
     assert refused == 4
+
+
+async def test_the_body_of_a_plain_request_may_be_there_with_its_head() -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    for body, is_there in ((b"{}", True), (b"{", False), (b"", True)):
+        client.send_nowait(memoryview(post(f"Content-Length: {2 if body else 0}", body=body)))
+        await http.receive_request()
+        assert http.body_is_there == is_there
+        client.send_nowait(memoryview(b"" if is_there else b"}"))
+        assert await http.receive_body(10) == (b"{}" if body else b"")
+        assert await http.respond(Response.of_text(200, "ok"))
+    client.send_nowait(memoryview(post("Transfer-Encoding: chunked", body=chunked(b"{}"))))
+    await http.receive_request()
+    assert not http.body_is_there
