@@ -265,8 +265,8 @@ class AgentState:
             self.write_prompt(session, echo.request, echo.withheld)
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
-        """Write a prompt to the history, and show it to the clients beside its sender."""
-        sender = request.client
+        """Write a prompt to the history, and show it to the clients that do not have it."""
+        sender = None if request.handed_over else request.client
         for chunk in chunks:
             session.write(chunk, time=self.wall_time)
             self.out.clients((client for client in session.attached if client is not sender), chunk)

@@ -185,6 +185,7 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
         if former.link is not None:
             over |= {former.link}
         former.remove_request(request)
+        request.handed_over = True
         _give(request, client, next(raw_id for raw_id in numbers if jsonrpc.id_key(raw_id) not in client.requests))
         turns.append({"id": int(request.id), "claim": request.claim})
     # If this link is lost as well, the old ones may be named again.

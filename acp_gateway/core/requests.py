@@ -48,7 +48,7 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("claim", "client", "directory_check", "id", "key", "rejoin", "returned_at", "session")
+    __slots__ = ("claim", "client", "directory_check", "handed_over", "id", "key", "rejoin", "returned_at", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
@@ -63,6 +63,8 @@ class Request(ForwardedRequest):
         """Check of the directories that the request names, pending or done."""
         self.rejoin: Rejoin | Literal[False] | None = False
         """State of the client from another link; False until it is read, which is once for all waits."""
+        self.handed_over = False
+        """True for a prompt whose client is a gateway that was started again and does not have its text."""
         self.claim: str | None = None
         """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
         self.returned_at: float | None = None
