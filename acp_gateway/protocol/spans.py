@@ -233,7 +233,7 @@ def string_beginning(raw: bytes, size: int) -> str:
         return string_value(raw)
     piece = raw[:size]
     last = piece.rfind(b"\\")
-    if last > size - len(rb"\u0000"):
+    if last > max(size - len(rb"\u0000"), -1):
         # Of a row of backslashes, the last one may begin an escape.
         piece = piece[:last].rstrip(b"\\")
     return string_value(piece.decode(errors="ignore").encode() + b'"')

@@ -349,7 +349,7 @@ class History(RuleBasedStateMachine):
         for begin, last in ((0, end), (start, end), ((start + end) // 2, end), (start, (start + end) // 2), (end, end)):
             held = slice(max(begin, start), last)
             assert self.journal.messages(begin, last) == [message for message, _ in self.said[held]]
-            assert self.journal.times(begin, last) == self.times[held]
+            assert self.journal.times(begin, last) == self.journal.times_view(begin, last) == self.times[held]
 
     @invariant()
     def its_states_before_any_place_are_the_last_until_there(self) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions import Role
 from acp_gateway.protocol import methods
-from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy, news_params
 from tests.fuzz.effort import effort
@@ -1211,7 +1211,9 @@ def test_dear_requests_count_as_several_messages_whatever_becomes_of_them() -> N
         b'{"jsonrpc":"2.0","id":%b,"result":{"x":',
         b'{"jsonrpc":"2.0","id":%b,"error":{"x":\'a\'}}',
         b'{"jsonrpc":"2.0","id":%b,"result":{},"Error":NaN}',
+        b'{"jsonrpc":"2.0","id":%b,"result":{"y":"@","x":NaN}}'.replace(b"@", b"y" * (1 << 20)),
     ],
+    ids=lambda answer: answer[-12:].decode("latin-1"),
 )
 def test_an_answer_of_the_agent_that_cannot_be_read_is_an_error_for_who_waits_for_it(
     scene: Scene, ann: Peer, answer: bytes
@@ -1267,3 +1269,8 @@ def test_a_request_larger_than_session_request_size_is_refused() -> None:
     ann.request("session/new", cwd="/srv/" + "x" * 200, mcpServers=[])
     assert "session_request_size allows 200" in ann.hears()["error"]["message"]
     assert scene.agent.heard() == []
+
+
+def test_an_error_of_a_message_that_was_read_before_is_answered(scene: Scene, ann: Peer) -> None:
+    ann.say(InvalidMessage(-32600, "too dense"))  # type: ignore[arg-type]
+    assert ann.hears()["error"] == {"code": -32600, "message": "too dense"}

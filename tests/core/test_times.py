@@ -26,6 +26,10 @@ def test_any_part_of_the_times_is_as_in_a_list(times: list[int | None], first: i
     assert runs.of(first + begin, first + end) == times[begin:end]
     assert runs.part(first + begin, first + end).of(0, end - begin) == times[begin:end]
     assert runs.part(first + begin, first + end) == noted(times[begin:end])
+    view = runs.view(first + begin, first + end)
+    assert list(view) == view == times[begin:end]
+    assert (len(view), [view[at] for at in range(len(view))]) == (end - begin, times[begin:end])
+    assert (view[1:], view[::-2]) == (times[begin:end][1:], times[begin:end][::-2])
 
 
 @given(TIMES, st.data())

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import InvalidMessage, RawId
 from acp_gateway.protocol.large_messages import Parsed, parse_large
 from acp_gateway.protocol.large_texts import check_large
@@ -80,3 +80,9 @@ def test_params_with_many_members_are_not_kept_for_a_message_that_may_wait() -> 
     more = b",".join(b'"x%d":1' % number for number in range(600))
     with pytest.raises(InvalidMessage):
         parse(b'{"id":7,"method":"_x/y","params":{"a":"%b",%b}}' % (WORDS, more))
+
+
+def test_a_large_message_with_too_many_members_is_refused() -> None:
+    many = b",".join(b'"%d":1' % number for number in range(spans.MEMBERS + 1))
+    with pytest.raises(InvalidMessage, match="the message or its params"):
+        parse(b'{"method":"session/update","params":{"sessionId":"s","update":{%b,"a":"%b"}}}' % (many, WORDS))

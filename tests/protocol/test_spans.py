@@ -17,6 +17,7 @@ from acp_gateway.protocol.spans import (
     repeated_member,
     skip_space,
     splice,
+    string_beginning,
     string_value,
     value_end,
 )
@@ -219,6 +220,26 @@ def test_lone_surrogates_survive_decoding_and_pairs_are_joined() -> None:
 def test_only_one_whole_string_can_be_decoded(raw: bytes) -> None:
     with pytest.raises(MalformedJson):
         string_value(raw)
+
+
+@pytest.mark.parametrize("escaped", [rb"\\n", rb"\u00e9", rb"\ud83d\ude00", rb"\ud83d", b"\xff", rb"\x41"])
+def test_a_large_string_is_decoded_as_a_small_one(escaped: bytes) -> None:
+    beginning = b"x" * 20_000
+    try:
+        small = string_value(b'"' + escaped + b'"')
+    except MalformedJson:
+        with pytest.raises(MalformedJson):
+            string_value(b'"' + beginning + escaped + b'"')
+    else:
+        assert string_value(b'"' + beginning + escaped + b'"') == beginning.decode() + small
+
+
+def test_the_beginning_of_a_string_ends_before_an_escape_that_is_cut_off() -> None:
+    raw = b'"' + b"x" * 10 + rb"\u00e9\\n" + b'"'
+    for size in range(1, len(raw) + 1):
+        assert string_value(raw).startswith(string_beginning(raw, size))
+    assert string_beginning(raw, len(raw)) == string_value(raw)
+    assert string_beginning(raw, 12) == "x" * 10
 
 
 def test_find_takes_the_last_of_repeated_members() -> None:
