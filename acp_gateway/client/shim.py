@@ -24,7 +24,7 @@ import trio
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
-from acp_gateway.client.reconnect_policy import ReconnectSettings
+from acp_gateway.client.reconnect_policy import BACKOFF_MAX, ReconnectSettings, backoff
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import Uplink
 from acp_gateway.errors import GatewayError, ProtocolError
@@ -51,6 +51,10 @@ HIGH_WATER: Final = 256 * 1024
 """Bytes written but not yet read by the editor that still count as delivered: more than a pipe holds, so that the
 editor always has something to read."""
 
+RETRIES: Final = 20
+"""Recoveries after failed ones that no message of the editor began: for some four minutes, in which an agent behind
+another gateway is back after most restarts. An agent that can't be started is not started for ever."""
+
 _PARSE_ERROR: Final = -32700
 
 
@@ -61,7 +65,7 @@ class LinkState(Enum):
     LOST = "lost"
     """Disconnected; it will be connected again."""
     RESTING = "resting"
-    """Disconnected until the client's next message: the agent has ended, or could not be started."""
+    """Disconnected until the client's next message: the agent has ended unused, or could not be started for minutes."""
 
 
 class Settings(NamedTuple):
@@ -138,6 +142,7 @@ class _Shim:
         self._maps = settings.maps
         self._backlog = settings.backlog
         self._answer_timeout = settings.reconnect.connect_timeout
+        self._jitter = settings.reconnect.jitter
         self._link_changed = settings.link_changed
         self._link_state: LinkState | None = None
         self._feedback = settings.feedback
@@ -151,8 +156,9 @@ class _Shim:
         self._unsent: list[bytes] = []
         self._held: list[bytes] = []
         self._kept_bytes = 0
-        # True after a failed recovery: the link rests until the editor's next message.
+        # True after a failed recovery: the editor's next message begins another. Number of those begun without one.
         self._failed = False
+        self._retries = 0
         # Unparked by messages from the gateway and by changes of the link; unparked when the editor is behind.
         self._change = trio.lowlevel.ParkingLot()
         self._editor_slow = trio.lowlevel.ParkingLot()
@@ -160,7 +166,8 @@ class _Shim:
     async def serve(self) -> GatewayError | None:
         """Relay until one side ends; return the error, None if the editor has closed its end."""
         outcomes: list[GatewayError | None] = []
-        async with trio.open_nursery() as nursery:
+        async with trio.open_nursery() as self._nursery:
+            nursery = self._nursery
 
             async def until_end(task: Awaitable[GatewayError | None]) -> None:
                 outcomes.append(await task)
@@ -209,9 +216,7 @@ class _Shim:
                 # In a text frame it would end the connection.
                 self._refuse_message("not UTF-8")
         if self._failed:
-            self._failed = False
-            self._uplink.resume_attempts()
-            self._recover("the agent had ended, or could not be started")
+            self._recover_failed()
         if self._recovery.recovering:
             self._held += messages
             self._kept_bytes += sum(map(len, messages))
@@ -344,7 +349,7 @@ class _Shim:
             self._end_recovery()
 
     def _end_recovery(self) -> None:
-        """Send the held messages after a recovery; after a failed one, answer them and rest until the next message."""
+        """Send the held messages after a recovery; after a failed one, answer them and try again later."""
         unsent, self._unsent = self._unsent, []
         held, self._held = self._held, []
         self._kept_bytes = 0
@@ -352,6 +357,7 @@ class _Shim:
         failure = self._recovery.failure
         if failure is None:
             log.info("recovered: the new link is in use")
+            self._retries = 0
             outcome.to_gateway = self._recovery.still_valid([*unsent, *outcome.to_gateway])
             self._apply(outcome)
             return
@@ -360,7 +366,23 @@ class _Shim:
         self._send_to_editor(outcome.to_editor)
         self._send_to_editor(self._recovery.give_up(failure.message, failure.reason or "agent"))
         self._uplink.suspend("the gateway answered initialize with an error")
-        self._report(LinkState.RESTING)
+        if self._retries < RETRIES:
+            self._retries += 1
+            self._nursery.start_soon(self._try_again, self._retries)
+        else:
+            self._report(LinkState.RESTING)
+
+    async def _try_again(self, number: int) -> None:
+        """Recover after a backoff: who only watches sends no message, and would miss what follows."""
+        await trio.sleep(backoff(number - 1, BACKOFF_MAX, self._jitter()))
+        if self._failed and self._retries == number:
+            self._recover_failed()
+
+    def _recover_failed(self) -> None:
+        """Begin another recovery after one that has failed."""
+        self._failed = False
+        self._uplink.resume_attempts()
+        self._recover("the agent had ended, or could not be started")
 
     def _apply(self, outcome: Outcome) -> None:
         for log_message in outcome.log_messages:

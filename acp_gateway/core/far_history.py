@@ -11,7 +11,7 @@ here is at a valid place all the same.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
@@ -140,6 +140,7 @@ def ask_to_continue(
     """
     session.asked_epoch = session.finish_opening = session.far_start = None
     session.continues = False
+    session.far_former = {}
     if agent.link is None:
         session.far = None
         return None
@@ -161,6 +162,15 @@ def _claiming(session: Session, claims: Sequence[str]) -> dict[str, Any]:
     if session.far is not None:
         members["connection"] = session.far.link
     return members
+
+
+def former_told(told: Mapping[str, bytes]) -> dict[str, int]:
+    """Return the former epochs that the other gateway has told on opening a session, each with its last position."""
+    try:
+        found = {name: _Place(name, end) for name, end in json.loads(told.get("former", b"{}")).items()}
+    except (ValueError, AttributeError, RecursionError):
+        return {}
+    return {name: place.position for name, place in found.items() if _is_valid(place)}
 
 
 def _places(mark: bytes) -> dict[str, _Place]:

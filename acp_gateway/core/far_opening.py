@@ -6,7 +6,7 @@ from typing import Protocol
 from acp_gateway.core import updates
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.continuing import continue_journal
-from acp_gateway.core.far_history import ask_for_turns
+from acp_gateway.core.far_history import ask_for_turns, former_told
 from acp_gateway.core.lost_prompts import claims_in
 from acp_gateway.core.rejoining import Rejoin, with_request_meta, without_result_meta
 from acp_gateway.core.requests import OwnRequest, Request
@@ -76,6 +76,7 @@ class FarOpening:
         told = lookup.members_at(response.text, "result", "_meta", methods.META)
         session.cut = lookup.text_at(told.get("cut", b"null"))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
+        session.far_former = former_told(told)
         self._turns.take_over(session, told)
         if session.far_start is None:
             # An earlier version tells nothing: the turn may go on.

@@ -55,6 +55,14 @@ class FarPlace:
         self.epoch, self.offset, self.owed = epoch, offset, 0
 
 
+def former_places(session: "Session") -> dict[str, int]:
+    """Return the former epochs of a session as its clients count, each with its last position, the newest last."""
+    far = session.far
+    if far is None:
+        return dict(session.journal.former[-FORMER_KEPT:])
+    return {epoch: end + offset for epoch, (offset, end) in far.former.items()} | session.far_former
+
+
 def place_of(session: "Session", position: int | None = None) -> Place:
     """Return the place of a position in a session as its clients count, at the end of the history by default.
 
@@ -73,10 +81,22 @@ def seen_up_to(session: "Session", epoch: str, position: int) -> int | None:
     if epoch == far.epoch:
         here = position - far.offset
         return here if here <= journal.position else None
-    if epoch not in far.former:
-        return None
-    offset, end = far.former[epoch]
-    return min(position - offset, end)
+    return _seen_in_former(session, far, epoch, position)
+
+
+def _seen_in_former(session: "Session", far: FarPlace, epoch: str, position: int) -> int | None:
+    """Return the same for a place in a former epoch.
+
+    The client may have seen more of it than was stored here when this gateway was killed. That has followed since, in
+    a later epoch of the other gateway, which goes on counting.
+    """
+    offset, end = far.former.get(epoch, (None, 0))
+    if offset is not None and position - offset <= end:
+        return position - offset
+    told = session.far_former.get(epoch)
+    if told is None:
+        return None if offset is None else end
+    return max(end, min(position, told, far.at(session.journal.position)) - far.offset)
 
 
 def start_of(session: "Session") -> int:

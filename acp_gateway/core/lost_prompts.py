@@ -15,7 +15,7 @@ from itertools import count
 from typing import Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.far_places import place_of, start_of
+from acp_gateway.core.far_places import former_places, place_of, start_of
 from acp_gateway.core.output import EndLink
 from acp_gateway.core.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
 from acp_gateway.core.requests import Request
@@ -202,6 +202,7 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
         "turns": jsonrpc.encode(turns),
         "ended": b"[%b]" % b",".join(ended),
         "start": b"%d" % place_of(session, start_of(session))[1],
+        "former": jsonrpc.encode(former_places(session)),
     }
 
 

@@ -87,6 +87,19 @@ class Multiplexer:
         return self._agent.phase in (AgentPhase.STARTING, AgentPhase.READY)
 
     @property
+    def is_missed(self) -> bool:
+        """True while an agent behind another gateway is not reached, and clients have sessions open that may go on
+        there.
+        """
+        agent = self._agent
+        watched = agent.link is not None and any(session.attached for session in agent.live.values())
+        return watched and agent.phase is AgentPhase.ABSENT
+
+    def reach_again(self) -> None:
+        """Want an agent that `is_missed`, though no client has asked for anything."""
+        self._initialization.begin()
+
+    @property
     def initializing(self) -> bool:
         """True while the agent has not answered `initialize`."""
         return self._agent.phase is AgentPhase.STARTING

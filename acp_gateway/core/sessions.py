@@ -322,6 +322,8 @@ class Session:
         """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
         self.far_start: int | None = None
         """The position there after which all messages were replayed; None if opening the session did not tell it."""
+        self.far_former: dict[str, int] = {}
+        """The former epochs there, each with its last position, as opening the session told them."""
         self.unplaced: dict[Request, list[bytes]] = {}
         """Prompts that have no place in that history yet, with the updates for the other clients."""
         self.asked_epoch: str | None = None

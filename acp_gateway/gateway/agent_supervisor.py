@@ -1,6 +1,8 @@
 """The life of a hub's agent: it is started on demand, its output is relayed, and it is restarted after it has ended.
 
-Restarts back off exponentially, from one second on, and stop for a while after `max_restarts` within ten minutes.
+Restarts back off exponentially, from one second on, and stop for a while after `max_restarts` within ten minutes. An
+agent behind another gateway is reached again without being needed, as long as clients watch its sessions: what happens
+there is not known here.
 
 An agent that does not read slows down the clients that send it more, above a high-water mark. The disconnection of a
 client that is not read goes unnoticed, so an agent that reads nothing for `stall_timeout` is stopped.
@@ -185,6 +187,8 @@ class AgentSupervisor:
         # Cancelled to stop an agent that is not needed any more.
         self._needed = trio.CancelScope()
         self._backoff = RestartBackoff(max_restarts)
+        # Attempts to reach an agent that is missed, since the last success.
+        self._reaches = 0
         # Last output of the agent that ended last.
         self._last_written = NOTHING_WRITTEN
         self._startup = Startup(initialize_timeout, self.give_up)
@@ -262,13 +266,24 @@ class AgentSupervisor:
     async def run(self, agents: trio.Nursery) -> None:
         """Start the agent in the nursery each time it is needed, and relay its output."""
         while not self._owner.ended:
-            while not self._owner.multiplexer.wants_agent:
-                await self.changed.park()
+            await self._wait_until_wanted()
             if not await self._back_off():
                 continue
             agent = await self._start(agents)
             if agent is not None:
                 await self._supervise(agent)
+
+    async def _wait_until_wanted(self) -> None:
+        """Wait until the agent is needed; one that `is_missed` is so after a pause, which grows."""
+        multiplexer = self._owner.multiplexer
+        again = trio.current_time() + min(2.0**self._reaches, MAX_BACKOFF)
+        while not multiplexer.wants_agent:
+            with trio.move_on_at(again if multiplexer.is_missed else math.inf):
+                await self.changed.park()
+                continue
+            self._reaches += 1
+            multiplexer.reach_again()
+            self._owner.deliver()
 
     async def _back_off(self) -> bool:
         """Wait before a restart; return False if the agent is not to be started, because it ended too often."""
@@ -297,6 +312,7 @@ class AgentSupervisor:
             why = f"the agent {name} cannot be started"
             self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
             return None
+        self._reaches = 0
         self.agent = self._unrecorded = agent
         self._owner.multiplexer.agent_linked(agent.messages.link_id)
         agent.messages.meter.charge = self._owner.charge_agent
@@ -433,7 +449,9 @@ class AgentSupervisor:
         if self.agent is agent:
             # Where its end is not recorded yet: the process still runs.
             self._end = "given_up"
-            self._backoff.ended(trio.current_time(), why)
+            if agent.messages.link_id is None:
+                # The end of a link to another gateway is not the agent's.
+                self._backoff.ended(trio.current_time(), why)
             self._last_written = written
             self._handle_loss(why, data, written)
 

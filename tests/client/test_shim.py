@@ -346,7 +346,7 @@ async def test_a_link_that_is_gone_during_the_first_initialize_is_replaced(
 ) -> None:
     answer = gateway.answers.pop("initialize")
     async with shimmed(gateway) as editor:
-        await trio.testing.wait_all_tasks_blocked()
+        await wait_all_tasks_blocked()
         if heard:
             await editor.send(INITIALIZE)
             await gateway.receive("initialize")
@@ -650,7 +650,9 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_edito
         answered = await editor.receive()
         assert is_error(answered, 3, "agent_not_started")
         assert answered["error"]["message"] == "not found"
+        await trio.sleep(1000)
         attempts = len(gateway.attempts)
+        assert attempts == 3 + shim.RETRIES
         await trio.sleep(1000)
         assert len(gateway.attempts) == attempts
         await editor.send({"id": 4, "method": "session/prompt", "params": {"sessionId": "s"}})
@@ -660,6 +662,25 @@ async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_edito
         assert (await gateway.receive("session/prompt", 2))["id"] == 5
         gateway.send(id=5, result={})
         assert (await editor.receive())["id"] == 5
+        await editor.close()
+
+
+async def test_who_only_watches_gets_the_session_again_when_its_agent_is_back(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    answer = gateway.answers["session/load"]
+    async with shimmed(gateway) as editor:
+        await editor.start()
+        error = {"code": -32603, "message": "it has ended", "data": {"reason": "agent_ended"}}
+        gateway.answers["session/load"] = lambda _: {"error": error}
+        gateway.forget()
+        await gateway.receive("session/load", 5)
+        gateway.answers["session/load"] = answer
+        resumed = await gateway.receive("session/load", 6)
+        assert resumed["params"]["sessionId"] == "s"
+        await wait_all_tasks_blocked()
+        gateway.send(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "plan"}})
+        assert (await editor.receive())["method"] == "session/update"
         await editor.close()
 
 

@@ -1,7 +1,7 @@
 """A door and a node in memory: two multiplexers with a link between them, the agent, and editors with their shims.
 
-What is sent is on its way until it is carried on. The door has a disk, which has what was committed last; a killed door
-starts with that. The node goes on.
+What is sent is on its way until it is carried on. Each has a disk, which has what was committed last; who is killed
+starts with that. The agent ends with its node.
 """
 
 import json
@@ -17,9 +17,24 @@ from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import EndLink, Output
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Client, Role, Session, SessionScope
+from acp_gateway.core.states import SessionState
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
+from tests.core.seen import faults_of
 
 LIMIT = 1_000_000
+Disk = tuple[str | None, Journal | None, bool]
+"""A session on a disk: its place at the node, its history, and whether it is stored as open."""
+
+ABILITIES: list[dict[str, Any]] = [
+    {"loadSession": True},
+    {"loadSession": True, "sessionCapabilities": {"resume": {}}},
+    {"sessionCapabilities": {"resume": {}}},
+]
+"""Those of the agent: it can load a session, which tells all of it again, or resume it, or both."""
+
+TOLD = "[acp-gateway: "
+"""Beginning of the lines that say that something may be missing."""
+
 THIS_TURN = "this turn"
 """Part of the lines that a shim writes for a prompt that was lost."""
 
@@ -44,12 +59,46 @@ class Watcher:
     number: int = 10
 
 
+def numbered(number: int) -> bytes:
+    """Return an update with a number."""
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": f"{number}"}}
+    return encode(method="session/update", params={"sessionId": "s", "update": update})
+
+
+def restore(disk: Disk | None, agent: str, registry: Registry, shelf: Shelf) -> None:
+    """Register the session of an earlier process."""
+    if disk is None:
+        return
+    far, journal, is_open = disk
+    session = Session(agent, "s", "me", Journal(LIMIT))
+    session.cwd = "/srv"
+    session.keep_directory()
+    session.far = decode_place(far)
+    session.may_lack_end = is_open
+    registry.restore(session)
+    if is_open:
+        shelf.open.add(session)
+    if journal is not None:
+        shelf.journals[session] = journal
+
+
+def is_counted(text: str) -> bool:
+    """Return whether a text is an update with a number, or says that something may be missing."""
+    return text.isdigit() or (text.startswith(TOLD) and THIS_TURN not in text)
+
+
 class Fronts:
     """A node, doors one after the other, and editors at the door."""
 
-    def __init__(self, *watchers: Watcher, journals: bool = True) -> None:
+    def __init__(
+        self, *watchers: Watcher, journals: bool = True, ability: dict[str, Any] = ABILITIES[0], limit: int = LIMIT
+    ) -> None:
         self.journals = journals
-        self.node = Multiplexer("agent", make_policy(journal_limit=LIMIT), Registry("me", run="node"))
+        self.ability = ability
+        self.limit = limit
+        self.node_lives = 0
+        self.node_disk: Disk | None = None
+        self.start_node()
         self.prompts: deque[Any] = deque()
         """Prompts that the agent works on."""
         self.got: list[str] = []
@@ -58,7 +107,7 @@ class Fronts:
         """The clients' responses to the agent's requests."""
         self.said = 0
         self.lives = 0
-        self.disk: tuple[str | None, Journal | None, bool] | None = None
+        self.disk: Disk | None = None
         self.watchers = watchers
         self.start()
 
@@ -67,23 +116,12 @@ class Fronts:
     def start(self) -> None:
         """Start a door with the content of the disk."""
         self.lives += 1
-        self.shelf = Shelf(LIMIT)
+        self.shelf = Shelf(self.limit)
         self.registry = Registry("me", self.shelf, f"door{self.lives}")
-        self.front = Multiplexer("gpu/agent", make_policy(journal_limit=LIMIT), self.registry)
+        self.front = Multiplexer("gpu/agent", make_policy(journal_limit=self.limit), self.registry)
         self.wanted: list[Session] = []
         self.new_link()
-        if self.disk is not None:
-            far, journal, is_open = self.disk
-            session = Session("gpu/agent", "s", "me", Journal(LIMIT))
-            session.cwd = "/srv"
-            session.keep_directory()
-            session.far = decode_place(far)
-            session.may_lack_end = is_open
-            self.registry.restore(session)
-            if is_open:
-                self.shelf.open.add(session)
-            if journal is not None and self.journals:
-                self.shelf.journals[session] = journal
+        restore(self.disk, "gpu/agent", self.registry, self.shelf)
         for watcher in self.watchers:
             watcher.client = None
             watcher.incoming.clear()
@@ -97,6 +135,27 @@ class Fronts:
         self.far_client = Client(f"door{self.links}", SessionScope("me"), link=f"far{self.links}")
         self.node.attach(self.far_client)
         self.front.agent_linked(self.far_client.link)
+
+    def start_node(self) -> None:
+        """Start a node with the content of its disk."""
+        self.node_lives += 1
+        self.node_shelf = Shelf(self.limit)
+        registry = Registry("me", self.node_shelf, f"node{self.node_lives}")
+        self.node = Multiplexer("agent", make_policy(journal_limit=self.limit), registry)
+        restore(self.node_disk, "agent", registry, self.node_shelf)
+
+    def kill_node(self) -> None:
+        """Kill the node and the agent, and start it again; what is on its way to the door arrives or does not."""
+        self.prompts.clear()
+        self.start_node()
+        self.front.agent_lost("the link has ended", {"reason": "agent_ended"})
+        self.new_link()
+        self.deliver_front()
+
+    def commit_node(self) -> None:
+        """Write what the node has kept to its disk."""
+        for session, journal in self.node_shelf.journals.items():
+            self.node_disk = None, self.node_shelf._copy(journal), session in self.node_shelf.open
 
     def kill(self) -> None:
         """Kill the door, and start it again."""
@@ -144,15 +203,24 @@ class Fronts:
 
     def deliver_node(self) -> None:
         output = self.node.take_output()
+        for session in journals_of(output):
+            self.commit_node()
+            self.node.journal_loaded(session, self.node_shelf.read(session))
+            self.deliver_node()
         for text in output.to_agent:
             message = json.loads(text)
             match message.get("method"):
                 case "initialize":
-                    result: Any = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+                    result: Any = {"protocolVersion": 1, "agentCapabilities": self.ability}
                     self.node.receive_from_agent([encode(id=message["id"], result=result)])
                     self.deliver_node()
                 case "session/new":
                     self.node.receive_from_agent([encode(id=message["id"], result={"sessionId": "s"})])
+                    self.deliver_node()
+                case "session/load" | "session/resume":
+                    if message["method"] == "session/load":
+                        self.node.receive_from_agent(list(map(numbered, range(1, self.said + 1))))
+                    self.node.receive_from_agent([encode(id=message["id"], result={})])
                     self.deliver_node()
                 case "session/prompt":
                     assert "_meta" not in message["params"]
@@ -181,9 +249,7 @@ class Fronts:
         """Let the agent tell numbered updates."""
         for _ in range(count):
             self.said += 1
-            content = {"type": "text", "text": f"{self.said}"}
-            update = {"sessionUpdate": "agent_message_chunk", "content": content}
-            self.node.receive_from_agent([encode(method="session/update", params={"sessionId": "s", "update": update})])
+            self.node.receive_from_agent([numbered(self.said)])
         self.deliver_node()
 
     def state(self, mode: str) -> None:
@@ -276,6 +342,9 @@ class Fronts:
     def settle(self) -> None:
         """Let everything arrive that is on its way, and what follows from it."""
         for _ in range(6):
+            if self.front.is_missed:
+                self.front.reach_again()
+                self.deliver_front()
             self.carry()
             for watcher in self.watchers:
                 self.arrive(watcher)
@@ -306,6 +375,18 @@ class Fronts:
         (session,) = multiplexer.sessions
         updates = [json.loads(message)["params"]["update"] for message in session.journal.replay()]
         return [update["content"]["text"] for update in updates if "content" in update]
+
+    @property
+    def speaks(self) -> bool:
+        """True while the agent has the session open."""
+        return any(session.state is SessionState.OPEN for session in self.node.sessions)
+
+    def check_told(self) -> None:
+        """Check that each editor has seen each update at most once and in order, and was told where any is missing."""
+        truth = [int(text) for text in self.history(self.node) if text.isdigit()]
+        for watcher in self.watchers:
+            seen = [None if text.startswith(TOLD) else int(text) for text in watcher.seen if is_counted(text)]
+            assert not faults_of(seen, truth), (watcher.name, watcher.seen, truth)
 
     def check_all(self) -> None:
         """Check that each editor has seen each update once and in order, and that the door has the node's history.

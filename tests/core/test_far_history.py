@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.far_history import MAX_EARLY
+from acp_gateway.core.far_history import MAX_EARLY, former_told
 from acp_gateway.core.far_places import FarPlace
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
-from tests.core.fronts import Fronts, Watcher
+from tests.core.fronts import ABILITIES, Fronts, Watcher
 from tests.core.scene import Peer, Scene, Shelf, encode
 
 LOADS = {"loadSession": True, "sessionCapabilities": {"resume": {}}}
@@ -396,3 +396,47 @@ def test_a_lost_link_to_a_node_is_another_pause() -> None:
     fronts.settle()
     fronts.check_all()
     assert fronts.reasons(bob, second) == [f"end of bob {second}"]
+
+
+@pytest.mark.parametrize("ability", ABILITIES)
+def test_what_was_seen_before_both_were_killed_is_not_told_again(ability: dict[str, Any]) -> None:
+    ann, bob = Watcher("ann"), Watcher("bob")
+    fronts = Fronts(ann, bob, ability=ability)
+    fronts.open()
+    fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak(3)
+    fronts.settle()
+    fronts.commit_node()
+    fronts.kill_node()
+    fronts.kill()
+    fronts.settle()
+    fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak(2)
+    fronts.settle()
+    fronts.check_told()
+
+
+def test_a_hole_in_the_history_of_the_node_does_not_move_what_was_seen_before_it() -> None:
+    ann, bob = Watcher("ann"), Watcher("bob")
+    fronts = Fronts(ann, bob, limit=800)
+    fronts.open()
+    fronts.prompt(ann)
+    fronts.speak(3)
+    fronts.settle()
+    fronts.kill()
+    fronts.end_turn()
+    fronts.commit_node()
+    fronts.kill_node()
+    fronts.settle()
+    fronts.speak(2)
+    fronts.settle()
+    fronts.check_told()
+
+
+@pytest.mark.parametrize("said", ["[]", "{", '"e"', '{"e":-1}', '{"e":"1"}', "null"])
+def test_former_epochs_that_are_none_count_for_nothing(said: str) -> None:
+    assert former_told({"former": said.encode()}) == {}
+    assert former_told({}) == {}
+    assert former_told({"former": b'{"e":3}'}) == {"e": 3}

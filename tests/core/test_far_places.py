@@ -9,6 +9,7 @@ from acp_gateway.core.far_places import (
     FarPlace,
     decode_place,
     encode_place,
+    former_places,
     note_own_message,
     place_of,
     seen_up_to,
@@ -51,6 +52,26 @@ def test_a_client_in_a_former_epoch_has_seen_no_more_than_its_end() -> None:
     assert place_of(session) == ("f", 7)
     assert session.far.owed == 0
     assert [seen_up_to(session, "e", at) for at in (11, 14, 20)] == [1, 4, 4]
+
+
+def test_what_was_seen_of_a_former_epoch_beyond_its_end_here_is_that_which_has_followed() -> None:
+    session = session_with(6, FarPlace("e", "l", 10))
+    assert session.far is not None
+    session.far.begin_epoch("f", 12, 2)
+    session.far_former = {"e": 15, "d": 14}
+    assert [seen_up_to(session, "e", at) for at in (11, 12, 13, 15, 20)] == [1, 2, 2, 3, 3]
+    assert [seen_up_to(session, "d", at) for at in (13, 20)] == [1, 2]
+
+
+def test_a_gateway_tells_the_former_epochs_as_its_clients_count() -> None:
+    session = session_with(4)
+    session.journal.rename("later")
+    assert former_places(session) == {"here": 4}
+    session = session_with(5, FarPlace("e", "l", 10))
+    assert session.far is not None
+    session.far.begin_epoch("f", 2, 4)
+    session.far_former = {"d": 3}
+    assert former_places(session) == {"e": 14, "d": 3}
 
 
 def test_a_few_former_epochs_are_remembered() -> None:

@@ -3,11 +3,13 @@
 `fronts` has the parts. What is on its way between node, door and editors arrives when chance has it, or never.
 """
 
+from typing import Any
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from acp_gateway.core.sessions import Role
-from tests.core.fronts import Fronts, Watcher
+from tests.core.fronts import ABILITIES, LIMIT, Fronts, Watcher
 from tests.fuzz.effort import effort
 
 FEW = st.integers(1, 4)
@@ -133,3 +135,95 @@ class Dying(RuleBasedStateMachine):
 
 TestDying = Dying.TestCase
 TestDying.settings = effort(100, steps=40)
+
+
+class BothDying(RuleBasedStateMachine):
+    """A node and a door that are killed at any moment, each with what has reached its disk, and who watches a session.
+
+    An editor misses nothing without being told, and sees nothing twice.
+    """
+
+    @initialize(ability=st.sampled_from(ABILITIES), limit=st.sampled_from([800, LIMIT]))
+    def begin(self, ability: dict[str, Any], limit: int) -> None:
+        self.watchers = [Watcher("ann"), Watcher("bob"), Watcher("eve", Role.OBSERVER)]
+        self.fronts = Fronts(*self.watchers, ability=ability, limit=limit)
+        self.fronts.open()
+        self.fronts.commit_node()
+        self.prompts: list[tuple[Watcher, int]] = []
+
+    @precondition(lambda self: self.fronts.speaks)
+    @rule(count=FEW)
+    def agent_speaks(self, count: int) -> None:
+        self.fronts.speak(count)
+
+    @precondition(lambda self: self.fronts.prompts)
+    @rule()
+    def turn_ends(self) -> None:
+        self.fronts.end_turn()
+
+    @rule(up=FEW, down=FEW)
+    def some_is_carried(self, up: int, down: int) -> None:
+        self.fronts.carry(up, down)
+
+    @rule()
+    def all_is_carried(self) -> None:
+        self.fronts.carry()
+
+    @rule(index=st.integers(0, 2), count=FEW)
+    def some_arrives(self, index: int, count: int) -> None:
+        self.fronts.arrive(self.watchers[index], count)
+
+    @rule()
+    def all_goes_on(self) -> None:
+        self.fronts.settle()
+
+    @rule(index=st.integers(0, 1))
+    def editor_prompts(self, index: int) -> None:
+        watcher = self.watchers[index]
+        if not watcher.conversation.recovering and len(self.prompts) < 6:
+            self.prompts.append((watcher, self.fronts.prompt(watcher)))
+
+    @rule()
+    def disk_of_the_front_is_written(self) -> None:
+        self.fronts.commit()
+
+    @rule()
+    def disk_of_the_node_is_written(self) -> None:
+        self.fronts.commit_node()
+
+    @rule(index=st.integers(0, 2))
+    def link_of_an_editor_is_lost_for_good(self, index: int) -> None:
+        self.fronts.lose(self.watchers[index])
+
+    @precondition(lambda self: self.fronts.lives < 6)
+    @rule()
+    def front_is_killed(self) -> None:
+        self.fronts.kill()
+
+    @precondition(lambda self: self.fronts.node_lives < 6)
+    @rule()
+    def node_is_killed(self) -> None:
+        self.fronts.kill_node()
+
+    @precondition(lambda self: self.fronts.links < 12)
+    @rule()
+    def link_to_the_node_is_lost_for_good(self) -> None:
+        self.fronts.lose_link()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "fronts"):
+            return
+        fronts = self.fronts
+        fronts.settle()
+        while fronts.prompts:
+            fronts.end_turn()
+            fronts.settle()
+        fronts.speak()
+        fronts.settle()
+        fronts.check_told()
+        for watcher, number in self.prompts:
+            assert len(watcher.answers.get(number, [])) == 1
+
+
+TestBothDying = BothDying.TestCase
+TestBothDying.settings = effort(100, steps=40)

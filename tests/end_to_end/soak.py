@@ -13,6 +13,7 @@ import json
 import os
 import random
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from typing import Any
 import trio
 
 from tests.cluster.redis_server import RedisServer, free_port
+from tests.core.seen import faults_of
 from tests.end_to_end.faulty_proxy import FaultyProxy
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
 from tests.end_to_end.soak_machines import Machine, disturb_redis, has_redis, kill_agent
@@ -345,7 +347,8 @@ class Soak:
         self.settled.add(owner.history)
         for viewer in viewers:
             self.report.gaps += viewer.seen.count(None)
-            self.report.faults += [f"editor {viewer.name}: {fault}" for fault in faults_of(viewer.seen, truth)]
+            ended = "" if viewer.process is None or viewer.process.poll() is None else ", and its shim has ended"
+            self.report.faults += [f"editor {viewer.name}: {fault}{ended}" for fault in faults_of(viewer.seen, truth)]
 
     def history(self, owner: Editor) -> list[int]:
         """Return the gateway's history of a session, as a stock client is sent it."""
@@ -376,28 +379,6 @@ class Soak:
         return found
 
 
-def faults_of(seen: list[int | None], truth: list[int]) -> list[str]:
-    """Return the difference between a history and the part that a viewer saw."""
-    faults = []
-    numbers = [number for number in seen if number is not None]
-    twice = [number for number, count in Counter(numbers).items() if count > 1]
-    if twice:
-        faults.append(f"{len(twice)} updates came twice, {min(twice)} to {max(twice)}")
-    elif numbers != sorted(numbers):
-        faults.append("updates came out of order")
-    missing = sorted(set(truth) - set(numbers))
-    gaps = [at for at, number in enumerate(seen) if number is None]
-    silent = []
-    for number in missing:
-        before = max((at for at, other in enumerate(seen) if other is not None and other < number), default=-1)
-        after = next((at for at in range(before + 1, len(seen)) if (seen[at] or 0) > number), len(seen))
-        if not any(before < at < after for at in gaps):
-            silent.append(number)
-    if silent:
-        faults.append(f"{len(silent)} updates are missing and it was not told, {silent[0]} to {silent[-1]}")
-    return faults
-
-
 def soak(directory: Path, seed: int, seconds: float, places: Sequence[str] = PLACES) -> Report:
     """Run a soak in an empty directory."""
     with ExitStack() as stack:
@@ -408,12 +389,16 @@ def main() -> int:
     """Return the exit code: 1 where something was found."""
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else secrets.randbelow(2**32)
-    with tempfile.TemporaryDirectory(prefix="acp-soak-") as directory:
-        sys.stdout.write(f"soak in {directory}, seed {seed}\n")
-        sys.stdout.flush()
-        report = soak(Path(directory), seed, seconds)
+    directory = tempfile.mkdtemp(prefix="acp-soak-")
+    sys.stdout.write(f"soak in {directory}, seed {seed}\n")
+    sys.stdout.flush()
+    report = soak(Path(directory), seed, seconds)
     sys.stdout.write(f"{report}\n")
-    return 1 if report.faults else 0
+    if report.faults:
+        sys.stdout.write(f"the logs of all parts are kept in {directory}\n")
+        return 1
+    shutil.rmtree(directory)
+    return 0
 
 
 if __name__ == "__main__":

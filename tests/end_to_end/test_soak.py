@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.soak import faults_of, soak
+from tests.core.seen import faults_of
+from tests.end_to_end.soak import soak
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of all random choices; a failure prints it. The times of events differ from run to run."""

@@ -407,6 +407,34 @@ async def test_after_a_restart_of_the_other_gateway_the_session_is_opened_again(
     assert any("agent far: its link has ended: " in message for message in caplog.messages)
 
 
+async def test_an_editor_that_only_watches_sees_what_others_do_after_a_restart_of_the_other_gateway(
+    tmp_path: Path, hurried: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_supervisor, "MAX_BACKOFF", 0.01)
+    (tmp_path / "sessions").mkdir()
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "far").symlink_to(tmp_path / "far")
+    agent = "remembering_agent.py", str(tmp_path / "sessions")
+    async with trio.open_nursery() as nursery:
+        async with serving(far_config(tmp_path, WS, *agent)) as (url,):
+            (at,) = await nursery.start(partial(serve, near_config(tmp_path, url), dict(os.environ)))
+            watching = await connect_lines(at)
+            await watching.initialize()
+            session = (await watching.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
+        async with serving(far_config(tmp_path, url, *agent)), serving(near_config(other, url)) as (there,):
+            editor = await connect_lines(there)
+            await editor.initialize()
+            await editor.request("session/load", {"sessionId": session, "cwd": "/", "mcpServers": []})
+            prompt = [{"type": "text", "text": "hello"}]
+            await until_answered(editor, "session/prompt", sessionId=session, prompt=prompt)
+            while (await watching.receive())["params"]["update"]["sessionUpdate"] != "agent_message_chunk":
+                pass
+            for client in (watching, editor):
+                await client.stream.aclose()
+            nursery.cancel_scope.cancel()
+
+
 async def test_far_agent_chooses_among_the_agents_of_the_other_gateway(tmp_path: Path) -> None:
     missing = AgentSection(command=("no-such-program",))
     config = far_config(tmp_path, WS, "counting_agent.py", str(tmp_path / "heard"), other=missing)
