@@ -143,21 +143,22 @@ async def list_sessions(destination: Destination, *, time_limit: float, complete
     With `complete` all are asked for, in several requests; without, the gateway leaves out old ones that are not live.
     `time_limit`, for each request, and errors are those of `request`.
     """
-    listing = read_listing(destination, await request(destination, SESSIONS, {}, time_limit=time_limit))
+    every = replace(destination, agent=None)
+    listing = read_listing(every, await request(destination, SESSIONS, {}, time_limit=time_limit))
     # Those of nodes are only in the first response.
-    own = {session["sessionId"] for session in listing.sessions if _is_past(session) and "/" not in session["agent"]}
+    own = {key_of(session) for session in listing.sessions if _is_past(session) and "/" not in session["agent"]}
     more = listing.more
     while complete and more > 0:
         params = {"skip": len(own)}
-        page = read_listing(destination, await request(destination, SESSIONS, params, time_limit=time_limit))
+        page = read_listing(every, await request(destination, SESSIONS, params, time_limit=time_limit))
         # A session that has ended since is listed again; a gateway of an earlier version repeats the first list.
-        news = [session for session in page.sessions if _is_past(session) and session["sessionId"] not in own]
+        news = [session for session in page.sessions if _is_past(session) and key_of(session) not in own]
         if not news:
             break
-        own.update(session["sessionId"] for session in news)
+        own.update(map(key_of, news))
         more = page.more
         listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
-    return listing
+    return replace(listing, sessions=[each for each in listing.sessions if destination.agent in (None, each["agent"])])
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:

@@ -93,8 +93,8 @@ class RecoveryState:
         self.failure: Failure | None = None
         """The error response that ended the last recovery; None if it succeeded."""
         self._editor = EditorState()
-        # During a recovery: the id of the repeated `initialize`, the sessions not restored yet, the id of the lost
-        # connection; and the number of all requests that restored a session, for their ids.
+        # During a recovery: the id of the repeated `initialize`, and the sessions not restored yet. Then the number of
+        # all requests that restored a session, for their ids.
         self._initializing: bytes | None = None
         self._reopening: dict[str, SessionRestore] = {}
         # Links that were lost since the oldest open prompt was sent, the last one first.

@@ -210,7 +210,7 @@ class AgentState:
 
     def remove_session(self, session: Session) -> None:
         """Remove a session from this process."""
-        self.end_echo(session)
+        self.drop_echo(session)
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
@@ -228,7 +228,7 @@ class AgentState:
             session: one that lives here.
             client: may be attached already.
             hosts: True if the client serves files and terminals for the session, where permitted.
-            returning: the client's state from another link.
+            rejoin: the client's state from another link.
         """
         if client not in session.attached:
             self.notify(session, "attached", **describe_client(client))
@@ -263,6 +263,12 @@ class AgentState:
         echo, session.echo = session.echo, None
         if echo is not None and echo.withheld:
             self.write_prompt(session, echo.request, echo.withheld)
+
+    def drop_echo(self, session: Session) -> None:
+        """End an incomplete echo with its agent process. Another gateway's history does not have it: see `end_echo`."""
+        if self.link is not None:
+            session.echo = None
+        self.end_echo(session)
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
         """Write a prompt to the history, and show it to the clients that do not have it."""
@@ -406,9 +412,9 @@ class AgentState:
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
         session.write(update, kind, self.wall_time)
-        moved = note_own_message(session)
+        note_own_message(session)
         self.out.clients((client for client in session.attached if client is not sender), update)
-        self.send_position(session, (client for client in session.attached if moved or client is sender))
+        self.send_position(session, [sender] if sender in session.attached else ())
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""

@@ -91,7 +91,7 @@ class FarHistory:
             elif far.epoch != place.epoch:
                 far.begin_epoch(place.epoch, offset, end)
             else:
-                far.offset, far.owed = offset, 0
+                far.move(offset, end)
             far.link = link
             session.archive.keep(session)
             agent.send_position(session, session.attached)

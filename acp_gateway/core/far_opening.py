@@ -12,6 +12,7 @@ from acp_gateway.core.rejoining import Rejoin, with_request_meta, without_result
 from acp_gateway.core.requests import OwnRequest, Request
 from acp_gateway.core.sessions import Client, Session
 from acp_gateway.core.turns import Turns
+from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, lookup, methods
 from acp_gateway.protocol.jsonrpc import Message, RawId
 
@@ -108,5 +109,7 @@ class FarOpening:
             self._agent.refuse_unknown(request, session.id)
             return
         self._turns.take_over(session, lookup.members_at(response.text, "result", "_meta", methods.META))
-        if not request.client.gone:
+        if session.in_transition:
+            self._agent.waiting.add(request, Until.SESSION_OPEN, session)
+        elif not request.client.gone:
             self._opening.open_live(session, request.client, request)

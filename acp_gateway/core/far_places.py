@@ -41,11 +41,18 @@ class FarPlace:
         self.start = start
         self.former = former or {}
         self.owed = 0
-        """Number of messages that are written there, and will be written here next."""
+        """Number of messages that are written there, and will be written here next; below zero, that are written here,
+        and whose mark is to come."""
 
     def at(self, position: int) -> int:
         """Return the position there for one here."""
         return position + self.offset
+
+    def move(self, offset: int, position: int) -> None:
+        """Count with another offset from this position here on."""
+        if offset != self.offset:
+            self.offset, self.start = offset, position
+        self.owed = 0
 
     def begin_epoch(self, epoch: str, offset: int, position: int) -> None:
         """Go on in another epoch, at this position here."""
@@ -105,29 +112,23 @@ def start_of(session: "Session") -> int:
 
 
 def settle(agent: "AgentState", session: "Session") -> None:
-    """Take what the other gateway has written, and this one does not expect, for a difference of the positions."""
+    """Take what the other gateway has written, and this one does not expect, for a difference of the positions.
+
+    Clients that have seen less are told that a part may be missing: their places would be taken for others.
+    """
     far = session.far
     if far is not None and far.owed:
-        far.offset += far.owed
-        far.owed = 0
+        far.move(far.offset + far.owed, session.journal.position)
         session.archive.keep(session)
         agent.send_position(session, session.attached)
 
 
-def note_own_message(session: "Session") -> bool:
-    """Note that this gateway has written a message by itself. The other one has it too if its mark has told.
-
-    Returns True if that changes the places of the clients.
+def note_own_message(session: "Session") -> None:
+    """Note that this gateway has written a message by itself. The other one has it too, and its mark tells that, which
+    comes before or afterwards.
     """
-    far = session.far
-    if far is None:
-        return False
-    if far.owed > 0:
-        far.owed -= 1
-        return False
-    far.offset -= 1
-    session.archive.keep(session)
-    return True
+    if session.far is not None:
+        session.far.owed -= 1
 
 
 def encode_place(far: FarPlace | None) -> str | None:

@@ -85,7 +85,7 @@ class Initialization:
         if self._response is None:
             self._first = None
         for session in list(agent.live.values()):
-            agent.end_echo(session)
+            agent.drop_echo(session)
             if session.state is not SessionState.DORMANT:
                 session.process_exited = reason == AGENT_ENDED
             if session.turns:

@@ -11,7 +11,7 @@ The last responses of a session are kept for a while: the link may have been los
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, islice, product
 from typing import Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
@@ -30,11 +30,17 @@ from acp_gateway.protocol.spans import TooMany
 CLAIM_SIZE: Final = 64
 """Maximum length of a claim, in characters."""
 
+MAX_CLAIMS: Final = 1000
+"""Maximum number of claims of a returning client: each costs a hash, and few clients have ten prompts open."""
+
 ENDED_KEPT: Final = 8
 """Maximum number of remembered responses of a session: of the last prompts of a few clients."""
 
 RESPONSE_SIZE: Final = 4096
 """Maximum size of a response that is remembered whole, in bytes; of a larger one its stop reason, or its message."""
+
+
+_MOVED: Final = "the client has come back through another gateway, which gets the answer to this prompt"
 
 
 class EndedPrompt(NamedTuple):
@@ -102,7 +108,8 @@ def claims_in(client: Client, rejoin: Rejoin | None) -> dict[str, RawId]:
     if rejoin is None:
         return {}
     identity, links = client.scope.identity, rejoin.connections
-    return {claim_of(identity, link, raw_id): raw_id for link in links for raw_id in rejoin.prompts}
+    pairs = islice(product(links, rejoin.prompts), MAX_CLAIMS)
+    return {claim_of(identity, link, raw_id): raw_id for link, raw_id in pairs}
 
 
 def reclaim_prompts(session: Session, client: Client, rejoin: Rejoin) -> Reclaimed:
@@ -174,24 +181,25 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
     """
     if not rejoin.takes_over or not client.controls or client.scope.guest:
         return {}
-    identity, links = client.scope.identity, rejoin.connections
-    over, turns = {*links}, []
+    identity, links = client.scope.identity, {*rejoin.connections}
+    turns = []
     numbers = (RawId(b"%d" % -number) for number in count(1))
     for request in [*session.turns, *session.queue]:
         former = request.client
         is_claimed = request.claim is not None and request.claim in rejoin.claims
         if former is client or former.scope.identity != identity or not (is_claimed or _was_linked(former, links)):
             continue
-        if former.link is not None:
-            over |= {former.link}
+        if former.link is not None and not _was_linked(former, links):
+            # Its client has come back through another gateway, and the former one may live on.
+            agent.out.client(former, jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, _MOVED, {"reason": "outage"}))
         former.remove_request(request)
         request.handed_over = True
         _give(request, client, next(raw_id for raw_id in numbers if jsonrpc.id_key(raw_id) not in client.requests))
         turns.append({"id": int(request.id), "claim": request.claim})
     # If this link is lost as well, the old ones may be named again.
-    client.former_links |= over
+    client.former_links |= links
     for other in agent.clients:
-        if other is not client and other.scope.identity == identity and _was_linked(other, over):
+        if other is not client and other.scope.identity == identity and _was_linked(other, links):
             agent.out.effect(EndLink(other))
     ended = [
         jsonrpc.compose({"claim": jsonrpc.encode(claim), "response": past.response})

@@ -114,7 +114,11 @@ class Routing:
         own = message.session == session.id
         state = message.update if own and message.update in methods.STATE_UPDATES else None
         if session.state is SessionState.OPENING and not session.continues:
-            assert session.recorded is not None
+            if session.recorded is None:
+                # The mark of its place is to come, which counts this as well.
+                if state is not None:
+                    updates.read_state(session, message)
+                return
             # The agent does not tell the times of its history.
             _record(session, session.recorded, message, state)
             if session.replay_to is not None:

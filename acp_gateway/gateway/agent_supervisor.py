@@ -12,6 +12,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any, Final, Literal, Protocol
 
@@ -276,14 +277,16 @@ class AgentSupervisor:
     async def _wait_until_wanted(self) -> None:
         """Wait until the agent is needed; one that `is_missed` is so after a pause, which grows."""
         multiplexer = self._owner.multiplexer
-        again = trio.current_time() + min(2.0**self._reaches, MAX_BACKOFF)
+        again = trio.current_time() + min(2.0 ** min(self._reaches, 16), MAX_BACKOFF)
         while not multiplexer.wants_agent:
             with trio.move_on_at(again if multiplexer.is_missed else math.inf):
                 await self.changed.park()
                 continue
-            self._reaches += 1
-            multiplexer.reach_again()
-            self._owner.deliver()
+            # A client may have asked for it, or have left, at this very moment.
+            if multiplexer.is_missed:
+                self._reaches += 1
+                multiplexer.reach_again()
+                self._owner.deliver()
 
     async def _back_off(self) -> bool:
         """Wait before a restart; return False if the agent is not to be started, because it ended too often."""
@@ -382,14 +385,19 @@ class AgentSupervisor:
     async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
         """Relay lines of the agent until it is given up: later ones would count as its successor's."""
         if has_large(batch):
-            for line in batch:
-                parsed = None if len(line) <= LARGE else await parse_message(line)
-                if parsed is None:
-                    await self._relay_part(agent, [line])
-                elif self.agent is agent:
-                    self._owner.receive_large(line, parsed)
-                    await self._owner.wait_for_only_client()
-            return
+            for is_large, lines in groupby(batch, lambda line: len(line) > LARGE):
+                if not is_large:
+                    await self._relay_small(agent, list(lines))
+                    continue
+                for line in lines:
+                    parsed = await parse_message(line)
+                    if self.agent is agent:
+                        self._owner.receive_large(line, parsed)
+                        await self._owner.wait_for_only_client()
+        else:
+            await self._relay_small(agent, batch)
+
+    async def _relay_small(self, agent: Agent, batch: Sequence[bytes]) -> None:
         for start in range(0, len(batch), AT_ONCE):
             if start:
                 await trio.lowlevel.checkpoint()

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Awaitable, Callable, Container, Hashable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -18,7 +17,6 @@ from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.session_changes import Subscription
 from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
 from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
 from acp_gateway.gateway.told_list import ToldList
@@ -140,8 +138,8 @@ class ControlContext:
     """See `TokenExchange`; None for a connection that is not of a node of the cluster."""
     confirm: Callable[[str], Awaitable[dict[str, Any]]] | None = None
     """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
-    subscribe: Callable[[], AbstractContextManager[Subscription]] | None = None
-    """Subscribes to changes of all sessions of this gateway; None if its lists are always read."""
+    version: Callable[[], int] | None = None
+    """Returns another number when a session of this gateway has changed; None if its lists are always read."""
 
 
 async def serve_control_channel(
@@ -156,7 +154,7 @@ async def serve_control_channel(
     stream.meter.charge = charge
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
-        told = ToldList(context.subscribe if context.merge is None else None)
+        told = ToldList(context.version if context.merge is None else None)
         try:
             async for batch in stream:
                 for text in batch:
@@ -176,8 +174,6 @@ async def serve_control_channel(
             disconnect = Disconnect(CloseReason.POLICY, str(error))
         except trio.BrokenResourceError:
             pass  # It has gone.
-        finally:
-            told.close()
         nursery.cancel_scope.cancel()
     return disconnect
 

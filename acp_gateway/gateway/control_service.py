@@ -56,7 +56,7 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         max_sessions=gateway.config.limits.max_node_sessions,
         tell=exchange.tell if exchange is not None and _is_of_cluster(grant) else None,
         confirm=exchange.confirm if exchange is not None and grant.access.is_own_user else None,
-        subscribe=gateway.changes.subscribe,
+        version=lambda: gateway.changes.version,
     )
 
 

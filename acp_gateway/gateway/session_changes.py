@@ -98,6 +98,8 @@ class SessionChanges:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._subscriptions: dict[Subscription, None] = {}
+        self.version = 0
+        """Number of changes of sessions, otherwise than by their journals."""
         self.followers: dict[Session, dict[Subscription, None]] = {}
         """The subscribers of each followed journal."""
 
@@ -129,6 +131,7 @@ class SessionChanges:
     # Called by the core
 
     def note_change(self, session: Session) -> None:
+        self.version += 1
         for subscription in self._subscriptions:
             subscription.note_session(session)
 
@@ -138,6 +141,7 @@ class SessionChanges:
 
     def remove(self, session: Session) -> None:
         self._archive.remove(session)
+        self.version += 1
         for subscription in self._subscriptions:
             subscription.note_removed(session)
 

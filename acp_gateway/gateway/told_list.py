@@ -1,12 +1,10 @@
 """Tells a control connection what has changed in a list of sessions, in place of the whole list each time."""
 
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final
 
 import trio
 
-from acp_gateway.gateway.session_changes import Subscription
 from acp_gateway.gateway.spoken_sessions import MAX_SIZE
 from acp_gateway.protocol import jsonrpc
 
@@ -19,16 +17,14 @@ Key = tuple[str, str, str]
 
 
 class ToldList:
-    """The list that one connection was told last, until `close`.
+    """The list that one connection was told last.
 
     Args:
-        subscribe: subscribes to changes of sessions; None where the list has sessions of others as well.
+        version: returns another number when a session has changed; None where the list has sessions of others as well.
     """
 
-    def __init__(self, subscribe: Callable[[], AbstractContextManager[Subscription]] | None) -> None:
-        self._subscribe = subscribe
-        self._stack = ExitStack()
-        self._subscription: Subscription | None = None
+    def __init__(self, version: Callable[[], int] | None) -> None:
+        self._version = version
         # None before the first one, and if its sessions have no keys of their own.
         self._rows: dict[Key, Mapping[str, Any]] | None = None
         self._rest: Mapping[str, Any] = {}
@@ -36,18 +32,12 @@ class ToldList:
         self._read_at = 0.0
         self._access: Mapping[str, Any] | None = None
 
-    def close(self) -> None:
-        """End the subscription."""
-        self._stack.close()
-
     def has_changed(self, state: Hashable) -> bool:
         """Return whether the list may be another one than the last. `state`: what else it depends on."""
-        if self._subscribe is None:
+        if self._version is None:
             return True
-        if self._subscription is None:
-            self._subscription = self._stack.enter_context(self._subscribe())
-        now, changed = trio.current_time(), bool(self._subscription.take())
-        if not changed and self._rows is not None and state == self._state and now - self._read_at < READ_ALL:
+        now, state = trio.current_time(), (self._version(), state)
+        if self._rows is not None and state == self._state and now - self._read_at < READ_ALL:
             return False
         self._state, self._read_at = state, now
         return True

@@ -271,6 +271,22 @@ async def test_all_sessions_are_asked_for_until_none_is_left(monkeypatch: pytest
     assert (await control.list_sessions(destination, time_limit=1)).more == 7
 
 
+@pytest.mark.parametrize(("agent", "count"), [(None, 20), ("a", 10), ("b", 10)])
+async def test_sessions_of_two_agents_with_the_same_ids_are_all_listed(
+    agent: str | None, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = [SESSION | {"sessionId": str(number), "agent": name, "live": False} for name in "ba" for number in range(10)]
+
+    async def answer(_destination: Destination, _method: str, params: Any, *, time_limit: float) -> Any:
+        skip = params.get("skip", 0)
+        return {"sessions": past[skip : skip + 4], "more": max(len(past) - skip - 4, 0)}
+
+    monkeypatch.setattr(control, "request", answer)
+    destination = Destination(parse_address("tcp://127.0.0.1:1"), agent, None, None, None, 1, control=True)
+    found = await control.list_sessions(destination, time_limit=1, complete=True)
+    assert (len(found.sessions), found.more) == (count, 0)
+
+
 async def test_a_gateway_that_only_repeats_its_list_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 

@@ -1,4 +1,4 @@
-"""What an editor saw of a session, held against its history."""
+"""The comparison of what an editor saw of a session with its history."""
 
 from collections import Counter
 

@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.far_history import MAX_EARLY, former_told
-from acp_gateway.core.far_places import FarPlace
+from acp_gateway.core.far_places import FarPlace, seen_up_to, start_of
 from acp_gateway.core.journal import Journal
 from acp_gateway.core.registry import Registry
 from acp_gateway.core.sessions import Session
+from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from tests.core.fronts import ABILITIES, Fronts, Watcher
@@ -185,7 +186,51 @@ def test_a_choice_without_a_mark_is_not_in_the_other_history(scene: Scene, ann: 
     bob.load()
     ann.request("session/set_mode", sessionId="s", modeId="m")
     scene.agent.answers("session/set_mode")
-    assert place(scene) == ann.seen["s"] == bob.seen["s"] == ("e", 5)
+    scene.agent.update("one")
+    assert place(scene) == ann.seen["s"] == bob.seen["s"] == ("e", 6)
+    # A client that has seen less is told that a part may be missing.
+    assert start_of(scene.session()) == 1
+
+
+def test_a_choice_moves_no_place_of_those_who_are_away(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("one")
+    ann.request("session/set_mode", sessionId="s", modeId="m")
+    scene.agent.answers("session/set_mode")
+    assert seen_up_to(scene.session(), "e", 6) == 1
+    mark(scene, s=("e", 7))
+    scene.agent.update("two")
+    assert seen_up_to(scene.session(), "e", 6) == 1
+    assert start_of(scene.session()) == 0
+
+
+def test_what_the_memory_limit_writes_of_an_echo_costs_those_who_are_away_a_gap(scene: Scene, ann: Peer) -> None:
+    ann.prompt("hello there")
+    scene.agent.takes("session/prompt")
+    mark(scene, s=("e", 6))
+    scene.agent.state("user_message_chunk", content={"type": "text", "text": "hello"})
+    scene.multiplexer.memory.end_echoes()
+    mark(scene, s=("e", 5))
+    scene.agent.update("one")
+    assert start_of(scene.session()) > 0
+
+
+def test_an_incomplete_echo_is_not_written_when_the_link_ends(scene: Scene, ann: Peer) -> None:
+    ann.prompt("hello there")
+    scene.agent.takes("session/prompt")
+    scene.agent.state("user_message_chunk", content={"type": "text", "text": "hello"})
+    before = place(scene)
+    scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
+    assert place(scene) == before
+
+
+def test_an_update_before_the_mark_of_what_was_opened_ends_nothing(scene: Scene, ann: Peer) -> None:
+    scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"})
+    session = scene.session()
+    session.move_to(SessionState.OPENING)
+    session.recorded = None
+    scene.agent.update("one")
+    scene.agent.state("current_mode_update", currentModeId="m")
+    assert session.journal.position == 0
 
 
 def test_what_is_not_expected_counts_with_the_next_update(scene: Scene, ann: Peer) -> None:
@@ -436,7 +481,7 @@ def test_a_hole_in_the_history_of_the_node_does_not_move_what_was_seen_before_it
 
 
 @pytest.mark.parametrize("said", ["[]", "{", '"e"', '{"e":-1}', '{"e":"1"}', "null"])
-def test_former_epochs_that_are_none_count_for_nothing(said: str) -> None:
+def test_former_epochs_that_are_damaged_count_for_nothing(said: str) -> None:
     assert former_told({"former": said.encode()}) == {}
     assert former_told({}) == {}
     assert former_told({"former": b'{"e":3}'}) == {"e": 3}

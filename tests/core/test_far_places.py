@@ -34,7 +34,8 @@ def test_without_another_gateway_the_places_are_those_of_the_journal() -> None:
     assert place_of(session, 1) == ("here", 1)
     assert [seen_up_to(session, "here", at) for at in (2, 3, 4)] == [2, 3, None]
     assert start_of(session) == 0
-    assert not note_own_message(session)
+    note_own_message(session)
+    assert place_of(session) == ("here", 3)
 
 
 def test_the_places_are_those_of_the_other_gateway_otherwise() -> None:
@@ -92,10 +93,10 @@ def test_what_this_gateway_writes_is_what_the_other_has_told_or_a_difference() -
     session = session_with(3, FarPlace("e", "l", 10))
     assert session.far is not None
     session.far.owed = 1
-    assert not note_own_message(session)
+    note_own_message(session)
     assert (session.far.owed, session.far.offset) == (0, 10)
-    assert note_own_message(session)
-    assert (session.far.owed, session.far.offset) == (0, 9)
+    note_own_message(session)
+    assert (session.far.owed, session.far.offset) == (-1, 10)
 
 
 def test_a_place_is_stored_and_read_again() -> None:

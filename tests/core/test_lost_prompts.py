@@ -268,11 +268,13 @@ def test_ends_are_told_with_their_claims_to_the_same_identity_alone() -> None:
 
 
 def test_a_turn_is_handed_over_by_its_claim_where_the_link_is_not_known() -> None:
-    scene, _ = node()
+    scene, front = node()
     again = scene.join("door again", link="far2")
     again.comes_back(takesOver=True, claims=["c1", "c2"])
     assert handed(again)["turns"] == [{"id": -1, "claim": "c1"}]
-    assert [client.name for client in scene.ended_links] == ["door"]
+    # The former gateway goes on, and waits for no answer.
+    assert scene.ended_links == []
+    assert front.heard()[-1]["error"]["data"] == {"reason": "outage"}
 
 
 def test_a_prompt_of_a_client_without_a_link_is_handed_over_by_its_claim() -> None:

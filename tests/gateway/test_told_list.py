@@ -1,7 +1,5 @@
 """Lists of sessions by their changes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -63,7 +61,7 @@ def test_rights_are_told_once_and_when_they_are_others() -> None:
 
 async def test_list_is_not_read_again_until_something_changes(mock_clock: MockClock) -> None:
     changes = SessionChanges(NO_ARCHIVE)
-    told = ToldList(changes.subscribe)
+    told = ToldList(lambda: changes.version)
     assert told.has_changed("s")
     told.changes(listed(row("1"), more=3))
     assert not told.has_changed("s")
@@ -75,24 +73,4 @@ async def test_list_is_not_read_again_until_something_changes(mock_clock: MockCl
     assert not told.has_changed("other")
     mock_clock.jump(READ_ALL)
     assert told.has_changed("other")
-    await trio.lowlevel.checkpoint()
-
-
-async def test_subscription_begins_with_the_first_list_and_ends_with_close() -> None:
-    open_ones: list[int] = []
-
-    @contextmanager
-    def subscribe() -> Iterator[Any]:
-        open_ones.append(1)
-        with SessionChanges(NO_ARCHIVE).subscribe() as subscription:
-            yield subscription
-        open_ones.pop()
-
-    told = ToldList(subscribe)
-    assert not open_ones
-    told.has_changed("s")
-    told.has_changed("s")
-    assert open_ones == [1]
-    told.close()
-    assert not open_ones
     await trio.lowlevel.checkpoint()
