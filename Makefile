@@ -44,7 +44,7 @@ $(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
 demo: $(VENV)/has-run
 	@$(BIN)/python examples/demo.py
 
-demo-web: $(VENV)/has-page
+demo-web: $(VENV)/has-run
 	@$(BIN)/python -m examples.demo_web
 
 # ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.

@@ -155,6 +155,15 @@ async def open_stream(options: RedisOptions) -> trio.abc.Stream:
     return encrypted
 
 
+async def _sign_in(connection: RedisConnection, *words: str) -> None:
+    try:
+        await connection.ask("AUTH", *words)
+    except RedisRefused as error:
+        # Its text may have the password.
+        code = str(error).partition(" ")[0]
+        raise RedisRefused(f"{code}: Redis refuses the user or the password (cluster.password_file)") from None
+
+
 class RedisClient:
     """Commands to one Redis, by one connection.
 
@@ -207,7 +216,7 @@ class RedisClient:
         try:
             if options.password is not None:
                 user = () if options.username is None else (options.username,)
-                await connection.ask("AUTH", *user, options.password)
+                await _sign_in(connection, *user, options.password)
             if options.db:
                 await connection.ask("SELECT", options.db)
         except BaseException:

@@ -125,6 +125,7 @@ class Hearsay:
         return silence
 
     def has_confirmed(self, name: str, token_id: str, facts: Collection[str]) -> bool:
-        """Return whether a node knows of all the facts here that are about a token."""
+        """Return whether a node knows of all the facts here that are about a token; False if there are none."""
         heard = self._heard.get(name)
-        return heard is not None and {fact for fact in facts if fact.startswith(token_id)} <= heard.facts
+        own = {fact for fact in facts if fact.startswith(token_id)}
+        return heard is not None and bool(own) and own <= heard.facts

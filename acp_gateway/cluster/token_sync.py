@@ -58,7 +58,10 @@ class TokenSync:
         self._seen: list[Token] | None = None
         # That of the tokens of the directory that this gateway has compared with its own; -1 if it has to compare.
         self._number = -1
-        self._complaint = ""
+        # Of changes here or at other nodes that the directory does not have.
+        self._untold = 0
+        self.problem: str | None = None
+        """The reason why the tokens are not shared at the moment: a file that can't be read or written."""
 
     def note(self, change: Change) -> None:
         """Compare at once if another node has changed tokens."""
@@ -102,46 +105,52 @@ class TokenSync:
 
     def has_confirmed(self, name: str, token_id: str) -> bool:
         """Return whether a node has told that it knows of all that happened to a token."""
-        return self.hearsay.has_confirmed(name, token_id, self._facts)
+        return self.problem is None and self.hearsay.has_confirmed(name, token_id, self._facts)
 
     async def renewed(self) -> None:
         """Compare with a renewal, if the tokens of the directory have changed. Raises `ClusterLost`."""
-        if await self._store.tokens_number() != self._number:
-            await self.sync()
-        self.hearsay.read(trio.current_time())
+        if await self._store.tokens_number() == self._number or await self.sync():
+            self.hearsay.read(trio.current_time())
 
-    async def sync(self) -> None:
-        """Compare, and write what has changed on either side. Raises `ClusterLost`."""
+    async def sync(self) -> bool:
+        """Compare, and write what has changed on either side; return False if a file can't be read or written.
+
+        Raises `ClusterLost`.
+        """
         async with self._lock:
             # What is not written to the directory now is written by the next renewal.
-            self._number = -1
+            self._number, untold = -1, self._untold
             shared = await self._store.tokens()
             merged = await self._compare(shared)
             if merged is None:
-                return
+                return False
             for token_id in merged.revoke:
                 await self._store.revoke_token(token_id)
             for token in merged.put:
                 await self._store.put_token(token.id, encode_token(token))
             if merged.put:
                 await self._remember(merged)
-            self._number = shared.number
+            if self._untold == untold:
+                self._number = shared.number
             if self._confirmed != shared.number:
                 await self._store.confirm_tokens(shared.number)
                 self._confirmed = shared.number
+            return True
 
     async def _compare(self, shared: SharedTokens | None, news: News | None = None) -> Merge | None:
         """Change the files in accordance with the directory or another node; return None if one can't be read or
         written."""
-        if shared is None:
-            # The next renewal writes it to the directory.
-            self._number = -1
         async with self._files:
+            if shared is None:
+                # The next renewal writes it to the directory, also where a comparison with that is under way.
+                self._number = -1
+                self._untold += 1
             try:
                 merged, is_changed = await trio.to_thread.run_sync(self._apply, shared, news)
             except ConfigError as error:
                 self._complain(error)
                 return None
+            self.problem = None
             self._seen = merged.tokens
             self._news = make_news(self._name, merged.tokens, merged.before.revoked)
             self._facts = self._news.facts
@@ -157,9 +166,10 @@ class TokenSync:
             self._complain(error)
 
     def _complain(self, error: ConfigError) -> None:
-        if str(error) != self._complaint:
-            log.error("tokens are not shared with the cluster: %s", error)
-            self._complaint = str(error)
+        problem = f"tokens are not shared with the cluster: {error}"
+        if problem != self.problem:
+            log.error("%s", problem)
+        self.problem = problem
 
     def _apply(self, shared: SharedTokens | None, news: News | None) -> tuple[Merge, bool]:
         """Merge, write both files, and return whether `tokens.json` has changed. Blocks. Raises `ConfigError`."""

@@ -111,10 +111,14 @@ def merge(
     all_revoked = tuple(dict.fromkeys((*known.revoked, *revoked, *gone)))[-MAX_REVOKED:]
     refused = frozenset(all_revoked)
     if entries is None:
-        kept = {token_id: digest for token_id, digest in known.entries.items() if token_id not in refused}
-        rest = Known(kept if local is not None else known.entries, all_revoked)
-        if local is not None:
+        if local is None:
+            kept = known.entries
+        else:
             own |= {token.id: token for token in told if _is_later(token, own.get(token.id))}
+            # Other nodes have these: what is revoked of them has to be known. No entry has this digest.
+            told_ones = {token.id: "" for token in own.values() if is_shared(token) and token.rotated is not None}
+            kept = {name: digest for name, digest in (told_ones | dict(known.entries)).items() if name not in refused}
+        rest = Known(kept, all_revoked)
         left = [token for token in own.values() if token.id not in refused or not is_shared(token)]
         return Merge(left, [], [], rest, rest)
     theirs = {token_id: decode_token(token_id, entry) for token_id, entry in entries.items()}

@@ -184,7 +184,7 @@ class ClusterNode:
         nursery.start_soon(trust.run)
         member.renewed.append(tokens.renewed)
         member.listeners.append(tokens.note)
-        _tell_of(member, trust, gateway)
+        _tell_of(member, tokens, trust, gateway)
         nursery.start_soon(tokens.run)
         nursery.start_soon(member.run)
 
@@ -238,9 +238,9 @@ def _pin_of(cert: Path) -> str:
         raise ConfigError(f"no certificate can be read there: {error}", file=str(cert)) from None
 
 
-def _tell_of(member: Member, trust: SharedTrust, gateway: Gateway) -> None:
+def _tell_of(member: Member, tokens: TokenSync, trust: SharedTrust, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: trust.problem() or member.problem
+    gateway.readiness.cluster_problem = lambda: trust.problem() or tokens.problem or member.problem
     gateway.readiness.cluster_up = lambda: member.contact.up
     merge = gateway.admissions.merge_nodes
     assert merge is not None, "the gateway has nodes"

@@ -5,6 +5,7 @@ Imported only with `[cluster]`.
 
 import json
 import logging
+import math
 import random
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +40,12 @@ MOST_AT_ONCE: Final = 20
 
 LATELY: Final = 60.0
 """Seconds since a node has read the directory after which its word is not that of the directory."""
+
+_FIRST: Final = 2.0
+"""Seconds after the start before the nodes are asked: by then Redis has answered, if it is there."""
+
+_REFUSING: Final = 10.0
+"""Seconds between two rounds of questions while shared tokens are refused for want of an answer."""
 
 _PAUSE: Final = 0.1
 """Seconds between two looks at the confirmations in the directory."""
@@ -102,9 +109,12 @@ class Messenger:
                 nursery.start_soon(self._ask, name)
 
     async def _ask_while_lost(self) -> None:
+        pause = _FIRST
         while True:
             # Not all nodes at the same time, when Redis has gone.
-            await trio.sleep(self._limit / 8 * (0.5 + random.random()))  # noqa: S311
+            await trio.sleep(pause * (0.5 + random.random()))  # noqa: S311
+            is_silent = self._tokens.hearsay.silence(trio.current_time(), self._known()) > self._limit
+            pause = min(self._limit / 8, _REFUSING if is_silent else math.inf)
             if self._member.contact.up:
                 continue
             names = [*self._member.known.sections]
@@ -157,12 +167,15 @@ class Messenger:
                         break
                     await trio.sleep(_PAUSE)
                 nursery.cancel_scope.cancel()
+        if self._tokens.problem is not None:
+            confirmed.clear()
         return {"nodes": [self._describe(name, name in confirmed) for name in sorted(self._known())]}
 
     async def _read_confirmations(self, confirmed: set[str]) -> None:
         """Add the nodes that have confirmed all changes in the directory."""
         try:
-            await self._tokens.sync()
+            if not await self._tokens.sync():
+                return
             number = await self._store.tokens_number()
             while True:
                 confirmed |= {name for name, last in (await self._store.confirmations()).items() if last >= number}
@@ -178,7 +191,7 @@ class Messenger:
 
     def _describe(self, name: str, confirmed: bool) -> dict[str, Any]:  # noqa: FBT001
         node = self._nodes.get(name)
-        since, why = self._lost.get(name, (None, "no answer yet"))
+        since, why = self._lost.get(name, (None, self._tokens.problem or "no answer yet"))
         if node is not None and node.watched and node.asked and not node.up:
             since, why = node.since, node.why
         text = None if since is None else datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

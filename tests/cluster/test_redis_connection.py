@@ -195,6 +195,12 @@ async def test_password_and_database_come_before_the_first_command_alone(nursery
     assert redis.commands == [[b"AUTH", b"gateway", b"hunter2"], [b"SELECT", b"3"], *[[b"GET", b"\xff", b"7"]] * 2]
 
 
+async def test_a_refusal_of_the_password_does_not_show_it(nursery: trio.Nursery) -> None:
+    redis = FakeRedis(nursery, lambda _: b"-ERR unknown command 'AUTH', with args beginning with: 'hunter2'\r\n")
+    with pytest.raises(RedisRefused, match=r"^ERR: Redis refuses .* \(cluster\.password_file\)$"):
+        await RedisClient(OPTIONS, redis.connect).ask("GET", "x")
+
+
 @pytest.mark.parametrize("answer", [b"-LOADING data\r\n", b"*1\r\n-ERR inside\r\n", b"HTTP/1.1 400 Bad\r\n", b"$x\r\n"])
 async def test_connection_whose_answer_is_an_error_is_closed(answer: bytes, nursery: trio.Nursery) -> None:
     # The server may be a replica now, whose successor has the same address.

@@ -1,11 +1,14 @@
 """Tokens that count on every node."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.cluster.store import Change, ClusterLost
+from acp_gateway.cluster.store import Change, ClusterLost, SharedTokens
+from acp_gateway.cluster.token_news import News
 from acp_gateway.cluster.token_sync import TokenSync
 from acp_gateway.security.token_store import TokenStore
 from tests.cluster.memory_store import MemoryDirectory
@@ -203,3 +206,55 @@ async def test_node_confirms_in_the_directory_what_it_has_taken_over(
     operations = len(directory.operations)
     await second.sync.sync()
     assert directory.operations[operations:] == ["tokens"]
+
+
+@pytest.mark.parametrize("name", ["cluster-tokens.json", "tokens.json"])
+async def test_damaged_file_confirms_nothing_and_does_not_count_as_read(
+    nodes: tuple[Node, Node], tmp_path: Path, name: str
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.renewed()
+    damaged = tmp_path / "gpu2" / name
+    good = damaged.read_bytes()
+    damaged.write_bytes(b"{")
+    age = second.sync.hearsay.age(trio.current_time())
+    first.tokens.revoke(token.id)
+    await first.sync.renewed()
+    await second.sync.renewed()
+    assert second.sync.problem is not None
+    assert name in second.sync.problem
+    assert not await second.sync.sync()
+    assert age is not None
+    assert (second.sync.hearsay.age(trio.current_time()) or 0) > age
+    assert not second.sync.has_confirmed("gpu1", token.id)
+    damaged.write_bytes(good)
+    await second.sync.renewed()
+    assert second.sync.problem is None
+    assert second.labels == set()
+
+
+async def test_what_another_node_tells_during_a_comparison_is_written_to_the_directory(
+    nodes: tuple[Node, Node], directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.renewed()
+    second.tokens.revoke(token.id)
+    await second.sync.look()
+    apply, news, told = first.sync._apply, second.sync.news(), []
+
+    def told_meanwhile(shared: SharedTokens | None, told_news: News | None) -> Any:
+        if shared is not None and not told:
+            told.append(news)
+            trio.from_thread.run_sync(nursery.start_soon, first.sync.receive, news)
+            trio.from_thread.run(wait_all_tasks_blocked)
+        return apply(shared, told_news)
+
+    monkeypatch.setattr(first.sync, "_apply", told_meanwhile)
+    async with trio.open_nursery() as nursery:
+        await first.sync.sync()
+    await first.sync.renewed()
+    assert token.id in (await first.sync._store.tokens()).revoked

@@ -69,6 +69,20 @@ def test_revocation_while_the_directory_is_lost_is_remembered() -> None:
     assert (later.tokens, later.revoke) == ([token(2)], [token(1).id])
 
 
+@pytest.mark.parametrize("is_own", [True, False])
+def test_revocation_of_a_token_that_nodes_told_each_other_while_the_directory_was_lost_is_remembered(
+    is_own: bool,
+) -> None:
+    rotated = token(rotated="2026-02-01T00:00:00Z")
+    before = merge(Known(), [rotated] if is_own else [], None, told=[] if is_own else [rotated]).after
+    assert merge(before, [rotated], None, told=[rotated]).tokens == [rotated]
+    revoked = merge(before, [], None, told=[rotated])
+    assert (revoked.tokens, revoked.after.revoked) == ([], (rotated.id,))
+    # The directory gets both.
+    assert merge(revoked.after, [], NONE).revoke == [rotated.id]
+    assert merge(before, [rotated], NONE).put == [rotated]
+
+
 def test_missing_file_of_tokens_revokes_nothing_and_gets_those_of_the_directory() -> None:
     merged = merge(known(token()), None, entries(token()))
     assert (merged.tokens, merged.revoke) == ([token()], [])

@@ -29,7 +29,7 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 """Version of the tables. Files of earlier versions get the columns that they lack."""
 
 _BUSY: Final = 5.0

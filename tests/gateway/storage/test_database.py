@@ -572,6 +572,20 @@ def test_a_session_in_a_file_from_before_open_ones_were_marked_is_not_open(path:
         after.close()
 
 
+def test_a_file_of_the_version_before_the_places_at_other_gateways_gets_a_place_for_them(path: Path) -> None:
+    database = Database(path, LIMIT)
+    with database.transaction():
+        database.put_session(SESSION)
+    database.close()
+    change(path, "ALTER TABLE session DROP COLUMN far", "PRAGMA user_version = 3")
+    for _ in range(2):
+        after = Database(path, LIMIT)
+        assert after.sessions() == [SESSION]
+        with after.transaction():
+            after.put_session(SESSION)
+        after.close()
+
+
 def test_a_session_that_a_node_had_adopted_or_given_up_in_an_earlier_version_is_one_as_any_other(path: Path) -> None:
     Database(path, LIMIT).close()
     change(path, *(f"ALTER TABLE session ADD COLUMN {name}" for name in ("home TEXT", "moved TEXT")))
@@ -597,9 +611,9 @@ def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: P
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 4")
+    change(path, "PRAGMA user_version = 5")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 4"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 5"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 
