@@ -252,6 +252,8 @@ class HandshakeLimiter:
             await network.take(connection, lambda: self._limits.handshakes_per_address, self._evict)
         await self._budget.turn()
         connection.last_received_at = trio.current_time()
+        if network is not None:
+            network.note_step()
 
     def measured(self, connection: PendingConnection) -> Measured:
         """Measure the time of blocks that do not wait."""

@@ -41,6 +41,10 @@ class NetworkTurns:
         self._ended.unpark_all()
         return True
 
+    def note_step(self) -> None:
+        """Note that a connection has made a step: the time when one is idle may be earlier."""
+        self._ended.unpark_all()
+
     def first_idle(self, now: float) -> PendingConnection | None:
         """Return the oldest idle connection that has its turn; None if none is idle."""
         idle = (connection for connection in self._active if now >= connection.idle_at)

@@ -22,9 +22,11 @@ import trio
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.large_messages import parse_message
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods, spans
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.protocol.large_messages import Parsed
 from acp_gateway.protocol.large_texts import LARGE
+from acp_gateway.protocol.strict_parsing import parse_strictly
 from acp_gateway.server.event_reader import LAST_EVENT_ID, SESSION_ID, Reader
 from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, media_types, read_query
 from acp_gateway.server.http_link import HttpLink, HttpLinks, Refused
@@ -129,7 +131,7 @@ class _Begin:
     async def prepare(self, http: HttpConnection) -> Response | None:
         """Receive the message, and be admitted; refuse anything but `initialize`. Raises `AccessError`."""
         try:
-            message = _parse(await http.receive_body(INITIALIZE_SIZE))
+            message = _parse_small(await http.receive_body(INITIALIZE_SIZE))
             if message.method != methods.INITIALIZE or message.kind is not Kind.REQUEST:
                 raise Refused(HTTPStatus.BAD_REQUEST, f"the header {CONNECTION_ID} is missing")
             if message.id == jsonrpc.NO_ID:
@@ -194,26 +196,30 @@ class _Post:
         return await http.respond(Response(HTTPStatus.ACCEPTED))
 
     async def _read_at_cost(self, body: bytes) -> Message:
-        """Read a message, and charge the client for the time that it takes. Raises `Refused` and `Flooded`."""
-        spent: list[float] = []
-        parsed = await parse_message(body, spent.append) if len(body) > LARGE else None
-        began = time.perf_counter()
-        try:
-            if isinstance(parsed, InvalidMessage):
-                raise _refusal(parsed, body)
-            return self._read(_parse(body) if parsed is None else parsed.message)
-        finally:
-            await self._link.pay(seconds=sum(spent) + time.perf_counter() - began)
+        """Return a message as it is passed on, and charge the client for the time that this takes.
 
-    def _read(self, message: Message) -> Message:
-        """Return the message as it is passed on. Raises `Refused` for one that the link can't take."""
+        Raises `Refused` and `Flooded`.
+        """
+        spent: list[float] = []
+        try:
+            message = await _parse(body, spent)
+            session = self._missing_session(message)
+            return message if session is None else await _parse(_with_session(message, session), spent)
+        finally:
+            await self._link.pay(seconds=sum(spent))
+
+    def _missing_session(self, message: Message) -> str | None:
+        """Return the session that the header names and the message needs; None if it needs none.
+
+        Raises `Refused` for a message that the link can't take.
+        """
         if message.kind is Kind.NOTIFICATION and message.method.startswith(methods.RESERVED_PREFIX):
             # It would be taken for a message of the link, which is not counted.
             raise Refused(HTTPStatus.BAD_REQUEST, f"methods that begin with {methods.RESERVED_PREFIX} are reserved")
         if message.method == methods.INITIALIZE:
             raise Refused(HTTPStatus.BAD_REQUEST, f"initialize opens a connection: send it without {CONNECTION_ID}")
         if message.kind is Kind.RESPONSE or message.method.startswith("$/"):
-            return message
+            return None
         if message.session is not None:
             if self._session is not None and message.session not in (self._session, unquote(self._session)):
                 raise Refused(HTTPStatus.BAD_REQUEST, f"{SESSION_ID} and params.sessionId name different sessions")
@@ -221,9 +227,8 @@ class _Post:
             if self._session is None:
                 text = f"{message.method} needs a session: params.sessionId or the header {SESSION_ID}"
                 raise Refused(HTTPStatus.BAD_REQUEST, text)
-            session = self._link.streams.known_name(self._session)
-            return _parse(_with_session(message, jsonrpc.encode(session)))
-        return message
+            return self._link.streams.known_name(self._session)
+        return None
 
     def _hand_over(self, message: Message) -> None:
         """Pass a message to the link if it has room. Raises `Refused`."""
@@ -240,12 +245,34 @@ class _Post:
         link.post(message.text)
 
 
-def _parse(body: bytes) -> Message:
+async def _parse(body: bytes, spent: list[float]) -> Message:
+    """Return the message of a POST, and add the seconds that this has taken on the event loop. Raises `Refused`."""
+    if len(body) > LARGE:
+        return _checked(await parse_message(body, spent.append), body)
+    began = time.perf_counter()
+    try:
+        return _parse_small(body)
+    finally:
+        spent.append(time.perf_counter() - began)
+
+
+def _parse_small(body: bytes) -> Message:
     """Return the message of a POST. Raises `Refused`."""
     try:
-        return jsonrpc.parse(body)
+        return _checked(Parsed(*parse_strictly(body)), body)
     except InvalidMessage as error:
         raise _refusal(error, body) from None
+
+
+def _checked(parsed: Parsed | InvalidMessage, body: bytes) -> Message:
+    """Return the message; raise `Refused` for one that would not be answered under its id."""
+    if isinstance(parsed, InvalidMessage):
+        raise _refusal(parsed, body)
+    if parsed.repeated is not None:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the member {parsed.repeated!r:.80} is repeated")
+    if len(parsed.message.id) > jsonrpc.ID_SIZE:
+        raise Refused(HTTPStatus.BAD_REQUEST, f"the id has more than {jsonrpc.ID_SIZE} bytes")
+    return parsed.message
 
 
 def _refusal(error: InvalidMessage, body: bytes) -> Refused:
@@ -258,11 +285,19 @@ def _refusal(error: InvalidMessage, body: bytes) -> Refused:
     return refused
 
 
-def _with_session(message: Message, session: bytes) -> bytes:
-    """Return a message with the session that its header names in `params`."""
-    members = lookup.members_at(message.text)
-    params = lookup.members_at(members.get("params", b"{}"))
-    return jsonrpc.compose({**members, "params": jsonrpc.compose({"sessionId": session, **params})})
+def _with_session(message: Message, session: str) -> bytes:
+    """Return a message with the session that its header names in `params`. Raises `Refused`."""
+    text, member = message.text, b'"sessionId":' + jsonrpc.encode(session)
+    at = spans.find(text, "params")
+    if at is None:
+        # Behind the brace: it has a method.
+        start = text.index(b"{") + 1
+        return spans.splice(text, [(start, start, b'"params":{%b},' % member)])
+    start, end = at
+    if text[start : start + 1] != b"{":
+        raise Refused(HTTPStatus.BAD_REQUEST, "params must be an object")
+    comma = b"" if text[start + 1 : end - 1].isspace() or end - start == 2 else b","
+    return spans.splice(text, [(start + 1, start + 1, member + comma)])
 
 
 def _read_names(request: Request) -> Response | tuple[str | None, str | None]:

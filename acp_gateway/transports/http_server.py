@@ -202,8 +202,9 @@ class HttpConnection:
                 skipped += 2
             end = self._unread.find(_END_OF_HEAD, max(0, searched - 3))
             size = len(self._unread) if end < 0 else end + len(_END_OF_HEAD)
-            # An unsound head is refused before its end: it may have none.
-            check_head(bytes(self._unread[:size]), searched)
+            # An unsound head is refused before its end: it may have none. A CR alone may begin an empty line.
+            if self._unread != b"\r":
+                check_head(bytes(self._unread[:size]), searched)
             if skipped + size > HEAD_SIZE:
                 text = f"the head of a request must not be larger than {HEAD_SIZE} bytes"
                 raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)

@@ -74,7 +74,7 @@ def test_node_has_confirmed_what_it_tells_itself() -> None:
     hearsay.hear(make_news("gpu2", [ROTATED], []), 3)
     assert hearsay.has_confirmed("gpu2", "00000002", here)
     assert not hearsay.has_confirmed("gpu2", "00000001", here)
-    # What this node does not know itself, nobody has confirmed.
+    # What this node does not know itself, no node has confirmed.
     assert not hearsay.has_confirmed("gpu2", "00000007", here)
 
 

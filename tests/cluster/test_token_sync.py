@@ -244,16 +244,17 @@ async def test_what_another_node_tells_during_a_comparison_is_written_to_the_dir
         await node.sync.renewed()
     second.tokens.revoke(token.id)
     await second.sync.look()
-    apply, news, told = first.sync._apply, second.sync.news(), []
+    apply, news = first.sync._apply, second.sync.news()
+    told: list[News] = []
 
-    def told_meanwhile(shared: SharedTokens | None, told_news: News | None) -> Any:
+    def told_then(shared: SharedTokens | None, told_news: News | None) -> Any:
         if shared is not None and not told:
             told.append(news)
             trio.from_thread.run_sync(nursery.start_soon, first.sync.receive, news)
             trio.from_thread.run(wait_all_tasks_blocked)
         return apply(shared, told_news)
 
-    monkeypatch.setattr(first.sync, "_apply", told_meanwhile)
+    monkeypatch.setattr(first.sync, "_apply", told_then)
     async with trio.open_nursery() as nursery:
         await first.sync.sync()
     await first.sync.renewed()

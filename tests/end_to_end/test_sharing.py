@@ -243,7 +243,7 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
     (waiting,) = at_work["waiting"]
     assert (waiting["method"], waiting["title"]) == ("session/request_permission", "do it")
     assert waiting["since"].endswith("Z")
-    assert at_work == idle | {"turn": True, "waiting": [waiting]}
+    assert at_work == idle | {"turn": True, "waiting": [waiting], "updatedAt": at_work["updatedAt"]}
 
 
 def test_who_asks_for_news_learns_who_came_and_who_decided(gateway: RunningGateway) -> None:

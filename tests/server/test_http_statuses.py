@@ -277,7 +277,7 @@ CORS = (f"Access-Control-Allow-Origin: {EDITOR}", "Access-Control-Allow-Credenti
 NO_CORS = "!Access-Control-Allow-Origin"
 ALLOW = "Allow: GET, POST, DELETE, OPTIONS"
 
-NO_MESSAGE = "a body that is not a JSON-RPC message"
+NO_MESSAGE = "a body that is not a JSON-RPC message, or one with a repeated member or an id of more than 1,024 bytes"
 BATCH = "a batch; the body is the error -32600 under the id `null`"
 BEGUN = "`initialize` without `Acp-Connection-Id`; the body is its response"
 FAILED = "`initialize` that failed: the body is the error, and there is no connection"
@@ -327,7 +327,7 @@ BAD_LOGIN = "`POST /login` with another body"
 NO_PAGE = "`/login` or `/logout` without the `Origin` of a page"
 LOGIN_TYPE = "`/login` or `/logout` without `Content-Type: application/json`"
 LOGIN_SIZE = "`/login` or `/logout` with a body larger than 1 KiB"
-LOGIN_LENGTH = "`/login` or `/logout` without `Content-Length`"
+LOGIN_LENGTH = "`/login`, `/logout` or `/join` with a body in chunks"
 NOT_STORED = "`/login` or `/logout` that can't be stored"
 
 HEADERS_OF_ACP = "acp-connection-id, acp-session-id, last-event-id"
@@ -342,6 +342,22 @@ CASES: Final = [
     *(
         Case(400, NO_MESSAGE, "POST /acp", (ANN, LINK, JSON), body, ("link",))
         for body in (b"", b"{", b'"\xff"', b"1", b'"a"', b"null", b"{}")
+    ),
+    Case(400, NO_MESSAGE, "POST /acp", (ANN, LINK, JSON), PROMPT.replace("{", '{"id":7,', 1), ("link",)),
+    Case(
+        400,
+        NO_MESSAGE,
+        "POST /acp",
+        (ANN, LINK, JSON),
+        f'{{"jsonrpc":"2.0","id":"{"x" * 1024}","method":"session/list"}}',
+        ("link",),
+    ),
+    *(
+        Case(400, NO_MESSAGE, "POST /acp", (ANN, LINK, JSON, "Acp-Session-Id: s"), body, ("link",))
+        for body in (
+            '{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":{"prompt":[1],"prompt":[]}}',
+            '{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":[]}',
+        )
     ),
     *(Case(400, NO_MESSAGE, "POST /acp", (ANN, JSON), body) for body in (b"{", b'"\xff"', b"1")),
     Case(400, BATCH, "POST /acp", (ANN, LINK, JSON), f"[{NEW}]", ("link",), (JSON,), '"id":null'),

@@ -92,3 +92,21 @@ async def test_one_that_has_its_turn_or_has_gone_need_not_wait(autojump_clock: M
     for connection in (*connections, *connections, arrival(3)):
         await scene.take(connection)
     assert (scene.took, trio.current_time()) == ([1, 2, 1, 2, 3], 0)
+
+
+async def test_a_step_of_one_that_had_to_wait_lets_others_look_when_it_is_idle(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    first, second = scene.add(1), scene.add(2)
+    for connection in (first, second):
+        # It has its turn, and waits for another reason than the others of its network.
+        connection.begin_step(trio.current_time())
+        await scene.turns.take(connection, lambda: 2, scene.evict)
+    with trio.fail_after(10 * ANSWER_TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.take, scene.add(3))
+            await trio.sleep(1)
+            for connection in (first, second):
+                connection.last_received_at = trio.current_time()
+                scene.turns.note_step()
+    assert scene.took == [3]
+    assert scene.evicted == [first]

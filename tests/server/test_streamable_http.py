@@ -12,11 +12,12 @@ import trio.testing
 
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http_link import HttpLink
 from acp_gateway.server.pending import PendingConnection
-from acp_gateway.server.streamable_http import INITIALIZE_SIZE
+from acp_gateway.server.streamable_http import INITIALIZE_SIZE, _with_session
 from acp_gateway.transports.metering import Meter
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
@@ -53,9 +54,17 @@ async def test_a_session_in_the_header_alone_is_put_into_params(gateway: Gateway
         await ann.initialize()
         async with ann.stream() as events:
             session = await new_session(ann, events)
-            body = {"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": {"prompt": []}}
+            params = {"prompt": [{"type": "text", "text": "x" * 2_000_000}]}
+            body = {"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": params}
             assert (await ann.post(body, Acp_Session_Id=session)).status == 202
-            assert (await agents[0].got("session/prompt"))["params"]["sessionId"] == session
+            assert (await agents[0].got("session/prompt"))["params"] == {"sessionId": session, **params}
+
+
+@pytest.mark.parametrize("text", ['{"method":"m"}', '{"method":"m","params":{}}', '{ "params": { } , "method":"m"}'])
+def test_a_session_is_put_before_all_other_members(text: str) -> None:
+    message = jsonrpc.parse(text.replace("{", '{"jsonrpc":"2.0",', 1).encode())
+    found = json.loads(_with_session(message, "s"))
+    assert found == {"jsonrpc": "2.0", "method": "m", "params": {"sessionId": "s"}}
 
 
 async def test_a_client_that_goes_on_sending_a_body_that_was_refused_is_read_no_further_than_max_discarded(

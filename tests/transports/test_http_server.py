@@ -73,6 +73,22 @@ async def test_a_request_may_come_in_pieces(cut: int) -> None:
             await trio.testing.wait_all_tasks_blocked()
 
 
+async def test_the_halves_of_an_empty_line_may_come_one_after_the_other() -> None:
+    client, server = memory_wire()
+    http = HttpConnection(server)
+    async with trio.open_nursery() as nursery:
+
+        async def read() -> None:
+            request = await http.receive_request()
+            assert request is not None
+            assert request.method == "GET"
+
+        nursery.start_soon(read)
+        for piece in (b"\r", b"\n" + GET):
+            client.send_nowait(memoryview(piece))
+            await trio.testing.wait_all_tasks_blocked()
+
+
 @pytest.mark.parametrize(
     ("data", "found"),
     [
