@@ -65,7 +65,7 @@ need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
 
 test-cluster: $(VENV)/has-test
 	$(call need,redis-server valkey-server,redis-server,make test-cluster)
-	$(BIN)/python -m pytest -q -m cluster tests $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	$(BIN)/python -m pytest -q -m cluster $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-js:
 	$(call need,node,nodejs,make test-js)
@@ -80,7 +80,7 @@ $(VENV)/has-test-web: $(VENV)/has-test tests/web/browser/requirements.txt
 test-web: $(VENV)/has-test-web
 	$(call need,$(BROWSERS),chromium-headless-shell,make test-web)
 	$(if $(ARGS),,@$(MAKE) --no-print-directory test-js)
-	$(BIN)/python -m pytest -q -m web tests/web $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	$(BIN)/python -m pytest -q -m web $(if $(ARGS),$(ARGS),tests/web -n 2 --dist loadfile)
 
 # Look at them before a commit: nothing compares them.
 screenshots: $(VENV)/has-test-web
