@@ -166,10 +166,9 @@ class TokenSync:
             self._complain(error)
 
     def _complain(self, error: ConfigError) -> None:
-        problem = f"tokens are not shared with the cluster: {error}"
-        if problem != self.problem:
-            log.error("%s", problem)
-        self.problem = problem
+        before, self.problem = self.problem, f"tokens are not shared with the cluster: {error}"
+        if self.problem != before:
+            log.error("tokens are not shared with the cluster: %s", error)
 
     def _apply(self, shared: SharedTokens | None, news: News | None) -> tuple[Merge, bool]:
         """Merge, write both files, and return whether `tokens.json` has changed. Blocks. Raises `ConfigError`."""

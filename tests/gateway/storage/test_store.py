@@ -825,7 +825,7 @@ async def test_a_file_that_turns_out_to_be_damaged_is_put_aside_while_running(
 
 async def test_a_file_of_a_newer_version_is_left_alone(storage: Storage, path: Path, pauses: Pauses) -> None:
     make(path).open()
-    change(path, "PRAGMA user_version = 4")
+    change(path, "PRAGMA user_version = 5")
     before = bytes_on_disk(path)
     async with running(storage) as stored:
         assert stored == []
