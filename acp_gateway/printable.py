@@ -12,8 +12,10 @@ from typing import Final
 MAX_LENGTH: Final = 300
 """Characters of one text that are shown: a sentence or two."""
 
-_INVISIBLE: Final = re.compile("[\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U000e0100-\U000e01ef]")
-"""Letters and marks that show nothing, though they count as printable. Variation selectors of emoji stay."""
+_INVISIBLE: Final = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180d\u180f\u2800\u3164\ufe00-\ufe0d\uffa0\U0001d159\U000e0100-\U000e01ef]"
+)
+"""Letters and marks that show nothing, though they count as printable. The variation selectors of emoji stay."""
 
 
 def printable(text: str, size: int = MAX_LENGTH) -> str:

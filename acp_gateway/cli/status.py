@@ -18,6 +18,7 @@ from acp_gateway.cli.common import (
     waiting_for,
 )
 from acp_gateway.errors import ConfigError, ProtocolError
+from acp_gateway.printable import printable
 
 _AWAY_SHOWN = 10
 """Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
@@ -141,7 +142,7 @@ def reload(config: Path | None, connect_timeout: float, *, as_json: bool) -> Non
         print_line(f"{name}: changed, and needs a restart, which ends the agents")
     problems = done.get("problems", ())
     for problem in problems:
-        click.echo(f"problem: {problem}", err=True)
+        click.echo(f"problem: {printable(str(problem), size=1000)}", err=True)
     if as_json:
         print_json(reload_as_json(done))
     if problems:

@@ -1,13 +1,18 @@
 """Line diffs of texts, in bounded time."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
 from enum import Enum
 from typing import Final, NamedTuple
 
 MOST_COMPARED: Final = 600
-"""Lines of either text, between the equal ones at both ends, that are compared; longer texts are shown as replaced.
-The time is quadratic at worst: a tenth of a second for this many."""
+"""Lines of either text, between the equal ones at both ends, that are compared; longer texts are shown as replaced."""
+
+MOST_WORK: Final = 3_000_000
+"""Pairs of equal lines of both texts, times the lines of the shorter one, up to which they are compared: as often the
+pairs are looked at, at worst. Two tenths of a second for this many; a file of 300 lines, a third of them empty, has as
+many."""
 
 CONTEXT: Final = 2
 """Equal lines shown before and after a change."""
@@ -85,9 +90,14 @@ def _lines(text: str) -> list[str]:
     return lines[:-1] if lines[-1] == "" else lines
 
 
+def _work(before: Sequence[str], after: Sequence[str]) -> int:
+    count = Counter(after)
+    return sum(count[line] for line in before) * min(len(before), len(after))
+
+
 def _changes(before: Sequence[str], after: Sequence[str]) -> Iterator[tuple[int, int, int, int]]:
     """Return the changed ranges of both texts, in order."""
-    if len(before) > MOST_COMPARED or len(after) > MOST_COMPARED:
+    if len(before) > MOST_COMPARED or len(after) > MOST_COMPARED or _work(before, after) > MOST_WORK:
         yield 0, len(before), 0, len(after)
         return
     for tag, a1, a2, b1, b2 in SequenceMatcher(None, before, after, autojunk=False).get_opcodes():

@@ -13,6 +13,9 @@ from acp_gateway.terminal.content import Diff, shortened
 from acp_gateway.terminal.diffs import DiffLine, LineDiff, Mark
 from acp_gateway.terminal.transcript import Block, Kind, Level, Message, Note, Plan, Tool
 
+MOST_DIFFS: Final = 20
+"""Diffs of one tool call that are shown: each takes up to 0.2 s to make."""
+
 DEFAULT_LINES: Final = 40
 """Lines of a diff or of an output that are shown by default: a screen."""
 
@@ -115,26 +118,32 @@ def render_tool(tool: Tool, *, lines: int = DEFAULT_LINES, details: bool = False
     rendered = [tool_line(tool)]
     if details and tool.input and tool.input not in tool.title:
         rendered.append([Span("    $ " + one_line(tool.input), Style.DIM)])
-    for diff in tool.diffs:
+    for diff in tool.diffs[:MOST_DIFFS]:
         rendered += render_diff(diff, lines=lines)
+    if len(tool.diffs) > MOST_DIFFS:
+        rendered.append(more_diffs(tool))
     if tool.output and (details or tool.status == "failed"):
         rendered += render_output(tool.output, lines=lines)
     return rendered
 
 
+def more_diffs(tool: Tool) -> Line:
+    """Return the line for the diffs of a tool call that are left out."""
+    return [Span(f"    … {len(tool.diffs) - MOST_DIFFS} more diffs", Style.DIM)]
+
+
 def tool_line(tool: Tool) -> Line:
     """Return the state, the title and the places of a tool call in one line."""
     state = _STATES.get(tool.status, _STATES["pending"])
-    title = one_line(tool.title) or one_line(tool.kind) or "a tool"
+    told = one_line(tool.title)
+    title = told or one_line(tool.kind) or "a tool"
     line = [state, Span(f" {title}", Style.TOOL)]
-    places = [
-        one_line(f"{place.path}:{place.line}" if place.line is not None else place.path)
-        for place in tool.locations
-        if place.path not in tool.title
-    ]
+    places = [place for place in tool.locations if place.path not in told]
     if places:
+        first = places[0]
+        shown = one_line(f"{first.path}:{first.line}" if first.line is not None else first.path)
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        line.append(Span(f" {places[0]}{more}", Style.DIM))
+        line.append(Span(f" {shown}{more}", Style.DIM))
     if tool.status not in ("pending", "in_progress", "completed"):
         line.append(Span(f" ({one_line(tool.status)})", state.style))
     return line

@@ -27,12 +27,14 @@ from acp_gateway.terminal.dialogue import (
 from acp_gateway.terminal.questions import Questions, question_lines
 from acp_gateway.terminal.rendering import (
     DEFAULT_LINES,
+    MOST_DIFFS,
     PREFIXES,
     TEXT_STYLES,
     Span,
     Style,
     escape,
     indented,
+    more_diffs,
     one_line,
     render,
     render_diff,
@@ -222,11 +224,14 @@ class Watcher:
             self._pen.lines(indented([tool_line(tool)], tool.lane))
             if state == "failed" and tool.output:
                 self._pen.lines(indented(render_output(tool.output, lines=self._lines), tool.lane), wrap=False)
-        for diff in tool.diffs:
+        shown = tool.diffs[:MOST_DIFFS]
+        for diff in shown:
             if diff not in diffs:
                 self._end_stream()
                 self._pen.lines(indented(render_diff(diff, lines=self._lines), tool.lane), wrap=False)
-        self._tools[tool.number] = (tool.title, state, tool.diffs)
+        if shown != diffs and len(tool.diffs) > MOST_DIFFS:
+            self._pen.lines(indented([more_diffs(tool)], tool.lane))
+        self._tools[tool.number] = (tool.title, state, shown)
         if len(self._tools) > SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]
 

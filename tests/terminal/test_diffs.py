@@ -35,6 +35,15 @@ def test_long_texts_are_shown_as_replaced(count: int) -> None:
     assert (diff.added, diff.removed, diff.total, len(diff.lines)) == (2 * count, count + 2, 3 * count + 2, 5)
 
 
+def test_texts_of_many_equal_lines_are_shown_as_replaced_and_usual_ones_are_not() -> None:
+    old, new = ["x", *["a"] * 598, "y"], ["z", *["a", "c"] * 299, "w"]
+    diff = LineDiff("\n".join(old), "\n".join(new), 5000)
+    assert (diff.removed, diff.added) == (600, 600)
+    usual = [line for number in range(150) for line in (f"line {number}", "")]
+    diff = LineDiff("\n".join(usual), "\n".join([*usual[:100], "new", *usual[100:200], "new", *usual[200:]]), 5000)
+    assert (diff.removed, diff.added) == (0, 2)
+
+
 @given(lines, lines)
 @effort(30)
 def test_the_lines_of_a_diff_lead_from_one_text_to_the_other(before: list[str], after: list[str]) -> None:

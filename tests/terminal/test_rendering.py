@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.rendering import LINE_SIZE, Style, render
-from acp_gateway.terminal.transcript import Block, Level, Transcript
+from acp_gateway.terminal.content import Diff, Location
+from acp_gateway.terminal.rendering import LINE_SIZE, MOST_DIFFS, Style, render, render_tool, tool_line
+from acp_gateway.terminal.transcript import Block, Level, Tool, Transcript
 from tests.fuzz.effort import effort
 from tests.terminal.updates import HOSTILE, any_updates, plain_text, plan, said, tool
 
@@ -117,3 +118,17 @@ def test_every_span_is_printable_whatever_the_updates_are(updates: list[Any], li
     for block in transcript.blocks:
         for line in render(block, lines=lines, details=details):
             assert all(span.text.isprintable() for span in line)
+
+
+def test_a_tool_call_shows_one_place_and_a_few_of_many_diffs() -> None:
+    places = [Location("in the title", 1), Location("/a", 2), Location("/b", None)]
+    shown = Tool(
+        number=1, id="c", title="edit in the title", locations=places, diffs=[Diff("/a", "", "x")] * (MOST_DIFFS + 3)
+    )
+    assert plain_text([tool_line(shown)]).rstrip().endswith("edit in the title /a:2 and 1 more")
+    assert plain_text(render_tool(shown)[-1:]).strip() == "… 3 more diffs"
+
+
+def test_places_are_looked_for_in_the_part_of_a_title_that_is_shown() -> None:
+    shown = Tool(number=1, id="c", title="a" * 4_000_000, locations=[Location("a" * 400 + "b", None)] * 5000)
+    assert "and 4999 more" in plain_text([tool_line(shown)])

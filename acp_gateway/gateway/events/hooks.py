@@ -56,6 +56,50 @@ STDERR_TIMEOUT: Final = 1.0
 left the process group may have it open."""
 
 
+class _Waiting:
+    """Events by identity: these take turns, so that the many events of one keep no others waiting."""
+
+    def __init__(self) -> None:
+        # The one whose turn is next at the beginning.
+        self._by_identity: dict[str, deque[tuple[str, bytes]]] = {}
+        self._count = self._size = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, identity: str, event: str, line: bytes) -> bool:
+        """Add an event; return False if one had to be dropped, which may be this one."""
+        self._by_identity.setdefault(identity, deque()).append((event, line))
+        self._count += 1
+        self._size += len(line)
+        is_room = True
+        while self._count > MAX_WAITING or self._size > MAX_WAITING_SIZE:
+            is_room = False
+            most = max(self._by_identity, key=lambda name: len(self._by_identity[name]))
+            events = self._by_identity[most]
+            ends = (at for at in range(len(events) - 1, -1, -1) if events[at][0] == "turn_end")
+            at = next(ends, len(events) - 1)
+            self._forget(events[at][1])
+            del events[at]
+            if not events:
+                del self._by_identity[most]
+        return is_room
+
+    def take(self) -> tuple[str, bytes]:
+        """Remove an event of the identity whose turn it is, and return it."""
+        identity, events = next(iter(self._by_identity.items()))
+        taken = events.popleft()
+        self._forget(taken[1])
+        del self._by_identity[identity]
+        if events:
+            self._by_identity[identity] = events
+        return taken
+
+    def _forget(self, line: bytes) -> None:
+        self._count -= 1
+        self._size -= len(line)
+
+
 class Hooks:
     """The configured programs, and the events that wait for them. To be used in one Trio thread.
 
@@ -68,8 +112,7 @@ class Hooks:
         self.configure(section)
         self._environment = inherited_environment(environment)
         # Events that no program was started for yet, each as its line, and the bytes of these lines.
-        self._waiting: deque[tuple[str, bytes]] = deque()
-        self._waiting_size = 0
+        self._waiting = _Waiting()
         # True if the log has reported dropped events; once is enough until the queue is empty again.
         self._dropping = False
         # The workers wait here for events.
@@ -90,7 +133,8 @@ class Hooks:
     def fire(self, event: str, details: Mapping[str, Any]) -> None:
         """Queue an event for its program, if one is configured.
 
-        Neither raises nor waits. If the queue is full, the event is dropped, with a line in the log.
+        Neither raises nor waits. If the queue is full, an event of the identity with most of them is dropped, with a
+        line in the log.
 
         Args:
             event: `"permission_waiting"` or `"turn_end"`.
@@ -104,17 +148,13 @@ class Hooks:
             # Its text may quote what could not be encoded.
             log.error("hooks.on_%s: dropped an event that is not JSON (%s)", event, type(error).__name__)
             return
-        if len(self._waiting) >= MAX_WAITING or self._waiting_size + len(line) > MAX_WAITING_SIZE:
-            if not self._dropping:
-                self._dropping = True
-                log.warning(
-                    "hooks.on_%s: %d events wait for their programs already; further ones are dropped",
-                    event,
-                    len(self._waiting),
-                )
-            return
-        self._waiting.append((event, line))
-        self._waiting_size += len(line)
+        if not self._waiting.add(str(details.get("identity")), event, line) and not self._dropping:
+            self._dropping = True
+            log.warning(
+                "hooks.on_%s: %d events wait for their programs already; further ones are dropped",
+                event,
+                len(self._waiting),
+            )
         self._idle.unpark()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -129,8 +169,7 @@ class Hooks:
         while True:
             while not self._waiting:
                 await self._idle.park()
-            event, line = self._waiting.popleft()
-            self._waiting_size -= len(line)
+            event, line = self._waiting.take()
             if not self._waiting:
                 self._dropping = False
             try:

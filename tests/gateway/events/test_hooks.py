@@ -21,11 +21,14 @@ from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.events import hooks as hooks_module
 from acp_gateway.gateway.events.hooks import (
     LINE_SIZE,
+    MAX_WAITING,
+    MAX_WAITING_SIZE,
     STDERR_LINES,
     STDERR_SIZE,
     STRING_LENGTH,
     TERM_GRACE,
     Hooks,
+    _Waiting,
     encode,
 )
 from tests.doubles import TIMEOUT, Watch, open_descriptors, python
@@ -256,6 +259,27 @@ async def test_a_program_is_looked_for_in_the_path_of_the_gateway(told: Pipe, tm
     async with running(make_hooks(("notify", str(told.path)), environment=path)) as hooks:
         hooks.fire("turn_end", {})
         assert await told.line() == "found"
+
+
+def test_identities_take_turns_and_the_events_of_the_busiest_are_dropped_turns_first() -> None:
+    waiting = _Waiting()
+    for number in range(MAX_WAITING - 1):
+        assert waiting.add("mallory", "permission_waiting" if number < 2 else "turn_end", b"%d" % number)
+    assert waiting.add("ann", "permission_waiting", b"a1")
+    assert not waiting.add("ann", "permission_waiting", b"a2")
+    assert not waiting.add("mallory", "turn_end", b"last")
+    assert len(waiting) == MAX_WAITING
+    taken = [waiting.take()[1] for _ in range(len(waiting))]
+    assert taken[:5] == [b"0", b"a1", b"1", b"a2", b"2"]
+    assert len(taken) == MAX_WAITING
+    assert b"last" not in taken
+    assert len(waiting) == 0
+
+
+def test_an_event_larger_than_all_that_may_wait_is_dropped() -> None:
+    waiting = _Waiting()
+    assert not waiting.add("ann", "permission_waiting", b"x" * (MAX_WAITING_SIZE + 1))
+    assert len(waiting) == 0
 
 
 async def test_what_a_program_prints_is_discarded(told: Pipe, logged: Log, capfd: pytest.CaptureFixture[str]) -> None:
