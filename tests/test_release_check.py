@@ -113,7 +113,9 @@ def test_the_commit_tells_changes_apart(monkeypatch: pytest.MonkeyPatch, tmp_pat
     for text in ("2", "3"):
         (tmp_path / "a").write_text(text)
         found.add(fresh.commit())
-    assert len(found) == 3
+    (tmp_path / "untracked").write_text("1")
+    found.add(fresh.commit())
+    assert len(found) == 4
     assert all(name.startswith(min(found, key=len)) for name in found)
 
 

@@ -155,13 +155,17 @@ async def open_stream(options: RedisOptions) -> trio.abc.Stream:
     return encrypted
 
 
+_SIGN_IN_ERRORS: Final = frozenset({"ERR", "NOAUTH", "NOPERM", "WRONGPASS"})
+
+
 async def _sign_in(connection: RedisConnection, *words: str) -> None:
     try:
         await connection.ask("AUTH", *words)
     except RedisRefused as error:
-        # Its text may have the password.
+        # Its text may have the password, also as the first word.
         code = str(error).partition(" ")[0]
-        raise RedisRefused(f"{code}: Redis refuses the user or the password (cluster.password_file)") from None
+        why = code if code in _SIGN_IN_ERRORS else "another error"
+        raise RedisRefused(f"Redis refuses the user or the password of cluster.password_file ({why})") from None
 
 
 class RedisClient:

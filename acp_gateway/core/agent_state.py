@@ -265,10 +265,10 @@ class AgentState:
             self.write_prompt(session, echo.request, echo.withheld)
 
     def drop_echo(self, session: Session) -> None:
-        """End an incomplete echo with its agent process. Another gateway's history does not have it: see `end_echo`."""
-        if self.link is not None:
-            session.echo = None
-        self.end_echo(session)
+        """End an incomplete echo with its agent process: finish it, unless another gateway has the history."""
+        if self.link is None:
+            self.end_echo(session)
+        session.echo = None
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
         """Write a prompt to the history, and show it to the clients that do not have it."""

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.far_places import MAX_POSITION, MAX_WORD, FarPlace, settle
+from acp_gateway.core.lost_prompts import MAX_CLAIMS
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import Session
 from acp_gateway.core.states import SessionState
@@ -24,10 +25,6 @@ from acp_gateway.protocol.link_messages import Mark
 
 MAX_EARLY: Final = 1000
 """Maximum number of marks that are kept for sessions which are about to be named."""
-
-
-MAX_CLAIMS: Final = 1000
-"""Maximum number of prompts that are asked for by their claims."""
 
 
 class _Place(NamedTuple):

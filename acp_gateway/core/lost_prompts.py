@@ -31,14 +31,14 @@ CLAIM_SIZE: Final = 64
 """Maximum length of a claim, in characters."""
 
 MAX_CLAIMS: Final = 1000
-"""Maximum number of claims of a returning client: each costs a hash, and few clients have ten prompts open."""
+"""Maximum number of claims of a returning client, and of a gateway that asks for turns: each costs a hash, and few
+clients have ten prompts open."""
 
 ENDED_KEPT: Final = 8
 """Maximum number of remembered responses of a session: of the last prompts of a few clients."""
 
 RESPONSE_SIZE: Final = 4096
 """Maximum size of a response that is remembered whole, in bytes; of a larger one its stop reason, or its message."""
-
 
 _MOVED: Final = "the client has come back through another gateway, which gets the answer to this prompt"
 
@@ -187,9 +187,10 @@ def hand_over(agent: AgentState, session: Session, client: Client, rejoin: Rejoi
     for request in [*session.turns, *session.queue]:
         former = request.client
         is_claimed = request.claim is not None and request.claim in rejoin.claims
-        if former is client or former.scope.identity != identity or not (is_claimed or _was_linked(former, links)):
+        is_over = _was_linked(former, links)
+        if former is client or former.scope.identity != identity or not (is_claimed or is_over):
             continue
-        if former.link is not None and not _was_linked(former, links):
+        if not is_over:
             # Its client has come back through another gateway, and the former one may live on.
             agent.out.client(former, jsonrpc.error(request.id, jsonrpc.INTERNAL_ERROR, _MOVED, {"reason": "outage"}))
         former.remove_request(request)

@@ -167,8 +167,6 @@ class Messenger:
                         break
                     await trio.sleep(_PAUSE)
                 nursery.cancel_scope.cancel()
-        if self._tokens.problem is not None:
-            confirmed.clear()
         return {"nodes": [self._describe(name, name in confirmed) for name in sorted(self._known())]}
 
     async def _read_confirmations(self, confirmed: set[str]) -> None:

@@ -228,9 +228,10 @@ class Watcher:
         for diff in shown:
             if diff not in diffs:
                 self._end_stream()
-                self._pen.lines(indented(render_diff(diff, lines=self._lines), tool.lane), wrap=False)
-        if shown != diffs and len(tool.diffs) > MOST_DIFFS:
-            self._pen.lines(indented([more_diffs(tool)], tool.lane))
+                lines = render_diff(diff, lines=self._lines)
+                if diff is shown[-1] and len(tool.diffs) > MOST_DIFFS:
+                    lines.append(more_diffs(tool))
+                self._pen.lines(indented(lines, tool.lane), wrap=False)
         self._tools[tool.number] = (tool.title, state, shown)
         if len(self._tools) > SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]

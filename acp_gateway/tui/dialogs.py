@@ -15,6 +15,7 @@ KEYS: Final = (
     ("Ctrl-P, Ctrl-N", "an earlier prompt, a later one"),
     ("Tab", "to the list, the question, the prompt"),
     ("y, n, 1-9", "answer the question that is in focus"),
+    ("Down, Up", "another part of a long question"),
     ("PgUp, PgDn", "scroll the transcript; End follows it again"),
     ("Esc", "cancel the turn; close a dialog"),
     ("F1, Alt-H", "these keys"),

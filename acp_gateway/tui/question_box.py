@@ -11,10 +11,10 @@ from acp_gateway.terminal.dialogue import Question
 from acp_gateway.terminal.rendering import Span, Style
 from acp_gateway.tui.markup import markup
 
-MOST_ROWS: Final = 10
-"""Rows of a question that are shown at a time: its answers stay visible on a terminal of 24 rows."""
+MOST_ROWS: Final = 6
+"""Rows of a question that are shown at a time: its answers stay visible on a terminal of 16 rows."""
 
-_STEPS: Final = {"page down": MOST_ROWS, "down": 1, "page up": -MOST_ROWS, "up": -1}
+_STEPS: Final = {"down": MOST_ROWS, "up": -MOST_ROWS}
 
 
 class QuestionBox(urwid.WidgetWrap[Any]):
@@ -78,7 +78,7 @@ class QuestionBox(urwid.WidgetWrap[Any]):
         self._asked.fit(size[0] - 2)
         first, total = self._asked.first, self._asked.total
         if total > MOST_ROWS:
-            told = f"  rows {first + 1}-{first + MOST_ROWS} of {total}: PgDn and PgUp; it can be allowed after the last"
+            told = f"  rows {first + 1}-{first + MOST_ROWS} of {total}: Down, Up; it can be allowed after the last"
             self._answers.set_text(markup([[Span(told, Style.DIM)], *self._last]))
         else:
             self._answers.set_text(markup(self._last))

@@ -130,9 +130,9 @@ def test_reload_prints_what_has_changed(config: Path, answers: dict[str, Any]) -
 
 
 def test_reload_prints_problems_and_exits_with_3(config: Path, answers: dict[str, Any]) -> None:
-    answers["reload"] = {"problems": ["tokens.json: broken"]}
+    answers["reload"] = {"problems": ["tokens.json: broken\x1b]52;c;AAAA\x07"]}
     done = run("reload", "--config", config)
-    assert (done.exit_code, done.stdout, done.stderr) == (3, "", "problem: tokens.json: broken\n")
+    assert (done.exit_code, done.stdout, done.stderr) == (3, "", "problem: tokens.json: broken\\x1b]52;c;AAAA\\x07\n")
 
 
 # Sessions of this machine

@@ -636,7 +636,7 @@ async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
         await editor.close()
 
 
-async def test_an_agent_that_cant_be_started_again_is_tried_again_when_the_editor_wants_something(
+async def test_an_agent_that_cant_be_started_again_is_tried_again_for_a_while_and_when_the_editor_wants_something(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
     answer = gateway.answers["initialize"]

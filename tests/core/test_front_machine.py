@@ -15,7 +15,48 @@ from tests.fuzz.effort import effort
 FEW = st.integers(1, 4)
 
 
-class Dying(RuleBasedStateMachine):
+class Conversation(RuleBasedStateMachine):
+    """The events of a session at a door, but for some deaths."""
+
+    fronts: Fronts
+    watchers: list[Watcher]
+
+    @precondition(lambda self: self.fronts.prompts)
+    @rule()
+    def turn_ends(self) -> None:
+        self.fronts.end_turn()
+
+    @rule(up=FEW, down=FEW)
+    def some_is_carried(self, up: int, down: int) -> None:
+        self.fronts.carry(up, down)
+
+    @rule()
+    def all_is_carried(self) -> None:
+        self.fronts.carry()
+
+    @rule(index=st.integers(0, 2), count=FEW)
+    def some_arrives(self, index: int, count: int) -> None:
+        self.fronts.arrive(self.watchers[index], count)
+
+    @rule()
+    def all_goes_on(self) -> None:
+        self.fronts.settle()
+
+    @rule()
+    def disk_is_written(self) -> None:
+        self.fronts.commit()
+
+    @rule(index=st.integers(0, 2))
+    def link_of_an_editor_is_lost_for_good(self, index: int) -> None:
+        self.fronts.lose(self.watchers[index])
+
+    @precondition(lambda self: self.fronts.lives < 6)
+    @rule()
+    def front_is_killed(self) -> None:
+        self.fronts.kill()
+
+
+class Dying(Conversation):
     """A node, doors one after the other, and the watchers of one session."""
 
     @initialize(journals=st.booleans(), commit=st.booleans())
@@ -37,37 +78,16 @@ class Dying(RuleBasedStateMachine):
     def agent_has_another_mode(self) -> None:
         self.fronts.state("m")
 
-    @precondition(lambda self: self.fronts.prompts)
-    @rule()
-    def turn_ends(self) -> None:
-        self.fronts.end_turn()
-
     @precondition(lambda self: self.fronts.prompts and self.asked == len(self.fronts.decided))
     @rule()
     def agent_asks(self) -> None:
         self.asked += 1
         self.fronts.ask()
 
-    @rule(up=FEW, down=FEW)
-    def some_is_carried(self, up: int, down: int) -> None:
-        self.fronts.carry(up, down)
-
-    @rule()
-    def all_is_carried(self) -> None:
-        self.fronts.carry()
-
-    @rule(index=st.integers(0, 2), count=FEW)
-    def some_arrives(self, index: int, count: int) -> None:
-        self.fronts.arrive(self.watchers[index], count)
-
     @rule()
     def all_arrives(self) -> None:
         for watcher in self.watchers:
             self.fronts.arrive(watcher)
-
-    @rule()
-    def all_goes_on(self) -> None:
-        self.fronts.settle()
 
     @rule(index=st.integers(0, 1))
     def editor_prompts(self, index: int) -> None:
@@ -80,19 +100,6 @@ class Dying(RuleBasedStateMachine):
         watcher = self.watchers[index]
         if watcher.questions and not watcher.conversation.recovering:
             self.fronts.choose(watcher)
-
-    @rule()
-    def disk_is_written(self) -> None:
-        self.fronts.commit()
-
-    @rule(index=st.integers(0, 2))
-    def link_of_an_editor_is_lost_for_good(self, index: int) -> None:
-        self.fronts.lose(self.watchers[index])
-
-    @precondition(lambda self: self.fronts.lives < 6)
-    @rule()
-    def front_is_killed(self) -> None:
-        self.fronts.kill()
 
     @precondition(lambda self: self.fronts.links < 10)
     @rule()
@@ -137,7 +144,7 @@ TestDying = Dying.TestCase
 TestDying.settings = effort(100, steps=40)
 
 
-class BothDying(RuleBasedStateMachine):
+class BothDying(Conversation):
     """A node and a door that are killed at any moment, each with what has reached its disk, and who watches a session.
 
     An editor misses nothing without being told, and sees nothing twice.
@@ -156,27 +163,6 @@ class BothDying(RuleBasedStateMachine):
     def agent_speaks(self, count: int) -> None:
         self.fronts.speak(count)
 
-    @precondition(lambda self: self.fronts.prompts)
-    @rule()
-    def turn_ends(self) -> None:
-        self.fronts.end_turn()
-
-    @rule(up=FEW, down=FEW)
-    def some_is_carried(self, up: int, down: int) -> None:
-        self.fronts.carry(up, down)
-
-    @rule()
-    def all_is_carried(self) -> None:
-        self.fronts.carry()
-
-    @rule(index=st.integers(0, 2), count=FEW)
-    def some_arrives(self, index: int, count: int) -> None:
-        self.fronts.arrive(self.watchers[index], count)
-
-    @rule()
-    def all_goes_on(self) -> None:
-        self.fronts.settle()
-
     @rule(index=st.integers(0, 1))
     def editor_prompts(self, index: int) -> None:
         watcher = self.watchers[index]
@@ -184,21 +170,8 @@ class BothDying(RuleBasedStateMachine):
             self.prompts.append((watcher, self.fronts.prompt(watcher)))
 
     @rule()
-    def disk_of_the_front_is_written(self) -> None:
-        self.fronts.commit()
-
-    @rule()
     def disk_of_the_node_is_written(self) -> None:
         self.fronts.commit_node()
-
-    @rule(index=st.integers(0, 2))
-    def link_of_an_editor_is_lost_for_good(self, index: int) -> None:
-        self.fronts.lose(self.watchers[index])
-
-    @precondition(lambda self: self.fronts.lives < 6)
-    @rule()
-    def front_is_killed(self) -> None:
-        self.fronts.kill()
 
     @precondition(lambda self: self.fronts.node_lives < 6)
     @rule()

@@ -2,14 +2,14 @@
 
 import itertools
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from types import SimpleNamespace
 
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.gateway import large_messages
+from acp_gateway.gateway import agent_supervisor, large_messages
 from acp_gateway.gateway.large_messages import check_message, has_large, parse_message, parse_messages
 from acp_gateway.protocol import large_texts
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -140,6 +140,23 @@ async def test_large_lines_of_an_agent_keep_their_order() -> None:
         scene.agent.stream.send_nowait([encode(update) for update in updates])
         heard = [(await ann.receive())["params"]["update"]["n"] for _ in range(3)]
         assert heard == [0, 1, 2]
+
+
+async def test_small_lines_beside_a_large_one_are_taken_a_part_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with sharing() as (scene, _):
+        monkeypatch.setattr(agent_supervisor, "AT_ONCE", 2)
+        taken: list[int] = []
+        receive = scene.hub.receive_from_agent
+
+        def counted(batch: Sequence[bytes]) -> None:
+            taken.append(len(batch))
+            receive(batch)
+
+        monkeypatch.setattr(scene.hub, "receive_from_agent", counted)
+        small = [encode({"method": "x/y", "params": {"n": number}}) for number in range(5)]
+        scene.agent.stream.send_nowait([*small[:4], large(method="x/y"), *small[4:]])
+        await wait_all_tasks_blocked()
+        assert taken == [2, 2, 1]
 
 
 async def test_a_large_line_that_cannot_be_read_fails_the_request_that_it_answers() -> None:

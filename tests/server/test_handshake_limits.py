@@ -128,6 +128,23 @@ async def test_whose_turn_has_not_come_yet_is_not_to_blame(
         nursery.cancel_scope.cancel()
 
 
+async def test_who_has_waited_for_its_turn_and_goes_on_no_further_keeps_no_other_waiting(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    limiter = make(tmp_path, handshakes_per_address=1)
+    idle, late = guest(), guest()
+    async with staying(limiter, idle), trio.open_nursery() as nursery:
+        limiter._budget = CpuBudget(0.5)
+        limiter._budget.charge(10 * BURST)
+        nursery.start_soon(limiter.step, idle)
+        await trio.testing.wait_all_tasks_blocked()
+        async with staying(limiter, late):
+            with trio.fail_after(100 * BURST + 10 * ANSWER_TIMEOUT):
+                await limiter.step(late)
+            assert (idle.evicted, late.evicted) == (True, False)
+        nursery.cancel_scope.cancel()
+
+
 async def test_who_does_not_go_on_is_not_waited_for(tmp_path: Path, autojump_clock: trio.testing.MockClock) -> None:
     limiter = make(tmp_path, handshakes_per_address=2)
     slow, quick = guest(), guest()

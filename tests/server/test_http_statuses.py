@@ -277,7 +277,10 @@ CORS = (f"Access-Control-Allow-Origin: {EDITOR}", "Access-Control-Allow-Credenti
 NO_CORS = "!Access-Control-Allow-Origin"
 ALLOW = "Allow: GET, POST, DELETE, OPTIONS"
 
-NO_MESSAGE = "a body that is not a JSON-RPC message, or one with a repeated member or an id of more than 1,024 bytes"
+NO_MESSAGE = (
+    "a body that is not a JSON-RPC message, or one with a repeated member, an id of more than 1,024 bytes, "
+    "or `params` that are not an object where the session is put into them"
+)
 BATCH = "a batch; the body is the error -32600 under the id `null`"
 BEGUN = "`initialize` without `Acp-Connection-Id`; the body is its response"
 FAILED = "`initialize` that failed: the body is the error, and there is no connection"

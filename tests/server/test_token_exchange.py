@@ -130,6 +130,25 @@ async def test_confirm_names_the_node_that_is_away_and_since_when(
         assert node["why"]
 
 
+async def test_nothing_is_confirmed_where_the_file_of_shared_tokens_is_damaged(
+    directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 0.5)
+    tokens = TokenStore(tmp_path / "gpu1")
+    first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    async with serving(first) as (_, url), serving(second):
+        await until_agents(url, "gpu2/memory")
+        token, _ = tokens.create("laptop", "ann", None)
+        await until_shared(tokens, tmp_path / "gpu2")
+        damaged = tmp_path / "gpu1" / "cluster-tokens.json"
+        damaged.write_text("{")
+        tokens.revoke(token.id)
+        node = (await confirm(url, token.id))["gpu2"]
+        assert not node["confirmed"]
+        assert "cluster-tokens.json" in node["why"]
+        assert any("cluster-tokens.json" in problem for problem in (await status_of(url))["problems"])
+
+
 async def test_confirmation_comes_by_the_directory_where_no_node_reaches_the_other(
     directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
