@@ -17,7 +17,7 @@ def main() -> None:
         if line is None:
             from acp_gateway.cli.main import main as run_command
         else:
-            from acp_gateway.cli.editor_relay import relay_editor
+            from acp_gateway.cli.client.editor_relay import relay_editor
     if line is None:
         run_command()
         return
@@ -34,7 +34,7 @@ def _end_with(error: BaseException) -> None:
     except Exception:
         # An editor runs `connect` for days. If another version has been installed since, its modules need not fit those
         # in memory.
-        from acp_gateway.cli.editor_relay import print_error
+        from acp_gateway.cli.client.editor_relay import print_error
         from acp_gateway.errors import GatewayError
         from acp_gateway.printable import printable
 

@@ -19,20 +19,21 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.core import access_rules, updates
+from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import CheckDirectories, Output
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions import Client, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client, SessionScope
+from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
-from acp_gateway.transports.websocket_frames import encode_text
+from acp_gateway.transports.websocket.frames import encode_text
 from benchmarks.budget_pairs import compare
 
 RUNS: Final = 200

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import trio
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.http_head import HttpError
-from acp_gateway.transports.http_server import HttpConnection, Request, Response
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_server import upgrade
+from acp_gateway.transports.websocket.server import upgrade
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 
 
 @dataclass(frozen=True)

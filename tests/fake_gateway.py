@@ -14,7 +14,7 @@ from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import FAIL, FragileStream
 
 DESTINATION = Destination(Address("tcp", "box.example", 7443, ""), None, None, None, None, 4096)

@@ -12,15 +12,15 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
-from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.agent_supervisor import RunAgent
-from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.events.recording import Tape
-from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_limits import Limits
+from acp_gateway.gateway.hub.agent_supervisor import RunAgent
+from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.hub_limits import Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import Link

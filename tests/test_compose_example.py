@@ -7,8 +7,8 @@ import tomllib
 from pathlib import Path
 
 from acp_gateway.cli.main import main
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import collect
-from acp_gateway.config.toml_file import TomlFile
 from tests.doubles import run_command as run
 
 ROOT = Path(__file__).parent.parent

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from acp_gateway import __main__ as start
-from acp_gateway.cli import editor_relay
+from acp_gateway.cli.client import editor_relay
 from acp_gateway.errors import Unauthorized
 
 Start = Callable[..., int]

@@ -10,7 +10,7 @@ import click
 from acp_gateway.cli.common import check_finite, examples, json_option, plain_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from acp_gateway.conformance.dialogue import Check, Dialogues
+    from acp_conformance.dialogue import Check, Dialogues
 
 
 def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,10 +82,10 @@ def check_agent(
 
     import trio
 
-    from acp_gateway.conformance.agent_checks import CHECKS
-    from acp_gateway.conformance.processes import RunLimits
-    from acp_gateway.conformance.runner import run_scenarios
-    from acp_gateway.conformance.scenarios import SCENARIOS
+    from acp_conformance.agent_checks import CHECKS
+    from acp_conformance.processes import RunLimits
+    from acp_conformance.runner import run_scenarios
+    from acp_conformance.scenarios import SCENARIOS
 
     limits = RunLimits(timeout=timeout, output_size=output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
@@ -162,10 +162,10 @@ def check_client(
 
     import trio
 
-    from acp_gateway.conformance.client_checks import CHECKS
-    from acp_gateway.conformance.client_runner import User, run_client_scenarios
-    from acp_gateway.conformance.processes import RunLimits
-    from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS
+    from acp_conformance.client_checks import CHECKS
+    from acp_conformance.client_runner import User, run_client_scenarios
+    from acp_conformance.processes import RunLimits
+    from acp_conformance.scenarios import CLIENT_SCENARIOS
 
     dialogues = trio.run(
         partial(
@@ -184,7 +184,7 @@ def check_client(
 
 def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit: Path | None, *, as_json: bool) -> int:
     """Judge dialogues, write and print the results, and return the exit code."""
-    from acp_gateway.conformance import report
+    from acp_conformance import report
     from acp_gateway.errors import ConfigError
 
     results = report.judge(checks, dialogues)

@@ -12,7 +12,7 @@ from acp_gateway.cli.common import print_any_character
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:
-    from acp_gateway.client.diagnosis import Line
+    from acp_gateway.diagnosis.checks import Line
 
 EPILOG = """
 \b
@@ -42,11 +42,11 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
     """
     import trio
 
-    from acp_gateway.client.diagnosis import exit_code_of, report_of
-    from acp_gateway.client.host_checks import check_hosts, read_hosts
     from acp_gateway.client.local import find_local_gateway
     from acp_gateway.config.hosts import hosts_path
     from acp_gateway.config.load import default_config_path
+    from acp_gateway.diagnosis.checks import exit_code_of, report_of
+    from acp_gateway.diagnosis.host_checks import check_hosts, read_hosts
 
     lines: list[Line] = []
 
@@ -62,9 +62,9 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
         gateways = None
     if gateways is not None:
         # Imported here, because a client's system may lack what a gateway needs.
-        from acp_gateway.server.doctor_checks import check_machine
-        from acp_gateway.server.doctor_facts import gather
-        from acp_gateway.server.node_checks import check_nodes
+        from acp_gateway.diagnosis.gateway_checks import check_machine
+        from acp_gateway.diagnosis.gateway_facts import gather
+        from acp_gateway.diagnosis.node_checks import check_nodes
 
         facts = gather(gateways, os.environ)
         for line in check_machine(facts):

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from acp_gateway.cli.common import examples, json_option, print_json
-from acp_gateway.config.toml_file import suggestion
+from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.errors import ConfigError, UsageError
 
 FOLDERS = ("systemd", "launchd", "completions", "examples", "docs", "certs")

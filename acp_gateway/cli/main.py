@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from acp_gateway import __version__
-from acp_gateway.cli.connect import connect
+from acp_gateway.cli.client.connect import connect
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.printable import printable
 
@@ -42,35 +42,35 @@ def _quiet_without_reader() -> Iterator[None]:
 
 
 COMMANDS: Final = {
-    "agents": ("agents", "agents"),
+    "agents": ("agents.commands", "agents"),
     "audit": ("support", "audit"),
     "certs": ("certs", "certs"),
-    "chat": ("chat", "chat"),
+    "chat": ("client.chat", "chat"),
     "check-agent": ("conformance", "check_agent"),
     "check-client": ("conformance", "check_client"),
-    "check-config": ("serve", "check_configuration"),
+    "check-config": ("gateway.serve", "check_configuration"),
     "completion": ("completion", "completion"),
     "doctor": ("doctor", "doctor"),
     "export-recording": ("support", "export_recording"),
     "files": ("files", "files"),
-    "join": ("join", "join"),
-    "nodes": ("nodes", "nodes"),
-    "open": ("browsers", "open_browser"),
-    "pair": ("pair", "pair"),
-    "pair-here": ("pair_here", "pair_here"),
+    "join": ("client.join", "join"),
+    "nodes": ("gateway.nodes", "nodes"),
+    "open": ("gateway.browsers", "open_browser"),
+    "pair": ("client.pair", "pair"),
+    "pair-here": ("gateway.pair_here", "pair_here"),
     "paths": ("paths", "paths"),
-    "ping": ("ping", "ping"),
-    "reload": ("status", "reload"),
-    "relay": ("pair_here", "relay"),
+    "ping": ("client.ping", "ping"),
+    "reload": ("gateway.status", "reload"),
+    "relay": ("gateway.pair_here", "relay"),
     "replay": ("support", "replay"),
-    "serve": ("serve", "serve"),
-    "service": ("service", "service"),
-    "sessions": ("sessions", "sessions"),
-    "share": ("share", "share"),
-    "status": ("status", "status"),
-    "token": ("tokens", "token"),
-    "up": ("up", "up"),
-    "watch": ("watch", "watch"),
+    "serve": ("gateway.serve", "serve"),
+    "service": ("service.commands", "service"),
+    "sessions": ("client.sessions", "sessions"),
+    "share": ("gateway.share", "share"),
+    "status": ("gateway.status", "status"),
+    "token": ("tokens.commands", "token"),
+    "up": ("gateway.up", "up"),
+    "watch": ("client.watch", "watch"),
 }
 """Commands besides `connect`: the module of this package and the name there, imported when the command is run."""
 

@@ -90,7 +90,7 @@ def _of_gateway(file: Path) -> Iterator[tuple[str, Path]]:
 
 def _of_service() -> Iterator[tuple[str, Path]]:
     """Yield the files of the user's own service, as `service install` writes them. The log of systemd is not a file."""
-    from acp_gateway.cli.service_managers import Launchd, Systemd
+    from acp_gateway.cli.service.managers import Launchd, Systemd
 
     try:
         home = Path.home()

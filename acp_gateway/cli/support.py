@@ -73,7 +73,7 @@ def audit(since: float | None, events: tuple[str, ...], config: Path | None, *, 
 
 def _check_events(names: Iterable[str], path: Path) -> None:
     """Raise `UsageError` for the first name that is not an event of this version or of the audit log at `path`."""
-    from acp_gateway.config.toml_file import suggestion
+    from acp_gateway.config.editing.toml_file import suggestion
     from acp_gateway.gateway.events.audit import EVENTS, read_audit
 
     unknown = [name for name in names if name not in EVENTS]
@@ -154,8 +154,8 @@ def export_recording(file: Path, message_size: int) -> None:
     It is "outgoing" from the client, "incoming" from the agent. Known kinds of secrets are redacted, once more. Read
     the result before it is published: a conversation may have others.
     """
-    from acp_gateway.gateway.events.fixtures import write_lines
     from acp_gateway.gateway.events.replay import RecordedConnection
+    from acp_gateway.protocol.fixtures import write_lines
 
     recording = RecordedConnection.read(file)
     if recording.skipped_lines:

@@ -15,7 +15,7 @@ from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import OPEN, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
-from acp_gateway.transports.websocket import Timing, WebSocketStream
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 
 SESSION_COLUMNS: Final = (
     "ID",

@@ -15,7 +15,7 @@ from acp_gateway.client.reconnect_policy import ATTEMPT_TIMEOUT, BACKOFF_MAX, RE
 from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.methods import ACCESS, SESSIONS
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 
 INTERVAL: Final = 5.0
 """Default seconds between two lists. Each counts as 100 messages in the gateway's rate limit, which allows

@@ -26,8 +26,8 @@ def find_host(target: str) -> "Host | None":
     if "://" in target:
         return None
     # Imported here to keep start-up fast for URLs, which need none of it.
+    from acp_gateway.config.editing.toml_file import suggestion
     from acp_gateway.config.hosts import hosts_path, load_hosts
-    from acp_gateway.config.toml_file import suggestion
 
     try:
         path = hosts_path()

@@ -45,11 +45,11 @@ from acp_gateway.transports.sockets import (
     connect_unix,
 )
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
-from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timing
 
 if TYPE_CHECKING:
-    from acp_gateway.client.cookies import CookieJar
+    from acp_gateway.client.http.cookies import CookieJar
     from acp_gateway.client.ssh import SshBytes
 
 log = logging.getLogger(__name__)
@@ -326,7 +326,7 @@ def may_speak_http(address: Address, error: UpgradeRefused) -> bool:
 def speak_http(destination: Destination, query: str, headers: Mapping[str, str]) -> MaintainedStream:
     """Return a stream to a server of Streamable HTTP, which connects when it runs; `query` has no question mark."""
     # Imported here to keep start-up fast for WebSockets.
-    from acp_gateway.client.http_stream import stream_to
+    from acp_gateway.client.http.stream import stream_to
 
     if destination.session is not None or destination.observe:
         raise ProtocolError(f"{destination.address} is not an acp-gateway: --attach and --observe are not for it")

@@ -22,7 +22,7 @@ from acp_gateway.errors import (
     UnknownAgent,
     Unreachable,
 )
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 
 BACKOFF_MIN: Final = 0.2
 """Seconds of the first backoff at most, and between the starts of two attempts at least."""

@@ -46,7 +46,7 @@ from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
-from acp_gateway.transports.websocket import WebSocketStream
+from acp_gateway.transports.websocket.stream import WebSocketStream
 
 TICK: Final = 1.0
 """Seconds between two readings of the wall clock."""

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.agent_values import read_pin
 from acp_gateway.config.directories import config_home, expand_user
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.schema import (
     Entry,
     FilePath,
@@ -22,7 +23,6 @@ from acp_gateway.config.schema import (
     read_section,
     unknown_keys,
 )
-from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError, UsageError
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acp_gateway.config.addresses import Address, overlap, parse_target
-from acp_gateway.config.agent_options import AgentSection
+from acp_gateway.config.agents.options import AgentSection
 from acp_gateway.config.directories import config_home, state_home
+from acp_gateway.config.editing.toml_file import TomlFile, suggestion
 from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
 from acp_gateway.config.limits import LimitsSection
@@ -33,7 +34,6 @@ from acp_gateway.config.schema import (
     unknown_keys,
 )
 from acp_gateway.config.tap_options import TapSection
-from acp_gateway.config.toml_file import TomlFile, suggestion
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 
 from acp_gateway.config.directories import expand_user
 from acp_gateway.config.durations import DURATION, parse_duration
-from acp_gateway.config.toml_file import TomlFile, suggestion
+from acp_gateway.config.editing.toml_file import TomlFile, suggestion
 from acp_gateway.errors import ConfigError, UsageError
 
 Section = TypeVar("Section")

@@ -10,7 +10,7 @@ import msgspec
 
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import ErrorObject
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.spans import TooMany

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.output import Outgoing
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.protocol import jsonrpc, lookup, spans
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import (

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.cut_turns import cut_reason
-from acp_gateway.core.far_places import note_own_message, place_of
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Decision, Session
+from acp_gateway.core.sessions.far_places import note_own_message, place_of
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Session
+from acp_gateway.core.sessions.unopened import Unopened
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
-from acp_gateway.core.unopened import Unopened
+from acp_gateway.core.turns.cut_turns import cut_reason
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
@@ -31,8 +31,8 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 
 if TYPE_CHECKING:
-    from acp_gateway.core.echoes import Echo
-    from acp_gateway.core.rejoining import Rejoin
+    from acp_gateway.core.sessions.rejoining import Rejoin
+    from acp_gateway.core.turns.echoes import Echo
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""

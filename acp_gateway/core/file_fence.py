@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, lookup, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
 from acp_gateway.protocol.methods import current_name

@@ -4,28 +4,29 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
-from acp_gateway.core import access_rules, updates
+from acp_gateway.core import access_rules
 from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.closing import SessionClosing
-from acp_gateway.core.continuing import journal_loaded
-from acp_gateway.core.cut_turns import AGENT_ENDED, AGENT_STOPPED
-from acp_gateway.core.far_history import FarHistory
 from acp_gateway.core.initialization import Initialization, lost_errors
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.memory_use import MemoryUse
-from acp_gateway.core.opening import SessionOpening
 from acp_gateway.core.output import Output
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.rejoining import end_vain_waits
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.session_list import SessionList
-from acp_gateway.core.sessions import AgentHandle, Client, Session
+from acp_gateway.core.sessions.closing import SessionClosing
+from acp_gateway.core.sessions.continuing import journal_loaded
+from acp_gateway.core.sessions.far_history import FarHistory
+from acp_gateway.core.sessions.opening import SessionOpening
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.rejoining import end_vain_waits
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session
+from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.traffic import INVALID, OTHER, Traffic
-from acp_gateway.core.turns import Turns
+from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from acp_gateway.core.requests import DirectoryCheck
-from acp_gateway.core.sessions import AgentHandle, Client, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.outbox import Batch

@@ -9,8 +9,8 @@ from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE
 
 if TYPE_CHECKING:
-    from acp_gateway.core.rejoining import Rejoin
-    from acp_gateway.core.sessions import Client, Session
+    from acp_gateway.core.sessions.rejoining import Rejoin
+    from acp_gateway.core.sessions.session import Client, Session
 
 SHORT: Final = 4096
 """Maximum size of a parameter kept until the response after its client has gone, in bytes: a directory, a name."""

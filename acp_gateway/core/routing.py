@@ -10,15 +10,16 @@ owner, and never dropped.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.core import access_rules, file_fence, updates
+from acp_gateway.core import access_rules, file_fence
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.far_places import settle
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.preconditions import PATH_LENGTH
 from acp_gateway.core.requests import Request
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions.far_places import settle
+from acp_gateway.core.sessions.preconditions import PATH_LENGTH
+from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.states import ClientPhase, SessionState
+from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc, lookup, methods, spans
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience, Capability

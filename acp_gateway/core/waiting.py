@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 from acp_gateway.core.requests import DirectoryCheck, Request
-from acp_gateway.core.sessions import Client, Session
+from acp_gateway.core.sessions.session import Client, Session
 
 
 class Until(enum.Enum):
@@ -24,8 +24,8 @@ class Until(enum.Enum):
     SESSION_OPEN = enum.auto()
     """A session is not in transit any more."""
     SESSION_REOPENED = enum.auto()
-    """A permitted client has re-opened the session of an id, or it is known that none can: `core/rejoining.py`. Such a
-    client may never come; the agent is not needed for that."""
+    """A permitted client has re-opened the session of an id, or it is known that none can, see
+    `core/sessions/rejoining.py`. Such a client may never come; the agent is not needed for that."""
     JOURNAL_LOADED = enum.auto()
     """The journal of a session was read from the archive."""
     DIRECTORIES_CHECKED = enum.auto()

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from acp_gateway.config.options import CertificateSection
-from acp_gateway.core.sessions import EDITOR, Role, SessionScope
+from acp_gateway.core.sessions.session import EDITOR, Role, SessionScope
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import Browser

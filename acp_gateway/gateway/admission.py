@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.load import Config
-from acp_gateway.config.toml_file import suggestion
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session, SessionScope, machine_of
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role, Session, SessionScope, machine_of
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.storage.store import Storage
@@ -17,7 +17,7 @@ from acp_gateway.security.token_store import Token
 if TYPE_CHECKING:
     from acp_gateway.gateway.control_channel import MergeNodes
     from acp_gateway.gateway.node_directory import NodeDirectory
-    from acp_gateway.gateway.node_sessions import NodeSessions
+    from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 
 _AGENTS_TOLD: Final = 20
 """Maximum number of allowed agents that an error names: as many as fit a line."""

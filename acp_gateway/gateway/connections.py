@@ -12,7 +12,7 @@ import trio
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.revocations import Revocations

@@ -10,16 +10,16 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Session, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.errors import AccessError, Forbidden, UsageError
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import STOPPING, Disconnect
-from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.session_view import Viewer, history_loss, past_sessions, shown_scope
-from acp_gateway.gateway.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
-from acp_gateway.gateway.told_list import ToldList
+from acp_gateway.gateway.hub.attachment import STOPPING, Disconnect
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.sessions.session_view import Viewer, history_loss, past_sessions, shown_scope
+from acp_gateway.gateway.sessions.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
+from acp_gateway.gateway.sessions.told_list import ToldList
 from acp_gateway.protocol import jsonrpc, lookup
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS

@@ -6,8 +6,8 @@ import trio
 
 from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.access_view import UsableAgents, describe_access
-from acp_gateway.gateway.attachment import BUG
 from acp_gateway.gateway.control_channel import ControlConnection, ControlContext, load_of, serve_control_channel
+from acp_gateway.gateway.hub.attachment import BUG
 from acp_gateway.gateway.sign_in_codes import SignInCodes
 from acp_gateway.security.token_file import CLUSTER
 from acp_gateway.transports.maintained import MaintainedStream

@@ -11,16 +11,14 @@ import trio
 
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Client, Role, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, SessionScope
 from acp_gateway.errors import AccessError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.connection import DialAgent
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.agent_runner import AgentRunner
-from acp_gateway.gateway.agent_supervisor import RunAgent
-from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.gateway.agent.runner import AgentRunner
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.control_channel import REQUEST_SIZE, Operations, TokenExchange
@@ -28,10 +26,11 @@ from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
-from acp_gateway.gateway.history import HistoryReader
-from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_limits import limits_of
-from acp_gateway.gateway.hub_services import GatewayServices, contained, policy_of
+from acp_gateway.gateway.hub.agent_supervisor import RunAgent
+from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.hub_limits import limits_of
+from acp_gateway.gateway.hub.services import GatewayServices, contained, policy_of
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.readiness import Readiness
 from acp_gateway.gateway.reconfiguration import reconfigure_hubs
@@ -43,8 +42,9 @@ from acp_gateway.gateway.resumption import (
     claim,
     serve_resumed,
 )
-from acp_gateway.gateway.session_changes import SessionChanges
-from acp_gateway.gateway.session_view import SessionViews
+from acp_gateway.gateway.sessions.history import HistoryReader
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.gateway.sessions.session_view import SessionViews
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.deferral import Deferral
 from acp_gateway.gateway.storage.store import Storage

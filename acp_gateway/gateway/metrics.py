@@ -12,8 +12,8 @@ from typing import Final, get_args
 from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.traffic import Traffic
 from acp_gateway.errors import LinkExpired, LinkGone, TooFarBehind
-from acp_gateway.gateway.agent_supervisor import End
-from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Disconnect
+from acp_gateway.gateway.hub.agent_supervisor import End
+from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
 from acp_gateway.transports.streams import CloseReason
 
 STOP_REASONS: Final = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled")

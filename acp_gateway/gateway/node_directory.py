@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Final
 
+from acp_gateway.config.editing.toml_file import suggestion
 from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
-from acp_gateway.config.toml_file import suggestion
 from acp_gateway.errors import Busy, UnknownAgent, UnknownSession
 from acp_gateway.printable import printable
 from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE

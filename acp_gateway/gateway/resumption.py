@@ -5,11 +5,11 @@ from typing import Final
 
 import trio
 
-from acp_gateway.core.sessions import Client
+from acp_gateway.core.sessions.session import Client
 from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
 from acp_gateway.gateway.access import Access, Grant
-from acp_gateway.gateway.attachment import EXPIRED, TOO_SLOW, Attachment, Disconnect
-from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Attachment, Disconnect
+from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from acp_gateway.config.load import ListenSection
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.errors import Busy, ConfigError, Forbidden, UsageError
 from acp_gateway.gateway.access import Grant
 from acp_gateway.gateway.admission import unknown_session

@@ -14,10 +14,10 @@ from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.server.agent_link import AgentLink
-from acp_gateway.transports.joined_texts import JOINED, JOINED_SIZE
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
-from acp_gateway.transports.websocket import PASSED, Timing
+from acp_gateway.transports.websocket.joined_texts import JOINED, JOINED_SIZE
+from acp_gateway.transports.websocket.stream import PASSED, Timing
 
 __all__ = ["ATTEMPT_TIMEOUT", "connect_to_agent"]
 

@@ -20,7 +20,7 @@ from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Signal, TaskSpawner
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 
 log = logging.getLogger(__name__)
 

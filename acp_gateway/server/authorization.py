@@ -15,8 +15,8 @@ from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.hello import ResumeRequest
 from acp_gateway.server.pending import Accepted, PendingConnection
-from acp_gateway.transports.http_head import HttpError
-from acp_gateway.transports.http_server import RETRY, HttpConnection, Response
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import RETRY, HttpConnection, Response
 from acp_gateway.transports.streams import Flooded
 
 log = logging.getLogger(__name__)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from acp_gateway.config.agent_search import explain_missing
-from acp_gateway.config.known_agents import advise
+from acp_gateway.config.agents.known_agents import advise
+from acp_gateway.config.agents.search import explain_missing
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import (
     AgentSection,
     Config,
@@ -21,7 +22,6 @@ from acp_gateway.config.load import (
     inherited_environment,
 )
 from acp_gateway.config.schema import Entry, missing_credential
-from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
@@ -30,7 +30,7 @@ from acp_gateway.security.revocations import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.metrics import check_library
+from acp_gateway.server.http.metrics import check_library
 from acp_gateway.server.sockets import find_overlap
 
 _SQLITE = b"SQLite format 3\x00"

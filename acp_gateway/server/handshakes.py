@@ -18,6 +18,8 @@ from typing import Final, TypeAlias
 import trio
 
 from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.tap.file_events import SharedFileEvents
+from acp_gateway.dialects.tap.file_tap import FileTap
 from acp_gateway.errors import AccessError, ProtocolError
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
@@ -25,23 +27,21 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.authorization import AcceptedRequest, Client, ConnectionAuthorizer
-from acp_gateway.server.file_events import SharedFileEvents
-from acp_gateway.server.file_tap import FileTap
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, read_hello
-from acp_gateway.server.http_link import HttpLinks
-from acp_gateway.server.http_routes import HttpRoutes
+from acp_gateway.server.http.link import HttpLinks
+from acp_gateway.server.http.route import BodyNeeded, Upgrade
+from acp_gateway.server.http.routes import HttpRoutes
+from acp_gateway.server.http.streamable_http import Exchange
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving
-from acp_gateway.server.routes import BodyNeeded, Upgrade
-from acp_gateway.server.streamable_http import Exchange
-from acp_gateway.transports.http_head import HttpError
-from acp_gateway.transports.http_server import HttpConnection, Response
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import HttpConnection, Response
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import describe
 from acp_gateway.transports.streams import MessageTooLarge
-from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_server import upgrade
+from acp_gateway.transports.websocket.server import upgrade
+from acp_gateway.transports.websocket.stream import Timing
 
 HELLO_SIZE: Final = 4096
 """Maximum bytes of a first line. A token has 46 and an agent's name 64; the longest accepted id of a session has 1024.

@@ -20,8 +20,8 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, REQUEST_ID, OnBehalf, read_claim
-from acp_gateway.transports.websocket import CONNECTION_ID, PASSED, RESUME
-from acp_gateway.transports.websocket_server import SUBPROTOCOL
+from acp_gateway.transports.websocket.server import SUBPROTOCOL
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, PASSED, RESUME
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum characters of a session id, as of every id. Agents use UUIDs or similar ids."""
@@ -400,9 +400,3 @@ def is_trusted(address: str, proxies: Sequence[Network]) -> bool:
     if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return any(ip in network for network in proxies)
-
-
-def media_types(headers: Headers, name: str) -> list[str]:
-    """Return the media types that a header names, in lower case and without parameters; [""] if it is not there."""
-    values = ",".join(headers.get_all(name)).split(",")
-    return [value.partition(";")[0].strip().lower() for value in values]

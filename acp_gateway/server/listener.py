@@ -18,7 +18,7 @@ from acp_gateway.server.authorization import AcceptedRequest
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListener
 from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
-from acp_gateway.server.http_link import HttpLinks
+from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream

@@ -16,7 +16,7 @@ from acp_gateway.server.listener import Listener
 from acp_gateway.server.systemd import Notifier
 
 if TYPE_CHECKING:
-    from acp_gateway.server.node_set import NodeSet
+    from acp_gateway.nodes.node_set import NodeSet
 
 log = logging.getLogger(__name__)
 

@@ -30,15 +30,15 @@ from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.allocator import give_back_memory
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
-from acp_gateway.server.http_link import HttpLinks
+from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.reload import Reloader
 from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
 if TYPE_CHECKING:
-    from acp_gateway.server.cluster import ClusterNode
-    from acp_gateway.server.node_set import NodeSet
+    from acp_gateway.nodes.membership import ClusterNode
+    from acp_gateway.nodes.node_set import NodeSet
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def _assign(sockets: Sequence[socket.socket], sections: Sequence[ListenSection])
 def _open_nodes(gateway: Gateway, own_id: str) -> "NodeSet":
     """Give a running gateway its nodes, and watch them until it stops."""
     # Imported only where there are nodes.
-    from acp_gateway.server.node_set import open_nodes
+    from acp_gateway.nodes.node_set import open_nodes
 
     return open_nodes(gateway, own_id)
 
@@ -199,7 +199,7 @@ def _open_nodes(gateway: Gateway, own_id: str) -> "NodeSet":
 def _open_cluster(config: Config, tokens: TokenStore) -> "ClusterNode":
     """Read the secrets of the cluster. Raises `ConfigError`."""
     # Imported only where there is a cluster.
-    from acp_gateway.server.cluster import open_cluster
+    from acp_gateway.nodes.membership import open_cluster
 
     return open_cluster(config, tokens)
 

@@ -12,7 +12,7 @@ import trio
 from acp_gateway import __version__
 from acp_gateway.gateway.agent.orphans import PROC, all_processes
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.gateway.hub import Hub
+from acp_gateway.gateway.hub.hub import Hub
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 

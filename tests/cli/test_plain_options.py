@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acp_gateway.cli.client.connect import connect
 from acp_gateway.cli.common import click_options, was_given
-from acp_gateway.cli.connect import connect
 from acp_gateway.cli.plain_options import CONNECT, Line, Option, read_plain_line
 from tests.fuzz.effort import effort
 

@@ -26,8 +26,8 @@ from acp_gateway.errors import (
     UnknownSession,
     Unreachable,
 )
-from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.agent import runner as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
@@ -37,7 +37,7 @@ from acp_gateway.server.listener import open_listener
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 from tests.accepting import Accept, accept_websocket
 from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config
 

@@ -41,10 +41,10 @@ from acp_gateway.errors import (
 )
 from acp_gateway.security.certificates import CreatedCertificate, create_certificate, renew_certificate
 from acp_gateway.security.tls import certificate_subject, server_context
-from acp_gateway.server.http_routes import NOTHING_HERE
+from acp_gateway.server.http.routes import NOTHING_HERE
 from acp_gateway.transports.sockets import start_tls, take_socket
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 from tests.authority import ANN, BEGIN, Authority
 
 TOKEN = "acpgw_this-is-the-token"

@@ -34,8 +34,8 @@ from acp_gateway.errors import (
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageTooLarge, TrioBytes
-from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing
 from tests.accepting import Accept, accept_websocket
 from tests.doubles import FAIL
 from tests.fake_gateway import DESTINATION, FakeGateway

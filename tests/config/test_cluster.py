@@ -10,8 +10,8 @@ import pytest
 
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.cluster import RedisAddress
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import Config, collect, load_config
-from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 
 LISTEN = '[[listen]]\nurl = "tcp://127.0.0.1:7443"\n'

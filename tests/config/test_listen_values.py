@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.listen_values import (
     read_hosts,
     read_listen_url,
@@ -15,7 +16,6 @@ from acp_gateway.config.listen_values import (
     read_services,
 )
 from acp_gateway.config.schema import Entry
-from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 
 Read = Callable[[Callable[[Entry], Any], str], Any]

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import collect
 from acp_gateway.config.nodes import NodeSection, agent_at, split_name
-from acp_gateway.config.toml_file import TomlFile
 
 PIN = "sha256:" + "0aB1" * 16
 LISTEN = '[[listen]]\nurl = "ws://127.0.0.1:1"\n[gateway]\nstate_dir = "/srv/state"\n'

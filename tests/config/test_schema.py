@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.config import schema
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.schema import Entry, missing_credential, read_section
-from acp_gateway.config.toml_file import TomlFile
 from acp_gateway.errors import ConfigError
 
 SECONDS = 'a number of seconds above 0, or a duration such as "90s" or "24h"'

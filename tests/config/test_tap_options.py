@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.schema import Entry
 from acp_gateway.config.tap_options import IGNORED, TapSection, read_names
-from acp_gateway.config.toml_file import TomlFile
+from acp_gateway.dialects.browser.file_search import SKIPPED
 from acp_gateway.errors import ConfigError
-from acp_gateway.server.file_search import SKIPPED
 
 
 def names(path: Path, value: str) -> tuple[str, ...]:

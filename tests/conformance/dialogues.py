@@ -6,7 +6,7 @@ from importlib.resources import files
 from random import Random
 from typing import Any
 
-from acp_gateway.conformance.dialogue import Dialogue, Line
+from acp_conformance.dialogue import Dialogue, Line
 
 
 def out(seconds: float = 0.0, **members: Any) -> Line:
@@ -23,7 +23,7 @@ def dialogue(*lines: Line, **members: Any) -> Dialogue:
 
 def fixture_names() -> list[str]:
     """Return the names of the bundled fixtures, without their suffix."""
-    folder = files("acp_gateway.conformance") / "fixtures"
+    folder = files("acp_conformance") / "fixtures"
     return sorted(path.name.removesuffix(".jsonl") for path in folder.iterdir() if path.name.endswith(".jsonl"))
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.conformance.agent_judges import (
+from acp_conformance.agent_judges import (
     judge_blocks,
     judge_cancelled,
     judge_files,
@@ -12,7 +12,7 @@ from acp_gateway.conformance.agent_judges import (
     judge_not_offered,
     judge_version,
 )
-from acp_gateway.conformance.dialogue import Dialogue, Fault
+from acp_conformance.dialogue import Dialogue, Fault
 from tests.conformance.dialogues import dialogue, into, out
 
 PROMPT: dict[str, Any] = {"method": "session/prompt", "params": {"sessionId": "s", "prompt": []}}

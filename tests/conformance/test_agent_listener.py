@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.conformance.agent_listener import open_listener
+from acp_conformance.agent_listener import open_listener
 from acp_gateway.errors import ConfigError
 
 

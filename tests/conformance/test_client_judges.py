@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.conformance.client_judges import (
+from acp_conformance.client_judges import (
     judge_mcp_offered,
     judge_methods_offered,
     judge_stderr,
@@ -13,7 +13,7 @@ from acp_gateway.conformance.client_judges import (
     judge_turn,
     judge_unique_ids,
 )
-from acp_gateway.conformance.dialogue import FOR_STDERR, Dialogue, Fault, Line, Verdict
+from acp_conformance.dialogue import FOR_STDERR, Dialogue, Fault, Line, Verdict
 from tests.conformance.dialogues import dialogue, into, out
 
 

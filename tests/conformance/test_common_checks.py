@@ -2,10 +2,10 @@
 
 import pytest
 
-from acp_gateway.conformance import agent_checks, client_checks
-from acp_gateway.conformance.common_checks import common_checks
-from acp_gateway.conformance.dialogue import Check
-from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS
+from acp_conformance import agent_checks, client_checks
+from acp_conformance.common_checks import common_checks
+from acp_conformance.dialogue import Check
+from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS
 
 
 @pytest.mark.parametrize("checks", [agent_checks.CHECKS, client_checks.CHECKS])

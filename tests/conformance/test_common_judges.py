@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.conformance.common_judges import (
+from acp_conformance.common_judges import (
     UNKNOWN,
     UNKNOWN_EXTENSION,
     judge_answers,
@@ -13,7 +13,7 @@ from acp_gateway.conformance.common_judges import (
     judge_sessions,
     judge_stream,
 )
-from acp_gateway.conformance.dialogue import Dialogue, Fault, Line
+from acp_conformance.dialogue import Dialogue, Fault, Line
 from tests.conformance.dialogues import dialogue, into, out
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.conformance.dialogue import Check, Dialogue, Fault, Line, Verdict, id_key, not_shown
+from acp_conformance.dialogue import Check, Dialogue, Fault, Line, Verdict, id_key, not_shown
 from tests.conformance.dialogues import dialogue, into, out
 
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from acp_gateway.conformance import lent_agent
+from acp_conformance import lent_agent
 
 
 def test_it_lends_its_streams_writes_noise_and_ends_with_the_code_that_it_is_told(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import trio
 
-from acp_gateway.conformance.processes import LINE_COST, LineSplitter, Tail
+from acp_conformance.processes import LINE_COST, LineSplitter, Tail
 
 
 def test_lines_are_split_wherever_the_pieces_end() -> None:

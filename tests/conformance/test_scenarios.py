@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, load_fixture
+from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, load_fixture
 from acp_gateway.gateway.events.replay import Player, RecordedConnection
 from tests.conformance.dialogues import fixture_names
 
@@ -16,7 +16,7 @@ def test_every_fixture_is_played_and_every_scenario_has_one() -> None:
 
 @pytest.mark.parametrize("name", fixture_names())
 def test_every_fixture_can_be_replayed_and_begins_with_initialize(name: str) -> None:
-    path = Path(str(files("acp_gateway.conformance"))) / "fixtures" / f"{name}.jsonl"
+    path = Path(str(files("acp_conformance"))) / "fixtures" / f"{name}.jsonl"
     recording = RecordedConnection.read(path)
     assert recording.skipped_lines == 0
     assert len(recording.messages) == len(load_fixture(name))

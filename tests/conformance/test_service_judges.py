@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.conformance.dialogue import Dialogue, Fault
-from acp_gateway.conformance.service_judges import (
+from acp_conformance.dialogue import Dialogue, Fault
+from acp_conformance.service_judges import (
     judge_cancel_permission,
     judge_decision,
     judge_files,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.conformance.dialogue import Line
-from acp_gateway.conformance.scenarios import load_fixture
-from acp_gateway.conformance.shapes import (
+from acp_conformance.dialogue import Line
+from acp_conformance.scenarios import load_fixture
+from acp_conformance.shapes import (
     block_fault,
     is_absolute,
     message_fault,

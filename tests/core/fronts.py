@@ -11,13 +11,13 @@ from typing import Any
 
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.core.far_places import decode_place, encode_place
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import EndLink, Output
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.far_places import decode_place, encode_place
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
 from acp_gateway.core.states import SessionState
+from acp_gateway.core.turns.journal import Journal
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.core.seen import faults_of
 

@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from acp_gateway.core.agent_state import Policy
-from acp_gateway.core.archive import JournalLoss
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
@@ -18,9 +16,11 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Location, Problem
-from acp_gateway.core.sessions import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.archive import JournalLoss
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import Mark
 
 Place = tuple[str, int]

@@ -11,7 +11,7 @@ from acp_gateway.core.access_rules import (
     objection_to_request,
 )
 from acp_gateway.core.requests import ErrorObject
-from acp_gateway.core.sessions import SESSION_ID_SIZE, Client, Role, SessionScope
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
 from acp_gateway.protocol.lookup import params_of

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_requests import LONG, AgentRequest
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import MAX_DECISIONS, Decision, Role, Session
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import MAX_DECISIONS, Decision, Role, Session
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import spans
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pytest
 
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from tests.core.scene import Peer, Scene, Shelf, make_policy

@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.archive import NoArchive
 from acp_gateway.core.file_fence import PATH_SIZE, flaw_of_file_request, flaw_of_path
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions.archive import NoArchive
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.methods import Capability

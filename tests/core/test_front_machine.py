@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.session import Role
 from tests.core.fronts import ABILITIES, LIMIT, Fronts, Watcher
 from tests.fuzz.effort import effort
 

@@ -8,7 +8,7 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.output import AuditEvent
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability

@@ -1,6 +1,5 @@
 """Output of the core: in order for each recipient, once, and nothing for departed clients."""
 
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import (
     AuditEvent,
     CheckDirectories,
@@ -13,11 +12,12 @@ from acp_gateway.core.output import (
     StopUnused,
 )
 from acp_gateway.core.requests import DirectoryCheck, Request
-from acp_gateway.core.sessions import Client, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Session, SessionScope
 from acp_gateway.core.states import Presence
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.outbox import Batch
-from tests.core.registered import AgentDouble
+from tests.core.sessions.registered import AgentDouble
 
 
 def client(name: str = "ann") -> Client:

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
 from tests.core.scene import Shelf, checks_of, encode, journals_of, look, make_policy
 from tests.fuzz.effort import effort
 

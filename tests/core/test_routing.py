@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import routing
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.sessions import Role, Session
+from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy, news_params
 

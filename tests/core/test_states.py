@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client, SessionScope
 from acp_gateway.core.states import (
     AGENT_TRANSITIONS,
     CLIENT_TRANSITIONS,

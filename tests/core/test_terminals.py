@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.core import terminals
-from acp_gateway.core.sessions import Client, Role, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, SessionScope
 from acp_gateway.core.terminals import Terminal, Terminals
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
 from acp_gateway.cli.main import main
-from acp_gateway.server.assets import WEB
+from acp_gateway.server.http.assets import WEB
 from tests.end_to_end.proxies import (
     FORGED,
     LAPTOP,

@@ -1,6 +1,6 @@
 """Three nodes of a cluster, Redis and editors, as programs: what ends, hangs or is cut, and what goes on.
 
-`tests/cluster/test_with_redis.py` has nodes of one process, `test_many_machines.py` nodes that a section names.
+`tests/nodes/directory/test_with_redis.py` has nodes of one process, `test_many_machines.py` nodes that a section names.
 """
 
 import json
@@ -19,12 +19,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
-from tests.cluster.redis_server import RedisServer, free_port
 from tests.end_to_end import running
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_and_warn, run_program, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 from tests.end_to_end.traces import TRACES
+from tests.nodes.directory.redis_server import RedisServer, free_port
 
 pytestmark = pytest.mark.cluster
 

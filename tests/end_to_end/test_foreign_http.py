@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.http_pool import Endpoint
-from acp_gateway.client.http_stream import HttpClientStream
+from acp_gateway.client.http.pool import Endpoint
+from acp_gateway.client.http.stream import HttpClientStream
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp

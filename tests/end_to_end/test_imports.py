@@ -15,16 +15,16 @@ from tests.end_to_end.test_web_client import run_client
 OF_NODES = {
     "acp_gateway.config.nodes",
     "acp_gateway.gateway.node_directory",
-    "acp_gateway.gateway.node_sessions",
-    "acp_gateway.server.browser_nodes",
-    "acp_gateway.server.node_set",
-    "acp_gateway.server.node_watcher",
+    "acp_gateway.gateway.sessions.node_sessions",
+    "acp_gateway.dialects.browser.nodes",
+    "acp_gateway.nodes.node_set",
+    "acp_gateway.nodes.node_watcher",
     "acp_gateway.client.control_feed",
 }
 OF_CLUSTERS = {
     "acp_gateway.cluster",
     "acp_gateway.config.cluster",
-    "acp_gateway.server.cluster",
+    "acp_gateway.nodes.membership",
 }
 
 

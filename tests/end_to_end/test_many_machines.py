@@ -1,6 +1,6 @@
 """Two nodes, a gateway in front of them, and editors, as programs: cuts on both hops, and a node that is killed.
 
-`tests/server/test_node_watcher.py` has the same in one process, and what need not be cut.
+`tests/nodes/test_node_watcher.py` has the same in one process, and what need not be cut.
 """
 
 import json
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from acp_gateway.protocol.on_behalf import FOR, OnBehalf, write_claim
-from acp_gateway.transports.websocket import PASSED
+from acp_gateway.transports.websocket.stream import PASSED
 from tests.end_to_end import running
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.switch import Switch

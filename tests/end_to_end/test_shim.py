@@ -397,7 +397,7 @@ def test_up_to_the_first_reply_it_imports_trio_websockets_client_json_and_little
     assert (put_off if transport == "wss" else put_off | {"ssl"}) & imported == set()
     own = {name for name in imported if name.split(".")[0] == "acp_gateway"}
     assert imported - needed - own == set()
-    assert own >= {"acp_gateway.client.shim", "acp_gateway.transports.websocket"}
+    assert own >= {"acp_gateway.client.shim", "acp_gateway.transports.websocket.stream"}
     packages_for_others = {"core", "gateway", "server"}
     for_others = {
         *("cli.certs", "cli.editor_settings", "cli.pair", "cli.serve", "cli.sessions", "cli.share", "cli.support"),

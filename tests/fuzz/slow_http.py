@@ -17,17 +17,18 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AccessError
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import cookies, hello
+from acp_gateway.server import hello
 from acp_gateway.server.hello import BadRequest
-from acp_gateway.server.http_link import HttpLink
-from acp_gateway.server.routes import CODE_SIZE
-from acp_gateway.server.sign_in import SignInRoutes
-from acp_gateway.server.streamable_http import Exchange, StreamableHttp
-from acp_gateway.transports.http_head import HttpError
-from acp_gateway.transports.http_server import CHUNK_SIZE, HttpConnection, Request
+from acp_gateway.server.http import cookies
+from acp_gateway.server.http.link import HttpLink
+from acp_gateway.server.http.route import CODE_SIZE
+from acp_gateway.server.http.sign_in import SignInRoutes
+from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import CHUNK_SIZE, HttpConnection, Request
 from acp_gateway.transports.streams import READ_SIZE, ByteStream
-from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_server import upgrade
+from acp_gateway.transports.websocket.server import upgrade
+from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import make_config
 
 NEVER: Final = Timing(ping_interval=math.inf, ping_timeout=math.inf, stall_timeout=math.inf)
@@ -163,8 +164,8 @@ def _checks(request: Request) -> list[Callable[[], object]]:
         partial(hello.read_query, request.query),
         partial(hello.read_resume_request, request.query, headers),
         partial(hello.client_address, "127.0.0.1", headers, (ip_network("127.0.0.1"),)),
-        partial(hello.media_types, headers, "Content-Type"),
-        partial(hello.media_types, headers, "Accept"),
+        partial(head.media_types, headers, "Content-Type"),
+        partial(head.media_types, headers, "Accept"),
         partial(site.read_cookie, headers),
         partial(cookies.check_page, headers, ("https://a",), site),
     ]

@@ -4,7 +4,7 @@ import random
 from typing import Final, NamedTuple
 
 from acp_gateway.server.handshakes import HELLO_SIZE
-from acp_gateway.server.routes import CODE_SIZE
+from acp_gateway.server.http.route import CODE_SIZE
 
 PATTERNS: Final = (
     *(

@@ -7,16 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from acp_gateway.adapters import browser, browser_output, chat, editor
-from acp_gateway.adapters.chat_output import ChatOutput
-from acp_gateway.adapters.editor_output import Completion, TurnLines
-from acp_gateway.adapters.files import FileFinder
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.config.tap_options import TapSection
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role
+from acp_gateway.dialects.browser import output as browser_output
+from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.chat import requests as chat
+from acp_gateway.dialects.chat.output import ChatOutput
+from acp_gateway.dialects.editor import requests as editor
+from acp_gateway.dialects.editor.output import Completion, TurnLines
+from acp_gateway.dialects.tap.files import FileFinder
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sized
 
 from acp_gateway.core.multiplexer import Multiplexer
-from acp_gateway.core.registry import Registry
 from acp_gateway.core.routing import EARLY_SIZE, MAX_REMEMBERED
-from acp_gateway.core.sessions import Client
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 

@@ -11,9 +11,9 @@ from acp_gateway.config.load import AgentSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.mcp_servers import McpPolicy
 from acp_gateway.core.output import LogMessage
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Client
-from acp_gateway.gateway.hub_services import login_hint
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client
+from acp_gateway.gateway.hub.services import login_hint
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Scene, Shelf, checks_of, journals_of, look, make_policy
 from tests.fuzz.effort import effort

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
-from acp_gateway.gateway.attachment import Disconnect
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol.link_messages import goodbye, read_control
 from acp_gateway.transports.streams import CloseReason
 from tests.doubles import FakeAgent

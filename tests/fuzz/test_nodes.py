@@ -12,18 +12,18 @@ from hypothesis import strategies as st
 
 from acp_gateway.client.control import exchange, read_listing, session_rows
 from acp_gateway.errors import ProtocolError
-from acp_gateway.gateway import agent_runner
+from acp_gateway.gateway.agent import runner as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.methods import SESSIONS
 from acp_gateway.transports.memory import memory_message_stream_pair
+from tests.dialects.browser.test_nodes import front
 from tests.doubles import ServingAgents
 from tests.fake_gateway import DESTINATION
 from tests.fuzz import texts
 from tests.fuzz.corpus import Raw, message, mutations
 from tests.fuzz.effort import effort
-from tests.gateway.test_node_sessions import session
-from tests.server.test_browser_nodes import front
+from tests.gateway.sessions.test_node_sessions import session
 
 TEXTS: Final = (b'"x"', rb'"\ud83d"', b'"\xe2\x80\xa8"', rb'"\u001b[2J"', b"null", b'"%b"' % (b"x" * 2000), b'"gpu2/x"')
 TIMES: Final = (b'"2026-11-22T09:48:00Z"', b'"0001-01-01T00:00:00+23:59"', b'"9999-12-31T23:59:59-23:59"', b"null")

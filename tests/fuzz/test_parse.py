@@ -8,9 +8,11 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.adapters import browser, browser_output, chat
-from acp_gateway.adapters.chat_output import EVENTS, ChatOutput
-from acp_gateway.core import updates
+from acp_gateway.core.turns import updates
+from acp_gateway.dialects.browser import output as browser_output
+from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.chat import requests as chat
+from acp_gateway.dialects.chat.output import EVENTS, ChatOutput
 from acp_gateway.protocol import json_text, jsonrpc, lookup, spans, strict_parsing
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.link_messages import read_control

@@ -14,16 +14,17 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.adapters import browser, chat
-from acp_gateway.gateway import agent_runner
+from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent import runner as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.transports.streams import MessageStream
+from tests.dialects.bridging import TEXT, YES, Bench, asks, prompted, running, says, section
 from tests.doubles import ServingAgents
 from tests.fuzz.corpus import METHODS, message, mutations
 from tests.fuzz.effort import effort
-from tests.server.bridging import TEXT, YES, Bench, asks, prompted, running, says, section
 
 ANNS: Final = "id-1.1"
 """The session that is attacked."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from acp_gateway.core.sessions import Client, Role, SessionScope
+from acp_gateway.core.sessions.session import Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.link_messages import Mark

@@ -8,7 +8,7 @@ import pytest
 
 from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, WorkspaceSection
-from acp_gateway.core.sessions import Role, SessionScope
+from acp_gateway.core.sessions.session import Role, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.access_view import describe_access
 from acp_gateway.security.token_store import TokenStore

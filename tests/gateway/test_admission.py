@@ -10,9 +10,9 @@ import pytest
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
@@ -20,7 +20,7 @@ from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
 from acp_gateway.security.token_store import TokenStore, default_identity
-from tests.core.registered import AgentDouble
+from tests.core.sessions.registered import AgentDouble
 from tests.doubles import OBLIGING_AGENT, make_config
 
 

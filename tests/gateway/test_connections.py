@@ -16,8 +16,8 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway import connections as connections_module
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.connections import CERTIFICATE_EXPIRED, EVICTED, REVOKED, ROTATED, SIGNED_OUT, Connections
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import MAX_PAUSE
 from acp_gateway.security.browser_sessions import DAY, BrowserStore
 from acp_gateway.security.token_store import Token, TokenStore

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role, Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import Forbidden, UsageError
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.agent.process import Agent
-from acp_gateway.gateway.attachment import Disconnect
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, serve_control_channel
-from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_limits import Limits
+from acp_gateway.gateway.hub.attachment import Disconnect
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.hub_limits import Limits
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair

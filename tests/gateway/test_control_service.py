@@ -7,8 +7,8 @@ import pytest
 
 from acp_gateway.client.control import request
 from acp_gateway.protocol.methods import SESSIONS
-from acp_gateway.transports.websocket import PASSED
-from tests.server.machines import control, node_config, save_token
+from acp_gateway.transports.websocket.stream import PASSED
+from tests.nodes.machines import control, node_config, save_token
 from tests.server.serving import serving
 
 THROUGH: dict[str, Any] = {"origin": ((PASSED, "0123456789abcdef"),)}

@@ -22,7 +22,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection, WorkspaceSection
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.requests import DirectoryCheckResult
-from acp_gateway.core.sessions import Role, SessionScope
+from acp_gateway.core.sessions.session import Role, SessionScope
 from acp_gateway.errors import (
     AccessError,
     Busy,
@@ -33,16 +33,17 @@ from acp_gateway.errors import (
     Unauthorized,
     UnknownSession,
 )
-from acp_gateway.gateway import agent_runner, hub_services
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.agent import runner as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gateway, Kind
-from acp_gateway.gateway.hub import Hub
-from acp_gateway.gateway.hub_services import CHECK_TIMEOUT, policy_of
-from acp_gateway.gateway.session_view import Viewer
+from acp_gateway.gateway.hub import services as hub_services
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.services import CHECK_TIMEOUT, policy_of
+from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.security.token_store import TokenStore
@@ -51,8 +52,8 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TaskSpawner
-from tests.core.registered import AgentDouble
 from tests.core.scene import make_policy
+from tests.core.sessions.registered import AgentDouble
 from tests.doubles import (
     INITIALIZE,
     OBLIGING_AGENT,

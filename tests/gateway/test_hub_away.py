@@ -11,11 +11,11 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.states import Presence
 from acp_gateway.errors import LinkGone
-from acp_gateway.gateway.attachment import BYTES_PER_MARK, EXPIRED, MESSAGES_PER_MARK, TOO_SLOW
-from acp_gateway.gateway.hub import TICK, UNUSED_LINK_GRACE
+from acp_gateway.gateway.hub.attachment import BYTES_PER_MARK, EXPIRED, MESSAGES_PER_MARK, TOO_SLOW
+from acp_gateway.gateway.hub.hub import TICK, UNUSED_LINK_GRACE
 from acp_gateway.gateway.resumption import claim, serve_resumed
 from acp_gateway.protocol.link_messages import acknowledgement, goodbye
 from acp_gateway.transports.link import CONFIRM_MESSAGES, HEARTBEAT
@@ -137,7 +137,7 @@ async def test_the_permission_waiting_and_turn_end_hooks_fire_while_all_clients_
 
 
 async def test_losses_and_returns_are_logged_with_what_was_not_confirmed(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "acp_gateway.gateway.client_pump")
+    caplog.set_level(logging.INFO, "acp_gateway.gateway.hub.client_pump")
     async with resuming() as (scene, ann):
         await ann.lose()
         await scene.flow(3)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.journal import Journal
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.sessions import Session
-from acp_gateway.gateway.attachment import BUG, Disconnect
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.gateway.hub.attachment import BUG, Disconnect
 from acp_gateway.gateway.metrics import LATEST_LAGS, Histogram, Metrics
 from acp_gateway.transports.streams import CloseReason
 

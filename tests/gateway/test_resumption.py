@@ -11,7 +11,7 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.errors import AccessError, LinkExpired, LinkGone, TooFarBehind
 from acp_gateway.gateway import resumption as links_module
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.attachment import EXPIRED, STOPPING, TOO_SLOW, Disconnect
+from acp_gateway.gateway.hub.attachment import EXPIRED, STOPPING, TOO_SLOW, Disconnect
 from acp_gateway.gateway.resumption import LinkRegistry, ResumableLink, claim, serve_resumed
 from acp_gateway.security.token_store import Token, TokenStore
 from acp_gateway.transports.memory import memory_message_stream_pair

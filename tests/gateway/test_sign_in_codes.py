@@ -9,9 +9,9 @@ import pytest
 
 from acp_gateway.config.listen_values import Service
 from acp_gateway.config.load import ListenSection
-from acp_gateway.core.journal import Journal
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import Role, Session, SessionScope
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role, Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.events.audit import NO_AUDIT

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.core import updates
+from acp_gateway.core.turns import updates
 from acp_gateway.protocol import jsonrpc, strict_parsing
 from acp_gateway.protocol.jsonrpc import (
     INVALID_REQUEST,

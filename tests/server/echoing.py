@@ -32,8 +32,8 @@ from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
-from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import TIMEOUT, Editor, make_config, python
 
 WS = "ws://127.0.0.1:0"

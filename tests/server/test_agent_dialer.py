@@ -16,21 +16,21 @@ import trio.testing
 
 from acp_gateway.config.load import AgentSection, GatewaySection
 from acp_gateway.errors import ConfigError, TrustError, Unreachable
-from acp_gateway.gateway import agent_supervisor
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.security.certificates import CreatedCertificate, create_certificate
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_dialer
 from acp_gateway.server import serve as serve_module
 from acp_gateway.server.agent_dialer import connect_to_agent
-from acp_gateway.transports.http_server import Request
-from acp_gateway.transports.joined_texts import JOINED, JOINED_SIZE
+from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import TrioBytes
-from acp_gateway.transports.websocket import CONNECTION_ID, RESUME, Timing
+from acp_gateway.transports.websocket.joined_texts import JOINED, JOINED_SIZE
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timing
 from tests.accepting import Accept, accept_websocket
 from tests.authority import Authority
 from tests.doubles import TIMEOUT, make_config

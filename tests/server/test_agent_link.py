@@ -21,8 +21,8 @@ from acp_gateway.client import reconnect_policy, uplink
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
-from acp_gateway.gateway import agent_supervisor
 from acp_gateway.gateway.events.audit import read_audit
+from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
@@ -31,7 +31,7 @@ from acp_gateway.server.agent_link import PER_MESSAGE, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import CloseReason
-from acp_gateway.transports.websocket import Timing
+from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor, make_config
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
 from tests.end_to_end.running import AGENTS

@@ -10,8 +10,8 @@ import trio
 from acp_gateway.server.authorization import AcceptedRequest, Client
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
 from acp_gateway.server.pending import PendingConnection
-from acp_gateway.transports.http_head import HttpError
-from acp_gateway.transports.http_server import HttpConnection, Response
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import HttpConnection, Response
 from tests.server.echoing import WS, EchoingGateway, listening, port_of
 from tests.server.http_client import EVENTS, Http
 

@@ -39,8 +39,8 @@ from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_I
 from acp_gateway.server.listener import open_listener
 from acp_gateway.server.pending import ARRIVAL_COST
 from acp_gateway.transports.sockets import connect_tcp, take_socket
-from acp_gateway.transports.websocket import Timing
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import TIMEOUT
 from tests.server.echoing import (
     BROKEN_LINKS,

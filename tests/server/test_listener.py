@@ -27,7 +27,7 @@ from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp
-from acp_gateway.transports.websocket import WebSocketStream
+from acp_gateway.transports.websocket.stream import WebSocketStream
 from tests.doubles import TIMEOUT, ServingAgents, make_config
 from tests.server.echoing import (
     PING,

@@ -29,11 +29,11 @@ from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import certificate_end, client_context, spki_pin
 from acp_gateway.security.token_format import mint
 from acp_gateway.server.listener import Listener, open_listener
-from acp_gateway.transports.http_head import HEAD_SIZE
+from acp_gateway.transports.http.head import HEAD_SIZE
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from tests.authority import ANN, END, Authority, name
 from tests.doubles import TIMEOUT, open_descriptors
 from tests.server.echoing import (

@@ -15,13 +15,13 @@ from acp_gateway.client import reconnect_policy
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
+from acp_gateway.nodes import node_watcher
 from acp_gateway.protocol.methods import SESSIONS, STATUS
-from acp_gateway.server import node_watcher
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_unix
 from tests.doubles import INITIALIZE, TIMEOUT, Editor, encode, python
-from tests.server.machines import control, node_config, save_token, until_agents
+from tests.nodes.machines import control, node_config, save_token, until_agents
 from tests.server.serving import serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the own user is known by the kernel")

@@ -23,8 +23,8 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
-from acp_gateway.gateway import agent_runner
 from acp_gateway.gateway import gateway as gateway_module
+from acp_gateway.gateway.agent import runner as agent_runner
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
@@ -33,8 +33,8 @@ from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from tests.doubles import (
     OBLIGING_AGENT,
     TIMEOUT,

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import trio
 from websockets.utils import accept_key
 
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from tests.accepting import accept_websocket
 from tests.transports.wires import MIB, NEVER, URI, MemoryBytes, accept_all, memory_wire
 

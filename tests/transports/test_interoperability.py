@@ -24,12 +24,12 @@ import websockets.trio.server
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.uri import WebSocketURI
 
-from acp_gateway.transports.http_server import Request
+from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp, start_tls, take_socket
 from acp_gateway.transports.streams import ByteStream, CloseReason, TrioBytes
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_client import UpgradeRefused, connect_websocket
-from acp_gateway.transports.websocket_frames import FRAME_SIZE
+from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
+from acp_gateway.transports.websocket.frames import FRAME_SIZE
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 from tests.transports.wires import MIB, NEVER, URI, accept_all, close_at_once

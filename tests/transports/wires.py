@@ -10,12 +10,12 @@ from typing import Any
 import trio
 from websockets.uri import WebSocketURI
 
-from acp_gateway.transports.http_server import Request
+from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.pipes import FileBytes, ThreadBytes
 from acp_gateway.transports.sockets import SocketBytes, start_tls
 from acp_gateway.transports.streams import READ_SIZE, ByteStream, MessageStream
-from acp_gateway.transports.websocket import Timing, WebSocketStream
-from acp_gateway.transports.websocket_client import connect_websocket
+from acp_gateway.transports.websocket.client import connect_websocket
+from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls
 

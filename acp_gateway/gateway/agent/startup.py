@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from acp_gateway.config.known_agents import guess
+from acp_gateway.config.agents.known_agents import guess
 from acp_gateway.gateway.agent.process import STDERR_KEPT_SIZE, STDERR_TAIL_LINES, Agent, readable_lines
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage

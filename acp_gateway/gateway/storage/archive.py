@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from acp_gateway.core.archive import JournalLoss
-from acp_gateway.core.far_places import decode_place, encode_place
-from acp_gateway.core.journal import Journal, TurnMessages
-from acp_gateway.core.sessions import Session, machine_of
+from acp_gateway.core.sessions.archive import JournalLoss
+from acp_gateway.core.sessions.far_places import decode_place, encode_place
+from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.deferral import Deferral
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from acp_gateway.core.times import decode_times
+from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 

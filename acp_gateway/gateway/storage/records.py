@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from acp_gateway.core.times import Times
+from acp_gateway.core.turns.times import Times
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from acp_gateway.core.times import decode_times
+from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, as_text, as_text_or_none, as_time
 from acp_gateway.gateway.storage.database import SESSION_COLUMNS, Database, decode_text, session_of
 from acp_gateway.gateway.storage.histories import unpack

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.core.sessions import Role
+from acp_gateway.core.sessions.session import Role
 from acp_gateway.gateway.agent.process import STDERR_TAIL_LINES, Agent
 from acp_gateway.gateway.agent.startup import WARN_AFTER, Startup, Written
 from acp_gateway.transports.memory import memory_message_stream_pair

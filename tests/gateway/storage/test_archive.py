@@ -11,10 +11,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.core.far_places import FarPlace, encode_place
-from acp_gateway.core.journal import Journal, TurnMessages
-from acp_gateway.core.registry import Registry
-from acp_gateway.core.sessions import AgentHandle, Session
+from acp_gateway.core.sessions.far_places import FarPlace, encode_place
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import AgentHandle, Session
+from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage import deferral
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.storage.deferral import Deferral

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acp_gateway.core.journal import Journal
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses

@@ -19,8 +19,8 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.core.journal import Journal, TurnMessages
-from acp_gateway.core.sessions import Session
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage import store as storage_module
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.archive import StoredArchive

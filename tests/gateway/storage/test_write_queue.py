@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from acp_gateway.core.journal import Journal
+from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import OVERHEAD, PER_MESSAGE, Change, WriteBatch, WriteQueue

@@ -1,0 +1,308 @@
+"""Judges of the checks that only agents have."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from acp_conformance.common_judges import describe_end, each_line, require_response
+from acp_conformance.dialogue import (
+    Dialogue,
+    Dialogues,
+    Exchange,
+    Fault,
+    Line,
+    Verdict,
+    not_shown,
+)
+from acp_conformance.shapes import (
+    STOP_REASONS,
+    is_known_update,
+    members_fault,
+    permission_fault,
+    update_fault,
+)
+
+LATE: Final = 2.0
+"""Seconds after a cancellation from which on a turn that ends as usual has not noticed it."""
+
+
+def _result(dialogues: Dialogues, scenario: str, method: str) -> Line | None:
+    """Return the result of the first request of a method, None if it was not sent. Raises `Fault` for an error."""
+    dialogue = dialogues.get(scenario, Dialogue())
+    exchanges = dialogue.exchanges(method, outgoing=True)
+    return _successful(dialogue, exchanges[0], scenario) if exchanges else None
+
+
+def _successful(dialogue: Dialogue, exchange: Exchange, scenario: str) -> Line:
+    response = require_response(dialogue, exchange, scenario)
+    if response.error is not None:
+        raise Fault(f"{exchange.request.method} was answered with an error", response, scenario)
+    return response
+
+
+def judge_version(dialogues: Dialogues, *, scenario: str, asked: int) -> Verdict | None:
+    """Check the answer to a protocol version; 1 is the only one that has to be served."""
+    response = _result(dialogues, scenario, "initialize")
+    if response is None:
+        return not_shown("the agent did not come to that")
+    version = response.result.get("protocolVersion") if isinstance(response.result, dict) else None
+    if type(version) is not int or not 0 <= version <= 65535:
+        raise Fault("protocolVersion is not an integer from 0 to 65535", response, scenario)
+    if asked == 1 and version != 1:
+        raise Fault(f"version 1 was asked for and answered with {version}", response, scenario)
+    if asked == 65535 == version:
+        raise Fault("the version 65535, which no agent has, was agreed to", response, scenario)
+    return None
+
+
+def judge_initialize(dialogues: Dialogues) -> Verdict | None:
+    response = _result(dialogues, "initialize", "initialize")
+    if response is None:
+        return not_shown("the agent did not come to that")
+    if not isinstance(response.result, dict):
+        raise Fault("the result is not an object", response, "initialize")
+    for name, kind in (("agentCapabilities", dict), ("authMethods", list), ("agentInfo", dict)):
+        if response.result.get(name) is not None and not isinstance(response.result[name], kind):
+            raise Fault(f"{name} has the wrong type", response, "initialize")
+    for method in response.result.get("authMethods") or ():
+        if fault := members_fault(method, {"id": str, "name": str}, "an authentication method"):
+            raise Fault(fault, response, "initialize")
+    return None
+
+
+def judge_session_new(dialogues: Dialogues) -> Verdict | None:
+    dialogue = dialogues.get("session-new", Dialogue())
+    seen: set[str] = set()
+    for exchange in dialogue.exchanges("session/new", outgoing=True):
+        response = _successful(dialogue, exchange, "session-new")
+        session = response.result.get("sessionId") if isinstance(response.result, dict) else None
+        if not isinstance(session, str) or not session:
+            raise Fault("the result has no sessionId", response, "session-new")
+        if session in seen:
+            raise Fault("two sessions have the same id", response, "session-new")
+        seen.add(session)
+    return None if seen else not_shown("the agent did not come to that")
+
+
+def judge_unknown_session(dialogues: Dialogues) -> Verdict | None:
+    dialogue = dialogues.get("unknown-session", Dialogue())
+    for exchange in dialogue.exchanges("session/prompt", outgoing=True):
+        response = require_response(dialogue, exchange, "unknown-session")
+        if response.error is None:
+            raise Fault(
+                "a prompt in a session that does not exist was answered with a result", response, "unknown-session"
+            )
+        return None
+    return not_shown("the agent did not come to that")
+
+
+def judge_prompts(dialogues: Dialogues, *, scenario: str) -> Verdict | None:
+    """Check that each prompt of a scenario was answered with a result."""
+    dialogue = dialogues.get(scenario, Dialogue())
+    exchanges = dialogue.exchanges("session/prompt", outgoing=True)
+    for exchange in exchanges:
+        _successful(dialogue, exchange, scenario)
+    return None if exchanges else not_shown("the agent did not come to that")
+
+
+def judge_blocks(dialogues: Dialogues, *, kind: str, wanted: Callable[[str], bool]) -> Verdict | None:
+    """Check the prompts that have a content block of a wanted type, and else only text; `kind` names them."""
+    dialogue = dialogues.get("blocks", Dialogue())
+    found = False
+    for exchange in dialogue.exchanges("session/prompt", outgoing=True):
+        kinds = [block["type"] for block in exchange.request.params["prompt"]]
+        if any(map(wanted, kinds)) and all(wanted(each) or each == "text" for each in kinds):
+            found = True
+            response = require_response(dialogue, exchange, "blocks")
+            if response.error is not None:
+                raise Fault(f"a prompt with {kind} was refused", response, "blocks")
+    return None if found else not_shown(f"the agent does not offer {kind}, or did not come to that")
+
+
+def judge_stop_reasons(dialogues: Dialogues) -> Verdict | None:
+    found = False
+    for scenario, exchange in _prompts(dialogues):
+        if exchange.response is not None and exchange.response.error is None:
+            found = True
+            result = exchange.response.result
+            reason = result.get("stopReason") if isinstance(result, dict) else None
+            if reason not in STOP_REASONS:
+                raise Fault(f"the protocol has no stop reason {reason!r}", exchange.response, scenario)
+    return None if found else not_shown("no prompt had a result")
+
+
+def _prompts(dialogues: Dialogues) -> Iterator[tuple[str, Exchange]]:
+    for scenario, dialogue in dialogues.items():
+        for exchange in dialogue.exchanges("session/prompt", outgoing=True):
+            yield scenario, exchange
+
+
+def judge_updates(dialogues: Dialogues) -> Verdict | None:
+    found = False
+    for scenario, line in each_line(dialogues, outgoing=False):
+        if line.method == "session/update":
+            found = True
+            if not isinstance(line.params.get("sessionId"), str):
+                raise Fault("the update has no sessionId", line, scenario)
+            if fault := update_fault(line.update):
+                raise Fault(fault, line, scenario)
+    return None if found else not_shown("the agent sent no updates")
+
+
+def judge_update_kinds(dialogues: Dialogues) -> Verdict | None:
+    found = False
+    for scenario, line in each_line(dialogues, outgoing=False):
+        if line.update:
+            found = True
+            if not is_known_update(line.update):
+                raise Fault(f"the kind {line.update.get('sessionUpdate')!r} is not specified", line, scenario)
+    return None if found else not_shown("the agent sent no updates")
+
+
+def judge_permission_request(dialogues: Dialogues) -> Verdict | None:
+    found = False
+    for scenario, line in each_line(dialogues, outgoing=False):
+        if line.method == "session/request_permission":
+            found = True
+            if line.kind != "request":
+                raise Fault("a permission was asked for by a notification", line, scenario)
+            if fault := permission_fault(line.params):
+                raise Fault(fault, line, scenario)
+    return None if found else not_shown("the agent asked for no permission; --prompt may make it ask")
+
+
+def judge_decided(dialogues: Dialogues, *, scenario: str) -> Verdict | None:
+    """Check that a turn goes on to its end after its permission was decided."""
+    dialogue = dialogues.get(scenario, Dialogue())
+    if not dialogue.exchanges("session/request_permission", outgoing=False):
+        return not_shown("the agent asked for no permission; --prompt may make it ask")
+    return judge_prompts(dialogues, scenario=scenario)
+
+
+def judge_rejected(dialogues: Dialogues) -> Verdict | None:
+    dialogue = dialogues.get("permission-reject", Dialogue())
+    for exchange in dialogue.exchanges("session/request_permission", outgoing=False):
+        call = exchange.request.params.get("toolCall")
+        if exchange.response is None or not isinstance(call, dict):
+            continue
+        for line in dialogue.after(exchange.response):
+            if line.update.get("toolCallId") == call.get("toolCallId") and line.update.get("status") == "completed":
+                raise Fault("the tool call was completed after the user had rejected it", line, "permission-reject")
+        return None
+    return not_shown("the agent asked for no permission; --prompt may make it ask")
+
+
+def judge_cancelled(dialogues: Dialogues, *, scenario: str) -> Verdict | None:
+    """Check that a cancelled turn ends with the stop reason `cancelled`."""
+    dialogue = dialogues.get(scenario, Dialogue())
+    cancel = next((line for line in dialogue.of(outgoing=True) if line.method == "session/cancel"), None)
+    exchanges = dialogue.exchanges("session/prompt", outgoing=True)
+    after = dialogue.after(cancel) if cancel is not None else ()
+    if cancel is None or not exchanges or (exchanges[0].response and exchanges[0].response not in after):
+        return not_shown("the turn was over before it was cancelled")
+    requests = dialogue.exchanges("session/request_permission", outgoing=False)
+    asked = any(request.response in after for request in requests)
+    if scenario == "permission-cancelled" and not asked:
+        return not_shown("the agent asked for no permission; --prompt may make it ask")
+    response = require_response(dialogue, exchanges[0], scenario)
+    if response.error is not None:
+        raise Fault("a cancelled turn was answered with an error", response, scenario)
+    reason = response.result.get("stopReason") if isinstance(response.result, dict) else None
+    if reason == "cancelled":
+        return None
+    # A turn may end by itself while the cancellation is on its way, unless it waits for a permission.
+    if asked or response.seconds - cancel.seconds > LATE:
+        raise Fault(f"a cancelled turn has the stop reason {reason!r}", response, scenario)
+    return not_shown("the turn ended by itself")
+
+
+def judge_late_updates(dialogues: Dialogues) -> Verdict | None:
+    found = False
+    for scenario in ("cancellation", "permission-cancelled"):
+        dialogue = dialogues.get(scenario, Dialogue())
+        exchanges = dialogue.exchanges("session/prompt", outgoing=True)
+        response = exchanges[0].response if exchanges else None
+        if (
+            response is None
+            or not isinstance(response.result, dict)
+            or response.result.get("stopReason") != "cancelled"
+        ):
+            continue
+        found = True
+        for line in dialogue.after(response):
+            if line.method == "session/prompt":
+                break
+            if line.update.get("sessionUpdate") in ("agent_message_chunk", "tool_call", "tool_call_update"):
+                raise Fault("an update of a cancelled turn came after its response", line, scenario)
+    return None if found else not_shown("no turn was cancelled")
+
+
+def judge_not_offered(dialogues: Dialogues, *, family: str, offered: str) -> Verdict | None:
+    """Check that no request of a family was sent to a client that does not offer it."""
+    for scenario, line in each_line(dialogues, outgoing=False):
+        if line.method.startswith(family) and scenario != offered:
+            raise Fault(f"{line.method} was sent to a client that does not offer it", line, scenario)
+    return None if any(dialogue.lines for dialogue in dialogues.values()) else not_shown("nothing was run")
+
+
+def judge_files(dialogues: Dialogues) -> Verdict | None:
+    wanted: dict[str, dict[str, type]] = {
+        "fs/read_text_file": {"sessionId": str, "path": str},
+        "fs/write_text_file": {"sessionId": str, "path": str, "content": str},
+    }
+    found = False
+    for line in dialogues.get("file-system", Dialogue()).of(outgoing=False):
+        if line.method in wanted:
+            found = True
+            if fault := members_fault(line.params, wanted[line.method], "the request"):
+                raise Fault(fault, line, "file-system")
+            first = line.params.get("line")
+            if first is not None and (type(first) is not int or first < 1):
+                raise Fault("the line is not a number from 1 on", line, "file-system")
+    return None if found else not_shown("the agent used no file of the client")
+
+
+def judge_released(dialogues: Dialogues) -> Verdict | None:
+    dialogue = dialogues.get("terminal", Dialogue())
+    created = dialogue.exchanges("terminal/create", outgoing=False)
+    released = dialogue.exchanges("terminal/release", outgoing=False)
+    if len(released) < len(created):
+        raise Fault("a terminal was created and never released", created[-1].request, "terminal")
+    return None if created else not_shown("the agent used no terminal of the client")
+
+
+def judge_modes(dialogues: Dialogues) -> Verdict | None:
+    response = _result(dialogues, "modes", "session/new")
+    modes = response.result.get("modes") if response is not None and isinstance(response.result, dict) else None
+    if modes is None:
+        return not_shown("the agent has no modes")
+    if fault := members_fault(modes, {"currentModeId": str, "availableModes": list}, "modes"):
+        raise Fault(fault, response, "modes")
+    if modes["currentModeId"] not in [mode.get("id") for mode in modes["availableModes"] if isinstance(mode, dict)]:
+        raise Fault("the current mode is not among the available ones", response, "modes")
+    _result(dialogues, "modes", "session/set_mode")
+    return None
+
+
+def judge_load(dialogues: Dialogues) -> Verdict | None:
+    response = _result(dialogues, "load", "session/load")
+    return not_shown("the agent does not offer loadSession") if response is None else None
+
+
+def judge_exit(dialogues: Dialogues) -> Verdict | None:
+    for scenario, dialogue in dialogues.items():
+        if not dialogue.exited:
+            raise Fault("the agent went on after its stdin had ended", scenario=scenario)
+    return None
+
+
+def judge_stays(dialogues: Dialogues) -> Verdict | None:
+    for scenario, dialogue in dialogues.items():
+        if dialogue.ending == "ended":
+            last = next((line for line in reversed(dialogue.lines) if line.outgoing), None)
+            raise Fault(f"{describe_end(dialogue)}, while its stdin was open", last, scenario)
+    return None
+
+
+def judge_garbage(dialogues: Dialogues) -> Verdict | None:
+    """Check that the agent answers `initialize` after a line that is not JSON."""
+    return judge_version(dialogues, scenario="garbage", asked=0)

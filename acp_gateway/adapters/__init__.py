@@ -1,1 +1,0 @@
-"""Translators between other dialects and ACP: pure, without I/O and without a clock."""

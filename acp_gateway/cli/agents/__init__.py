@@ -1,0 +1,1 @@
+"""The command `agents`: agents found, added, removed and updated."""

@@ -1,0 +1,173 @@
+"""Finds the editors of this machine and their settings files, and writes an agent into one of them.
+
+A file is changed only if every other byte can stay as it is; its former content is kept beside it.
+"""
+
+import difflib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from acp_gateway.cli.client.editor_settings import MEMBERS
+from acp_gateway.config.editing.host_writer import replace_file
+from acp_gateway.errors import ConfigError
+
+TITLES: Final = {
+    "zed": "Zed",
+    "jetbrains": "the JetBrains IDEs",
+    "codecompanion": "CodeCompanion",
+    "avante": "Avante",
+    "emacs": "Emacs",
+    "vscode": "VS Code",
+    "toad": "Toad",
+}
+"""Names of editors for users."""
+
+MAX_SIZE: Final = 4 * 1024 * 1024
+"""Maximum bytes of a settings file that is changed; they have some kilobytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """The place of editors and their settings on a machine."""
+
+    home: Path
+    environment: Mapping[str, str] = field(repr=False)
+    platform: str = sys.platform
+
+    @property
+    def config(self) -> Path:
+        """Folder of settings, by the XDG standard."""
+        given = self.environment.get("XDG_CONFIG_HOME", "")
+        return Path(given) if os.path.isabs(given) else self.home / ".config"
+
+    @property
+    def applications(self) -> Path:
+        """Folder of settings of programs that do not follow the XDG standard on other systems."""
+        if self.platform == "darwin":
+            return self.home / "Library/Application Support"
+        if self.platform == "win32":
+            return Path(self.environment.get("APPDATA") or self.home / "AppData/Roaming")
+        return self.config
+
+
+def settings_file(editor: str, machine: Machine) -> Path | None:
+    """Return the settings file of an editor, which need not exist; None if its settings are a program."""
+    if editor == "zed":
+        # Zed follows the XDG standard on macOS too.
+        folder = machine.applications / "Zed" if machine.platform == "win32" else machine.config / "zed"
+        return folder / "settings.json"
+    if editor == "jetbrains":
+        return machine.home / ".jetbrains/acp.json"
+    if editor == "vscode":
+        return machine.applications / "Code/User/settings.json"
+    return None
+
+
+def installed_editors(machine: Machine, which: Callable[[str], str | None] = shutil.which) -> list[str]:
+    """Return the editors that are on this machine, as far as their programs and folders tell."""
+    programs = {"zed": ("zed", "zeditor"), "vscode": ("code",), "emacs": ("emacs",), "toad": ("toad",)}
+    folders = {
+        "zed": machine.config / "zed",
+        "vscode": machine.applications / "Code/User",
+        "jetbrains": machine.applications / "JetBrains",
+    }
+    # Where the most common manager of Neovim's plugins puts them.
+    plugins = machine.home / ".local/share/nvim/lazy"
+    folders |= {"codecompanion": plugins / "codecompanion.nvim", "avante": plugins / "avante.nvim"}
+    return [
+        editor
+        for editor in TITLES
+        if any(map(which, programs.get(editor, ()))) or (editor in folders and folders[editor].is_dir())
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a settings file that has not been made yet."""
+
+    path: Path
+    """The file, links followed."""
+    before: bytes | None
+    """None if there is no such file."""
+    after: bytes
+
+    @property
+    def difference(self) -> str:
+        """The change as a unified difference, empty if there is none."""
+        old, new = ((text or b"").decode(errors="replace").splitlines() for text in (self.before, self.after))
+        return "\n".join(difflib.unified_diff(old, new, str(self.path), str(self.path), lineterm=""))
+
+    def write(self) -> Path | None:
+        """Make the change, at once or not at all; return the copy of the former content, None if there was none.
+
+        Raises `ConfigError` if the file has been changed since, or can't be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            if _read(self.path) != self.before:
+                raise ConfigError("another program has just changed it: repeat this", file=str(self.path))
+            copy = None
+            if self.before is not None:
+                copy = _unused(self.path)
+                shutil.copy2(self.path, copy)
+            replace_file(self.path, self.after.decode(), None if copy is None else copy.stat())
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror}", file=str(self.path)) from None
+        return copy
+
+
+def plan_change(editor: str, path: Path, name: str, entry: Mapping[str, Any]) -> Change:
+    """Return the change that sets an agent's entry in the settings of an editor. Raises `ConfigError`."""
+    from acp_gateway.config.editing.jsonc import set_member
+
+    try:
+        real = path.resolve()
+        before = _read(real)
+        text = "" if before is None else before.decode()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", file=str(path)) from None
+    except UnicodeDecodeError:
+        raise ConfigError("is not UTF-8", file=str(path)) from None
+    except RuntimeError:  # Python before 3.13.
+        raise ConfigError("is a link that leads to itself", file=str(path)) from None
+    try:
+        changed = set_member(text, (MEMBERS[editor], name), entry)
+    except ConfigError as error:
+        raise ConfigError(error.message, file=str(path)) from None
+    change = Change(real, before, changed.encode())
+    if change.before != change.after:
+        _require_access(real)
+    return change
+
+
+def _require_access(path: Path) -> None:
+    """Raise `ConfigError` if a file, or its folder, is read-only: it is so on purpose, or another program makes it."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    for each in (folder, *([path] if path.exists() else [])):
+        if not os.access(each, os.W_OK):
+            raise ConfigError("is read-only", file=str(each))
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the content of a file, None if there is none. Raises `OSError`, and `ConfigError` for a huge one."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_SIZE + 1)
+    except FileNotFoundError:
+        return None
+    if len(content) > MAX_SIZE:
+        raise ConfigError(f"is larger than {MAX_SIZE} bytes", file=str(path))
+    return content
+
+
+def _unused(path: Path) -> Path:
+    """Return a name for a copy that no file has."""
+    number = 0
+    while os.path.lexists(copy := path.with_name(f"{path.name}.bak{number or ''}")):
+        number += 1
+    return copy

@@ -1,0 +1,155 @@
+"""The work of `connect` when an editor runs it. It imports its dependencies when it runs, and never click."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from acp_gateway.cli.plain_options import EDITORS
+from acp_gateway.cli.quick_imports import PUT_OFF, quick_imports
+from acp_gateway.errors import GatewayError
+from acp_gateway.printable import printable
+
+if TYPE_CHECKING:
+    from acp_gateway.client.dialing import Destination
+    from acp_gateway.client.reconnect_policy import LinkEvent
+    from acp_gateway.client.status_file import StatusFile
+
+
+def relay_editor(
+    target: str,
+    given: frozenset[str],
+    *,
+    agent: str | None,
+    session: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    cert: Path | None,
+    key: Path | None,
+    maps: tuple[str, ...],
+    connect_timeout: float,
+    known_timeout: float,
+    max_message_size: int,
+    keepalive: float,
+    log_file: Path | None,
+    status_file: Path | None,
+    tell_outages: bool,
+    observe: bool,
+    insecure_plaintext: bool,
+) -> None:
+    """Relay between stdin and stdout and the gateway at `target`, until stdin ends. Raises `GatewayError`.
+
+    The arguments are those of `connect`; `given` has the names of those that were given explicitly.
+    """
+    with quick_imports(PUT_OFF):
+        import logging
+        from dataclasses import replace
+
+        import trio
+
+        from acp_gateway.client import shim
+        from acp_gateway.client.destination import find_destination, find_host
+        from acp_gateway.client.feedback import Feedback
+        from acp_gateway.client.http.cookies import CookieJar
+        from acp_gateway.client.reached_hosts import own_reached_hosts
+        from acp_gateway.client.reconnect_policy import ReconnectSettings, ignore
+        from acp_gateway.logs import log_to_file
+        from acp_gateway.protocol.path_maps import PathMaps, parse_map
+        from acp_gateway.transports.pipes import open_stdio
+
+    cookies = CookieJar()
+
+    def destination() -> "Destination":
+        found = find_destination(
+            target,
+            agent,
+            token_file,
+            ca,
+            pin,
+            max_message_size,
+            insecure=insecure_plaintext,
+            session=session,
+            observe=observe,
+            cert=cert,
+            key=key,
+        )
+        return replace(found, cookies=cookies)
+
+    sys.excepthook = _one_line_for_bugs
+    tell = ignore
+    status = None if status_file is None else _open_status(status_file, target)
+    if sys.stdin is not None and sys.stdin.isatty():
+        print_error(
+            "Editors run this: it speaks JSON-RPC on stdin and stdout. Ctrl-D ends it; for an editor's settings: "
+            f"acp-gateway connect {printable(target)} --print-config {'|'.join(EDITORS)}"
+        )
+        tell = partial(_tell_terminal, target)
+        if "known_timeout" not in given:
+            # In a terminal, report errors soon.
+            known_timeout = 0.0
+    try:
+        log_to_file(log_file, logging.INFO)
+        host = find_host(target)
+        reached = own_reached_hosts()
+        feedback = Feedback(status, tells_outages=tell_outages or (host is not None and host.tell_outages))
+
+        def notice(event: "LinkEvent") -> None:
+            tell(event)
+            feedback.notice(event)
+
+        settings = shim.Settings(
+            maps=PathMaps([*map(parse_map, maps), *(host.maps if host else ())]),
+            max_message_size=max_message_size,
+            reconnect=ReconnectSettings(
+                connect_timeout,
+                0.0 if "connect_timeout" in given else known_timeout,
+                reached.knows,
+                reached.record,
+                keepalive,
+                notice,
+            ),
+            feedback=feedback,
+        )
+    except GatewayError as error:
+        if status is not None:
+            status.end(str(error))
+        trio.run(shim.refuse, open_stdio(), error)
+        raise
+    trio.run(shim.run, open_stdio(), destination, settings)
+
+
+def _open_status(path: Path, target: str) -> "StatusFile":
+    from acp_gateway.client.status_file import StatusFile
+
+    return StatusFile(path, target)
+
+
+def print_error(line: str) -> None:
+    """Print a line on stderr, if there is one. click, which prints for commands, takes long to import."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
+
+
+def _tell_terminal(target: str, event: "LinkEvent") -> None:
+    """Tell a user who has started this in a terminal whether the connection works."""
+    if event.kind == "lost":
+        line = f"The connection is lost ({event.why}); it is tried again, and the agent goes on."
+    elif event.kind == "resumed":
+        line = f"Connected again after {event.seconds:.0f} s; nothing was lost."
+    else:
+        line = (
+            f"Connected to {event.address} in {event.seconds:.1f} s: a gateway, and it accepts you. For the agent too: "
+            f"acp-gateway ping {target}"
+        )
+    print_error(printable(line, 1000))
+
+
+def _one_line_for_bugs(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print one line instead of a traceback, which goes to the log file: editors show stderr to users, or drop it."""
+    import logging
+
+    logging.getLogger(__name__).critical("a bug", exc_info=(kind, error, trace))
+    print_error(f"acp-gateway: a bug: {kind.__name__}: {printable(str(error))}; --log-file shows where")

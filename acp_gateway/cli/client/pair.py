@@ -1,0 +1,353 @@
+"""The command `pair`: fetch a token, a pin and an address of a gateway over ssh, and try them."""
+
+import platform
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from acp_gateway.cli.client.pair_steps import (
+    check_name,
+    choose_machine,
+    correct_maps,
+    install_there,
+    next_step,
+    parse_local_map,
+    show_editors,
+    try_agent,
+)
+from acp_gateway.cli.common import json_option, print_json, was_given
+from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from acp_gateway.client.pairing.pairing import Candidate, Offer
+    from acp_gateway.client.ssh import SshTarget
+    from acp_gateway.config.addresses import Address
+    from acp_gateway.config.editing.section_writer import Value
+    from acp_gateway.config.hosts import Host
+
+MAX_MESSAGE_SIZE = 16 * 1024 * 1024
+"""Maximum bytes of the response to the test request."""
+
+TRY_TIMEOUT = 5.0
+"""Seconds for each candidate address before the next one is tried."""
+
+ANSWER_TIMEOUT = 15.0
+"""Seconds for a response over an open ssh connection: enough to notice that it is dead."""
+
+TYPING_TIMEOUT = 120.0
+"""Seconds until the offer if ssh may prompt for a password, which the user may have to look up."""
+
+_WRITTEN = ("url", "token_file", "token_id", "pin", "command", "ssh_options", "ca", "cert", "key")
+"""The options of an entry that pairing sets or removes."""
+
+
+EPILOG = """
+\b
+Examples:
+  acp-gateway pair ann@box
+  acp-gateway pair box --map ~/proj=/srv/proj      the same folder here and there
+  acp-gateway pair box --install                   install acp-gateway there first, by uv or pipx
+  acp-gateway pair                                 choose a host of ~/.ssh/config
+"""
+
+
+@click.command(short_help="Pair this machine with a gateway over ssh.", epilog=EPILOG)
+@click.argument("machine", metavar="[USER@]HOST", required=False)
+@click.option(
+    "--map",
+    "maps",
+    multiple=True,
+    metavar="LOCAL=REMOTE",
+    help="Map a local folder to a remote one, and save that. May be repeated.",
+)
+@click.option(
+    "--install", is_flag=True, help="Install this version of acp-gateway there first, by uv or pipx, from this one."
+)
+@click.option("--name", help="The name in hosts.toml. Default: HOST.")
+@click.option("--label", help="This machine's label in the gateway's list of tokens. Default: its name.")
+@click.option("--command", metavar="PATH", help="The path of acp-gateway there. Default: search for it.")
+@click.option("--agent", "agents", multiple=True, metavar="NAME", help="A token for this agent only. May be repeated.")
+@click.option(
+    "--ssh-option",
+    "ssh_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="An option of ssh, as after its -o. May be repeated.",
+)
+@click.option(
+    "--connect-timeout",
+    type=click.FloatRange(min=0, min_open=True, max=3600),
+    default=30.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds to wait for the machine's response.",
+)
+@json_option
+def pair(
+    machine: str | None,
+    maps: tuple[str, ...],
+    name: str | None,
+    label: str | None,
+    command: str | None,
+    agents: tuple[str, ...],
+    ssh_options: tuple[str, ...],
+    connect_timeout: float,
+    *,
+    install: bool,
+    as_json: bool,
+) -> None:
+    """Pair this machine with a gateway over ssh, save the connection in hosts.toml, and try it up to the agent.
+
+    You need to be able to log in to HOST with ssh as the gateway's own user. In a terminal, ssh may ask for the host's
+    key, a password or a second factor. Pairing again revokes the previous token, once the new one has been used to
+    connect. A pairing that fails changes nothing. A --map with which no session can be opened is not saved; the command
+    to run again is printed, and the exit code is not 0.
+    """
+    import trio
+
+    from acp_gateway.client.pairing.pairing import label_of
+    from acp_gateway.client.ssh import SshTarget
+    from acp_gateway.config.editing.host_writer import check_host, write_host
+    from acp_gateway.config.hosts import hosts_path, load_hosts
+
+    machine = machine or choose_machine()
+    pairs = dict(map(parse_local_map, maps))
+    address = _parse_machine(machine)
+    name = check_name(name or address.host)
+    label = label or _own_name()
+    label_of(label)
+    path = hosts_path()
+    before = load_hosts(path).get(name)
+    target = SshTarget(
+        address,
+        command or (before.command if before else None),
+        ssh_options or (before.ssh_options if before else ()),
+        asks=sys.stdin.isatty() and sys.stderr.isatty(),
+    )
+    if target.asks and not was_given("connect_timeout"):
+        connect_timeout = TYPING_TIMEOUT
+
+    entry = _Entry(path, name, before, {**dict(before.maps if before else ()), **pairs} if pairs else None)
+    # Fail before a token is created that could not be saved.
+    options: dict[str, Value | None] = dict.fromkeys(_WRITTEN, "x")
+    check_host(path, name, options | ({"maps": entry.maps} if entry.maps else {}))
+
+    if install:
+        install_there(target)
+    candidate, offer, replaced = trio.run(
+        partial(_pair, target, entry, label=label, agents=agents, time_limit=connect_timeout)
+    )
+    if not replaced:
+        click.echo(
+            f"warning: the previous token {before.token_id if before else ''} is still valid: it was not made by "
+            "pairing, or under another label, or could not be revoked; "
+            f"`acp-gateway token revoke` on {address.host} ends it",
+            err=True,
+        )
+    click.echo(f'Paired with {address.host} ({candidate.address}), saved as "{name}" in {path}.', err=True)
+    click.echo(f"The token's id is {offer.token_id}.", err=True)
+    refused = try_agent(name, next(iter(pairs), None))
+    if refused is None:
+        show_editors(name)
+        next_command = next_step(name)
+    else:
+        write_host(path, name, {"maps": dict(before.maps) or None if before else None})
+        click.echo("The map is not saved, because no session can be opened with it.", err=True)
+        given = {"--name": [name] if was_given("name") else [], "--label": [label] if was_given("label") else []}
+        given |= {"--agent": [*agents], "--map": ["=".join(pair) for pair in correct_maps(pairs, refused).items()]}
+        words = (word for option, values in given.items() for value in values for word in (option, value))
+        next_command = shlex.join(["acp-gateway", "pair", machine, *words])
+    if not as_json:
+        click.echo(f"Next: {next_command}")
+        sys.exit(refused.exit_code if refused else 0)
+    print_json(
+        {
+            "name": name,
+            "hosts": str(path),
+            "address": str(candidate.address),
+            "tokenId": offer.token_id,
+            "previousTokenId": before.token_id if before else None,
+            "previousTokenValid": not replaced,
+            "next": next_command,
+        }
+    )
+    sys.exit(refused.exit_code if refused else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """The entry of hosts.toml that a pairing writes."""
+
+    path: Path
+    name: str
+    before: "Host | None"
+    """The previous entry; None if there was none."""
+    maps: "Mapping[str, str] | None" = None
+    """The path maps to write; None to leave them as they are."""
+
+    @property
+    def token_path(self) -> Path:
+        return self.path.with_name(f"{self.name}.token")
+
+    def write(self, candidate: "Candidate", offer: "Offer", target: "SshTarget") -> None:
+        """Write the token, then the entry; both or neither. Raises `ConfigError`."""
+        from acp_gateway.config.editing.host_writer import replace_file, write_host
+
+        try:
+            old = self.token_path.read_text()
+        except (OSError, UnicodeDecodeError):
+            old = None  # There is no usable token.
+        replace_file(self.token_path, offer.token + "\n")
+        options: dict[str, Value | None] = {
+            "url": str(candidate.address),
+            "token_file": self.token_path.name,
+            "token_id": offer.token_id,
+            "pin": candidate.pin,
+            "command": offer.command or target.command,
+            "ssh_options": target.options or None,
+        }
+        if self.maps is not None:
+            options["maps"] = self.maps
+        if not candidate.address.tls:
+            # Over ssh there is no TLS.
+            options |= dict.fromkeys(("ca", "cert", "key"))
+        try:
+            write_host(self.path, self.name, options)
+        except ConfigError:
+            if old is None:
+                self.token_path.unlink(missing_ok=True)
+            else:
+                replace_file(self.token_path, old)
+            raise
+
+
+async def _pair(
+    target: "SshTarget", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
+) -> "tuple[Candidate, Offer, bool]":
+    """Pair, or change nothing. Return the working address, the offer, and whether the previous token is revoked."""
+    import trio
+
+    from acp_gateway.client import ssh
+    from acp_gateway.client.pairing.pairing import candidates, open_pairing
+
+    host_name = target.address.host
+    with trio.move_on_after(time_limit):
+        host_name = await ssh.find_host_name(target)
+    _check_same_machine(entry.before, target, host_name)
+    async with open_pairing(target, label=label, agents=agents, time_limit=time_limit) as pairing:
+        offer = pairing.offer
+        try:
+            found = candidates(offer, target, host_name)
+            if not found:
+                raise ConfigError(
+                    f"the gateway on {target.address.host} only listens where this machine can't reach it. There, add "
+                    "[[listen]] with a wss:// or unix:// url, and pair again"
+                )
+            candidate = await _try(found, target, offer)
+            with trio.fail_after(ANSWER_TIMEOUT):
+                await pairing.keep()
+            entry.write(candidate, offer, target)
+        except BaseException as error:
+            # Also on Ctrl-C.
+            withdrawn = False
+            with trio.move_on_after(ANSWER_TIMEOUT, shield=True):
+                try:
+                    await pairing.withdraw()
+                    withdrawn = True
+                except GatewayError:
+                    pass  # The first error is reported.
+            raise _explain_failure(error, target, offer, withdrawn=withdrawn) from None
+        replaces = entry.before.token_id if entry.before else None
+        replaced = replaces is None
+        if replaces is not None:
+            with trio.move_on_after(ANSWER_TIMEOUT):
+                try:
+                    replaced = await pairing.replace(replaces)
+                except GatewayError:
+                    pass  # The caller prints a warning.
+        return candidate, offer, replaced
+
+
+def _explain_failure(error: BaseException, target: "SshTarget", offer: "Offer", *, withdrawn: bool) -> BaseException:
+    """Return the error of a failed pairing, with a remark on what it left behind."""
+    import trio
+
+    if isinstance(error, trio.TooSlowError):
+        error = Unreachable(f"{target}: the connection there has been lost, or hangs")
+    if not isinstance(error, GatewayError):
+        return error
+    left = (
+        "nothing was changed"
+        if withdrawn
+        else (
+            f"hosts.toml is as it was; should `acp-gateway token list` on {target.address.host} still show the token "
+            f"{offer.token_id}, then `acp-gateway token revoke {offer.token_id}` ends it"
+        )
+    )
+    if isinstance(error, ConfigError):
+        return ConfigError(f"{error.message}; {left}", file=error.file, line=error.line, key=error.key)
+    if isinstance(error, Unreachable):
+        return Unreachable(f"the gateway does not answer: {error}; is `acp-gateway serve` running there? {left}")
+    return type(error)(f"{error}; {left}")
+
+
+async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer") -> "Candidate":
+    """Return the first candidate at which the gateway answers. Raises the first `Unreachable`, and any other error."""
+    from acp_gateway.client import control
+    from acp_gateway.client.dialing import Destination
+
+    failure: GatewayError | None = None
+    command = offer.command or target.command
+    for candidate in found:
+        destination = Destination(
+            candidate.address,
+            None,
+            offer.token,
+            candidate.pin,
+            None,
+            MAX_MESSAGE_SIZE,
+            control=True,
+            command=command,
+            ssh_options=target.options,
+        )
+        try:
+            await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if candidate.address.tls else 3))
+        except Unreachable as error:
+            failure = failure or error
+        else:
+            return candidate
+    assert failure is not None
+    raise failure
+
+
+def _parse_machine(text: str) -> "Address":
+    from acp_gateway.config.addresses import parse_target
+
+    address = parse_target(text if text.lower().startswith("ssh://") else f"ssh://{text}")
+    if address.path:
+        raise UsageError(f"{text} has a path; to pair, all that is needed is [USER@]HOST")
+    return address
+
+
+def _own_name() -> str:
+    """Return this machine's name, restricted to the characters of a label."""
+    return re.sub(r"[^\w .,:@+()-]", "-", platform.node())[:64].strip() or "machine"
+
+
+def _check_same_machine(before: "Host | None", target: "SshTarget", host_name: str) -> None:
+    """Raise `UsageError` if an entry was written by hand and is for another machine."""
+    if before is None or before.token_id is not None:
+        return
+    if before.address.host.lower() not in (target.address.host.lower(), host_name.lower()):
+        raise UsageError(
+            f"there is a [hosts.{before.name}] in hosts.toml already, for {before.address}; choose another --name, or "
+            "remove that one"
+        )

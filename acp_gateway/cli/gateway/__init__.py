@@ -1,0 +1,1 @@
+"""Commands for the machine with the gateway."""

@@ -1,0 +1,200 @@
+"""The command `open`: make a code that signs a browser in, and print the link."""
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from acp_gateway.cli.common import (
+    ca_option,
+    cert_option,
+    config_option,
+    connect_timeout_option,
+    examples,
+    insecure_plaintext_option,
+    json_option,
+    key_option,
+    pin_option,
+    token_file_option,
+    waiting_for,
+    was_given,
+)
+from acp_gateway.cli.gateway.page_links import print_link, require_page
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
+from acp_gateway.errors import UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.config.load import Config
+    from acp_gateway.gateway.events.audit import Audit
+    from acp_gateway.security.browser_sessions import Browser, BrowserStore
+    from acp_gateway.security.token_store import TokenStore
+
+REVOKED = "revoked"
+TOKEN_REVOKED = "token revoked"  # noqa: S105 - the reason in the audit.
+
+
+@click.command(
+    "open",
+    epilog=examples(
+        "acp-gateway open                               a link and a QR code, on the gateway's machine",
+        "acp-gateway open --label phone --observe",
+        "acp-gateway open --target box --browser        on the laptop",
+    ),
+    short_help="Make a link that signs a browser in.",
+)
+@click.argument("session", required=False)
+@click.option("--observe", is_flag=True, help="Watch only: the browser can't prompt or approve.")
+@click.option("--agent", metavar="NAME", help="Begin with a new session of this agent.")
+@click.option("--browser", is_flag=True, help="Open the link in the browser of this machine, too.")
+@click.option("--label", metavar="TEXT", help="The browser's name in `token list`. Default: browser.")
+@click.option("--host", metavar="NAME", help="The name or address of the gateway in the link.")
+@click.option(
+    "--token",
+    "token_id",
+    metavar="ID",
+    help="Bind the browser to the token with this id, and its identity. Default: the gateway's own user.",
+)
+@config_option
+@click.option(
+    "--target", metavar="TARGET", help="Ask the gateway at TARGET, as in `connect`, instead of the one on this machine."
+)
+@token_file_option
+@ca_option
+@pin_option
+@cert_option
+@key_option
+@connect_timeout_option(help="How long to wait for the answer of TARGET.")
+@insecure_plaintext_option
+@json_option
+def open_browser(
+    session: str | None,
+    agent: str | None,
+    label: str | None,
+    host: str | None,
+    token_id: str | None,
+    config: Path | None,
+    target: str | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    cert: Path | None,
+    key: Path | None,
+    connect_timeout: float,
+    *,
+    observe: bool,
+    browser: bool,
+    insecure_plaintext: bool,
+    as_json: bool,
+) -> None:
+    """Make a link that signs one browser in, once, within 10 minutes, and print it.
+
+    With SESSION the link opens the session with that id, and the browser can use no other one. In a terminal the link
+    is shown as a QR code too. Without --target, run this on the gateway's machine. `acp-gateway token list` shows the
+    browsers that are signed in, and `acp-gateway token revoke` signs one out.
+    """
+    from acp_gateway.gateway.page_address import make_link, page_at
+
+    if agent is not None and (session is not None or observe):
+        raise UsageError("--agent is for a new session: leave out SESSION and --observe")
+    if target is None:
+        for option in ("token_file", "ca", "pin", "cert", "key", "connect_timeout", "insecure_plaintext"):
+            if was_given(option):
+                raise UsageError(f"--{option.replace('_', '-')} is for a gateway elsewhere: name it by --target")
+        page, code = make_here(config, session, agent, label, host, token_id, observe=observe)
+    elif token_id is not None or config is not None:
+        raise UsageError("--token and --config are for the gateway's machine: leave them out, or --target")
+    else:
+        import trio
+
+        from acp_gateway.client import control
+        from acp_gateway.client.destination import find_destination
+
+        destination = find_destination(
+            target,
+            None,
+            token_file,
+            ca,
+            pin,
+            MAX_MESSAGE_SIZE,
+            insecure=insecure_plaintext,
+            control=True,
+            cert=cert,
+            key=key,
+        )
+        ask = partial(control.make_code, destination, session, label, observe=observe, time_limit=connect_timeout)
+        with waiting_for(str(destination.address)):
+            code, public = trio.run(ask)
+        page = page_at(destination.address if public is None else public.endpoint, host)
+    link = make_link(page, code=code, session=session, agent=agent)
+    print_link(link, as_json=as_json)
+    if browser:
+        from acp_gateway.cli.gateway.browser_window import open_in_browser
+
+        open_in_browser(link, os.environ)
+
+
+def make_here(
+    config: Path | None,
+    session: str | None = None,
+    agent: str | None = None,
+    label: str | None = None,
+    host: str | None = None,
+    token_id: str | None = None,
+    *,
+    observe: bool = False,
+) -> tuple[str, str]:
+    """Make a code on the gateway's machine, and return it behind the URL of the page."""
+    from acp_gateway.cli.tokens.commands import check_agents, check_session
+    from acp_gateway.config.load import load_config
+    from acp_gateway.gateway.browsers import browser_details
+    from acp_gateway.gateway.sign_in_codes import DEFAULT_LABEL, LABEL_SIZE
+    from acp_gateway.security.token_store import default_identity
+
+    settings = load_config(config)
+    page = require_page(settings, host)
+    if session is not None:
+        check_session(settings, session)
+    check_agents(settings, [] if agent is None else [agent])
+    label = DEFAULT_LABEL if label is None else label
+    if not label.strip() or not label.isprintable() or len(label) > LABEL_SIZE:
+        raise UsageError(f"a label has to be one line of printable text, at most {LABEL_SIZE} characters")
+    browsers, tokens = open_browsers(settings)
+    token = None if token_id is None else tokens.find(token_id)
+    if token is not None and tokens.has_expired(token):
+        raise UsageError(f"token {token.id} expired at {token.expires}")
+    if token is not None and token.role == "metrics":
+        raise UsageError(f"token {token.id} is for reading metrics and nothing else")
+    identity = default_identity(settings.gateway.state_dir) if token is None else token.identity
+    role: Literal["controller", "observer"] = "observer" if observe else "controller"
+    code, secret = browsers.make_code(token, identity, role=role, session=session, label=label)
+    audit = open_audit(settings)
+    audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)
+    audit.close()
+    return page, secret
+
+
+def open_browsers(settings: "Config") -> "tuple[BrowserStore, TokenStore]":
+    """Return the browsers and the tokens of the gateway of a configuration."""
+    from acp_gateway.gateway.browsers import browsers_of
+    from acp_gateway.security.token_store import TokenStore
+
+    tokens = TokenStore(settings.gateway.state_dir)
+    return browsers_of(settings, tokens), tokens
+
+
+def open_audit(settings: "Config") -> "Audit":
+    from acp_gateway.gateway.events.audit import FILE_NAME, Audit
+
+    gateway = settings.gateway
+    return Audit(gateway.state_dir / FILE_NAME, max_size=gateway.audit_size, files=gateway.audit_files)
+
+
+def record_ends(settings: "Config", ended: "list[Browser]", why: str) -> None:
+    """Write an event for each browser that was signed out to the audit log."""
+    from acp_gateway.gateway import browsers
+
+    audit = open_audit(settings)
+    browsers.record_ends(audit, ended, why)
+    audit.close()

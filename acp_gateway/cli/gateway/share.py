@@ -1,0 +1,251 @@
+"""The command `share`: create a token for a guest, and print an invitation, a link or the token itself."""
+
+import os
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_secret
+from acp_gateway.cli.gateway.setting_up import reachable_host
+from acp_gateway.cli.tokens.commands import check_session, describe_end, lifetime_option, record_token, warn_of_running
+from acp_gateway.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.config.load import Config
+    from acp_gateway.security.browser_sessions import BrowserRole
+    from acp_gateway.security.token_store import Token
+
+UNKNOWN_ADDRESS = "wss://HOST/acp"
+"""Address of a gateway behind a proxy whose name is not in the configuration."""
+
+GUEST_FILE = "guest.token"
+"""Name of the token file in the guest's command."""
+
+
+@click.command(
+    epilog=examples(
+        "acp-gateway share SESSION                    an invitation: the guest runs the line that is printed",
+        "acp-gateway share SESSION --observe --link   a link for a guest without acp-gateway",
+        "acp-gateway share SESSION --out guest.token  the token in a file, to be sent over a private channel",
+    ),
+    short_help="Invite a guest to one session.",
+)
+@click.argument("session")
+@click.option("--observe", is_flag=True, help="Watch only: the guest can't prompt or approve.")
+@click.option(
+    "--expires",
+    "lifetime",
+    metavar="DURATION",
+    default="24h",
+    show_default=True,
+    callback=lifetime_option,
+    help="Expire after this time: 90s, 15m, 2h, 7d, or never.",
+)
+@click.option("--label", metavar="TEXT", help="Who or what the token is for. Default: guest.")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    help="Save the token in this new file, readable by you alone, instead of inviting.",
+)
+@click.option("--token", "shows_token", is_flag=True, help="Print the token, this once, instead of inviting.")
+@click.option(
+    "--host",
+    metavar="NAME",
+    help="How the guest reaches this machine: a name or an address. Default: its own name, or its "
+    "address where the name has no domain.",
+)
+@click.option("--link", is_flag=True, help="Print a link for the guest's browser instead of inviting.")
+@config_option
+@json_option
+def share(
+    session: str,
+    lifetime: float | None,
+    label: str | None,
+    out: Path | None,
+    host: str | None,
+    config: Path | None,
+    *,
+    observe: bool,
+    link: bool,
+    shows_token: bool,
+    as_json: bool,
+) -> None:
+    """Make a token for a guest, restricted to the session with the id SESSION, and print an invitation.
+
+    The invitation is one line, which the guest runs: it fetches the token, once, within 10 minutes, and saves it. With
+    --link the guest needs nothing but a browser: the link signs one in, once, within 10 minutes, and it stays so until
+    the token expires. Run this on the gateway's machine. `acp-gateway token revoke` ends the token before its time.
+    """
+    from acp_gateway.config.load import load_config
+    from acp_gateway.security.token_store import TokenStore
+
+    settings = load_config(config)
+    if link + (out is not None) + shows_token > 1:
+        raise UsageError("--link, --out and --token exclude each other: leave out all but one of them")
+    if link:
+        _print_link(settings, session, lifetime, label, host, observe=observe, as_json=as_json)
+        return
+    if out is None and not shows_token:
+        _print_invitation(settings, session, lifetime, label, host, observe=observe, as_json=as_json)
+        return
+    check_session(settings, session)
+    file = None if out is None else _create(out)
+    try:
+        record, secret = TokenStore(settings.gateway.state_dir).create_guest(
+            session, role="observer" if observe else "controller", lifetime=lifetime, label=label
+        )
+    except BaseException:
+        if out is not None and file is not None:
+            os.close(file)
+            out.unlink()
+        raise
+    record_token(settings, "token_created", record)
+    warn_of_running(settings)
+    if file is not None:
+        with open(file, "w", encoding="ascii") as opened:
+            opened.write(f"{secret}\n")
+    command = _guest_command(settings, host, GUEST_FILE if out is None else out.name)
+    if as_json:
+        where = {"token": secret} if out is None else {"tokenFile": str(out)}
+        print_json({**_as_json(record), **where, "command": command}, secret=True)
+        return
+    kept = "It is shown only now." if out is None else f"It is in {out}, readable by you alone."
+    click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone. {kept}", err=True)
+    click.echo("The guest saves it in a file of mode 600 (chmod 600 FILE), and runs:", err=True)
+    click.echo(f"  {command}", err=True)
+    if file is None:
+        print_secret(secret)
+
+
+def _as_json(token: "Token") -> dict[str, object]:
+    """Return what is printed of a guest's token as members of a JSON object."""
+    return {"id": token.id, "role": token.role, "session": token.session, "expires": token.expires}
+
+
+def _print_invitation(
+    settings: "Config",
+    session: str,
+    lifetime: float | None,
+    label: str | None,
+    host: str | None,
+    *,
+    observe: bool,
+    as_json: bool,
+) -> None:
+    """Make a token for a guest and a code for which the guest's program gets it, and print the guest's command."""
+    from acp_gateway.cli.gateway.browsers import open_audit
+    from acp_gateway.cli.gateway.page_links import is_terminal, print_qr_code
+    from acp_gateway.client.pairing.joining import Invitation
+    from acp_gateway.config.addresses import parse_target
+    from acp_gateway.security.invitations import InvitationStore
+    from acp_gateway.security.token_store import TokenStore
+
+    text, pin = _find_address(settings, host)
+    # Of a listener without TLS whose proxy has no known name, the guest could only guess it.
+    address = None if text == UNKNOWN_ADDRESS else parse_target(text)
+    if address is None or not address.websocket:
+        raise UsageError(
+            "a guest can't be invited, because no listener with wss:// is known: name it by --host, or public_url in "
+            "the [[listen]] section; or print the token by --token, or save it by --out FILE"
+        )
+    check_session(settings, session)
+    tokens = TokenStore(settings.gateway.state_dir)
+    record, _ = tokens.create_guest(
+        session, role="observer" if observe else "controller", lifetime=lifetime, label=label
+    )
+    record_token(settings, "token_created", record)
+    warn_of_running(settings)
+    invitation, code = InvitationStore(settings.gateway.state_dir, tokens).invite(record)
+    audit = open_audit(settings)
+    details = {"id": record.id, "label": record.label, "identity": record.identity}
+    audit.record("invitation_created", **details, role=record.role, session=record.session)
+    audit.close()
+    line = str(Invitation(address, code, pin))
+    command = f"acp-gateway join {line}"
+    if as_json:
+        print_json({**_as_json(record), "command": command, "commandExpires": invitation.expires}, secret=True)
+    else:
+        click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone.", err=True)
+        click.echo(f"The guest runs this, once, until {invitation.expires}; it holds no token:", err=True)
+        print_secret(command)
+        if is_terminal():
+            print_qr_code(line)
+    if address.loopback:
+        click.echo("Only this machine reaches that address: give one that the guest reaches by --host.", err=True)
+
+
+def _print_link(
+    settings: "Config",
+    session: str,
+    lifetime: float | None,
+    label: str | None,
+    host: str | None,
+    *,
+    observe: bool,
+    as_json: bool,
+) -> None:
+    """Make a token for a guest and a code that signs a browser in by it, and print the link."""
+    from acp_gateway.cli.gateway.browsers import open_audit, open_browsers
+    from acp_gateway.cli.gateway.page_links import print_link, require_page
+    from acp_gateway.gateway.browsers import browser_details
+    from acp_gateway.gateway.page_address import make_link
+
+    page = require_page(settings, host)
+    check_session(settings, session)
+    browsers, tokens = open_browsers(settings)
+    role: BrowserRole = "observer" if observe else "controller"
+    record, _ = tokens.create_guest(session, role=role, lifetime=lifetime, label=label)
+    record_token(settings, "token_created", record)
+    warn_of_running(settings)
+    code, secret = browsers.make_code(record, record.identity, role=role, label=record.label)
+    audit = open_audit(settings)
+    audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)
+    audit.close()
+    if not as_json:
+        click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone.", err=True)
+    print_link(make_link(page, code=secret, session=session), as_json=as_json, **_as_json(record))
+
+
+def _create(path: Path) -> int:
+    """Create a file of mode 600, before a token is created that could be lost. Raises `ConfigError`."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ConfigError("this file exists already: remove it, or choose another --out", file=str(path)) from None
+    except OSError as error:
+        raise ConfigError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def _guest_command(settings: "Config", host: str | None, token_file: str) -> str:
+    """Return the command that joins the session from the guest's machine, with address and pin if known."""
+    address, pin = _find_address(settings, host)
+    words = ["acp-gateway", "connect", address, *(["--pin", pin] if pin else []), "--token-file", token_file]
+    return shlex.join(words)
+
+
+def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None]:
+    """Return the gateway's address for a guest, and the pin of its key unless a proxy terminates TLS."""
+    from dataclasses import replace
+
+    from acp_gateway.client.pairing.pairing import find_listeners
+
+    try:
+        listeners = find_listeners(settings)
+    except ConfigError:
+        listeners = ()  # A proxy may have the certificate; check-config reports a problem with one here.
+    for section in settings.listen:
+        if section.public is not None and "acp" in section.services:
+            endpoint = section.public.endpoint
+            # A path is one that a proxy removes, which has a certificate of its own.
+            pins = [each.pin for each in listeners if each.address == section.address and not section.public.path]
+            return str(replace(endpoint, host=host.lower()) if host else endpoint), pins[0] if pins else None
+    for listener in sorted(listeners, key=lambda each: (each.address.loopback, not each.address.websocket)):
+        address = listener.address
+        if host or address.wildcard:
+            address = replace(address, host=reachable_host(host))
+        return str(address), listener.pin
+    # Behind a proxy, allowed_hosts has the proxy's names.
+    names = [host] if host else [name for section in settings.listen for name in section.allowed_hosts]
+    return f"wss://{names[0]}/acp" if names else UNKNOWN_ADDRESS, None

@@ -1,0 +1,240 @@
+"""The command `up`: make what a gateway needs and does not have yet, say how to reach it, and serve."""
+
+import os
+import shlex
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from acp_gateway.cli.common import current_folder, print_line, was_given
+from acp_gateway.cli.gateway.page_links import is_terminal
+from acp_gateway.cli.gateway.setting_up import (
+    WhenStarted,
+    address_option,
+    check_address,
+    describe_agents,
+    find_agents_here,
+    find_page_host,
+    host_option,
+    make_certificate,
+    port_option,
+    print_pairing,
+    remembered_host,
+    writes_to_journal,
+)
+from acp_gateway.cli.quick_imports import quick_imports
+from acp_gateway.errors import GatewayError, UsageError
+
+if TYPE_CHECKING:
+    from acp_gateway.config.load import Config
+
+RELOAD_TIMEOUT = 15.0
+"""Seconds to wait for a running gateway to read its configuration."""
+
+EPILOG = """\b
+Examples:
+  acp-gateway up                          serve this folder, with the agents that are found
+  acp-gateway up -- opencode acp          serve this folder, with this agent
+  acp-gateway up -- npx -y @google/gemini-cli --acp
+  acp-gateway up --add                    serve this folder besides those in the configuration
+  acp-gateway up --port 7444              where 7443 is taken
+  acp-gateway up --address 127.0.0.1      for connections over ssh alone
+"""
+
+
+class _Up(click.Command):
+    """Command whose arguments are another command, with options of its own."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            text = f"{error.format_message()} Options of an agent stand behind --: acp-gateway up -- COMMAND {{}}"
+            raise click.UsageError(text.format(error.option_name), ctx) from None
+
+
+@click.command(cls=_Up, epilog=EPILOG, short_help="Set up what is missing, and serve this folder.")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@port_option
+@address_option
+@host_option
+@click.option(
+    "--add",
+    "adds",
+    is_flag=True,
+    help="Add this folder, and COMMAND, to the existing configuration. A running gateway uses them at once.",
+)
+@click.option("--verbose", "-v", is_flag=True, help="Log the details of each connection too, but no message bodies.")
+def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, adds: bool, verbose: bool) -> None:
+    """Serve the folder that you are in: make what is missing, print how to connect, and run the gateway.
+
+    Without a configuration, `up` makes a certificate and ~/.config/acp-gateway/config.toml, with this folder as the
+    workspace and the agents that it finds on PATH and where installers put them. With COMMAND, that is the agent. Then
+    it prints the command for a laptop and a link for a phone, and serves until Ctrl-C. With a configuration it changes
+    nothing and serves; --add adds this folder.
+
+    The gateway listens at port 7443 of all addresses. All connections are encrypted (TLS), and need a token or a
+    browser that is signed in. Sessions may only use the workspace. No root is needed.
+    """
+    with quick_imports():
+        import logging
+
+        import trio
+
+        from acp_gateway.config.directories import config_home
+        from acp_gateway.config.load import load_config
+        from acp_gateway.gateway.agent.hardening import harden
+        from acp_gateway.gateway.storage.state_folder import find_holder
+        from acp_gateway.logs import is_journal, log_to_stderr
+        from acp_gateway.server import serve as server
+
+    _check_no_folder(command)
+    file = config_home() / "config.toml"
+    # A link that leads nowhere is not replaced either.
+    if os.path.lexists(file):
+        for option in ("port", "address"):
+            if was_given(option):
+                raise UsageError(f"{file} exists already, and --{option} is for a new one: change its [[listen]]")
+        settings = load_config(file)
+        settings = _use(settings, file, command, adds=adds)
+    else:
+        settings = _set_up(file, command, port, address, host)
+    announce = partial(_announce, settings, file, host)
+    running = find_holder(settings.gateway.state_dir)
+    if running is not None:
+        click.echo(f"Nothing to start: {running}.")
+        if adds:
+            _reload(settings)
+        announce()
+        return
+    journal = is_journal(os.environ, sys.__stderr__.fileno() if sys.__stderr__ else -1)
+    log_to_stderr(logging.DEBUG if verbose else logging.INFO, settings.log.format, journal=journal)
+    harden()
+    trio.run(partial(server.serve, settings, os.environ, file=file, task_status=WhenStarted(announce)))
+
+
+def _check_no_folder(command: tuple[str, ...]) -> None:
+    """Raise `UsageError` if COMMAND is a folder, as other programs take the one that they serve."""
+    if len(command) == 1 and os.path.isdir(command[0]):
+        there = "" if command[0] == "." else f"cd {shlex.quote(command[0])} && "
+        raise UsageError(
+            f"{command[0]} is a folder, not the command of an agent; `up` serves the one that you are in: "
+            f"{there}acp-gateway up"
+        )
+
+
+def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host: str | None) -> "Config":
+    """Make the certificate and the configuration, and return it. Raises before anything is written, if possible."""
+    from acp_gateway.config.directories import state_home
+    from acp_gateway.config.editing.first_config import FirstConfig
+    from acp_gateway.config.editing.host_writer import replace_file
+    from acp_gateway.config.load import load_config
+
+    folder = current_folder()
+    agents = find_agents_here(command, folder)
+    first = FirstConfig(
+        host=address,
+        port=port,
+        cert="cert.pem",
+        key="key.pem",
+        state_dir=state_home(),
+        workspace=folder,
+        agents=agents,
+        cwd=folder if command else None,
+        public_host=host,
+    )
+    text = first.write()
+    check_address(first.url, port)
+    make_certificate(file.parent, host)
+    replace_file(file, text)
+    print_line(f"Made {file}: sessions may use {folder}, and nothing above it.")
+    if Path.home().is_relative_to(folder):
+        click.echo("note: that holds your whole home folder; `root` there can be a project's folder.", err=True)
+    for number, agent in enumerate(agents):
+        default = " (the default)" if number == 0 and len(agents) > 1 else ""
+        print_line(f"Agent {agent.name}: {shlex.join(agent.command)}{default}")
+    if len(agents) == 1 and agents[0].login:
+        click.echo(f"Is it logged in? `{agents[0].login}` does that.")
+    return load_config(file)
+
+
+def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool) -> "Config":
+    """Use an existing configuration; add what it lacks for this call, or say so. Returns the configuration."""
+    from acp_gateway.config.editing.additions import add, agent_additions, workspace_additions
+
+    click.echo(f"Using {file}; agents: {describe_agents(settings)}.")
+    folder, roots = current_folder(), _roots(settings)
+    additions, lacks = [], []
+    if command and all(agent.command != command for agent in settings.agents.values()):
+        (agent,) = find_agents_here(command, folder)
+        additions += agent_additions(settings, agent, folder)
+        lacks.append(f"`{shlex.join(command)}` is not an agent in it")
+    if not any(folder.is_relative_to(root) for root in roots):
+        additions += workspace_additions(settings, folder, roots)
+        lacks.append(f"{folder} is in no workspace of it")
+    if additions and adds:
+        settings = add(file, additions)
+        for addition in additions:
+            click.echo(f"Added [{'.'.join(addition.keys)}] to it.")
+    for what in [] if adds else lacks:
+        click.echo(f"note: {what}: `acp-gateway up --add{_arguments(command)}` adds that", err=True)
+    return settings
+
+
+def _arguments(command: tuple[str, ...]) -> str:
+    return f" -- {shlex.join(command)}" if command else ""
+
+
+def _reload(settings: "Config") -> None:
+    """Have the running gateway read the configuration, and print what has changed."""
+    import trio
+
+    from acp_gateway.client.local import LocalGateway
+
+    gateway = LocalGateway(settings.gateway.state_dir)
+    gateway.check_running()
+    done = trio.run(partial(gateway.reload, time_limit=RELOAD_TIMEOUT))
+    for line in (*done.get("changed", ()), *done.get("problems", ())):
+        print_line(line)
+
+
+def _announce(settings: "Config", file: Path, host: str | None) -> None:
+    """Print the command for a laptop, and the link for a phone."""
+    host = host or remembered_host(settings)
+    from acp_gateway.cli.gateway.browsers import make_here
+    from acp_gateway.cli.gateway.page_links import print_link
+    from acp_gateway.gateway.page_address import make_link
+
+    print_pairing(host, _folder_of(settings))
+    try:
+        if writes_to_journal():
+            click.echo("For a phone or any browser: `acp-gateway open` makes a link.")
+        else:
+            click.echo("On a phone, or in any browser:")
+            page, code = make_here(file, host=find_page_host(settings, host))
+            print_link(make_link(page, code=code))
+    except GatewayError as error:
+        click.echo(f"No link for a browser: {error}", err=True)
+    if is_terminal():
+        from acp_gateway.cli.service.commands import has_service_manager
+
+        install = " As a service: `acp-gateway service install`." if has_service_manager() else ""
+        click.echo(f"Ctrl-C stops the gateway.{install}\n")
+
+
+def _roots(settings: "Config") -> list[str]:
+    """Return the folders that sessions of the default agent may use, links followed."""
+    from acp_gateway.gateway.workspaces import workspaces_of
+
+    agent = settings.agents.get(settings.default_agent)
+    workspaces = workspaces_of(settings.workspaces, agent.cwd if agent else None)
+    return [os.path.realpath(workspace.root) for workspace in workspaces]
+
+
+def _folder_of(settings: "Config") -> Path:
+    """Return this folder if sessions may use it, else one that they may use."""
+    folder, roots = current_folder(), _roots(settings)
+    return folder if any(folder.is_relative_to(root) for root in roots) else Path(roots[0])

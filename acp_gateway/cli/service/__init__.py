@@ -1,0 +1,1 @@
+"""The command `service`: the gateway as a service of systemd or launchd."""

@@ -1,0 +1,1 @@
+"""The command `token`: tokens made, listed and revoked."""

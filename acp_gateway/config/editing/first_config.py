@@ -1,0 +1,137 @@
+"""Writes the first configuration of a gateway: one TLS listener, one workspace, and the agents of this machine."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from acp_gateway.config.agents.search import FoundAgent
+from acp_gateway.config.public_url import PublicUrl
+from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.printable import printable
+
+SOCKET: Final = "socket"
+"""Name of the unix socket in `state_dir`, for connections over ssh and of the gateway's own user."""
+
+_SOCKET_PATH_SIZE: Final = 103
+"""Maximum bytes of the path of a unix socket: Linux accepts 107, macOS 103."""
+
+_HEADER: Final = """\
+# The gateway's configuration, as `acp-gateway up` has made it. It is yours to change: `up` does not change it again.
+# Every option with its default: acp-gateway files gateway.toml. Is it right? acp-gateway check-config
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConfig:
+    """The values of a new configuration."""
+
+    host: str
+    """The address to listen at."""
+    port: int
+    """The port to listen at."""
+    cert: str
+    key: str
+    """Paths of the certificate and its key; relative ones are meant from the configuration's folder."""
+    state_dir: Path
+    """The gateway's state folder, which is the default one."""
+    workspace: Path
+    """The folder in which sessions may work."""
+    agents: Sequence[FoundAgent]
+    """The agents, the default one first."""
+    cwd: Path | None = None
+    """The working directory of the agents; None for the gateway's."""
+    public_host: str | None = None
+    """The name or address by which others reach this machine; None if it was not given."""
+
+    @property
+    def url(self) -> str:
+        """The URL of the TLS listener."""
+        return f"wss://{_bracketed(self.host)}:{self.port}"
+
+    @property
+    def public_url(self) -> str | None:
+        """The URL of the page by which others reach it. Raises `UsageError` for a host that can't be in one."""
+        if self.public_host is None:
+            return None
+        url = f"https://{_bracketed(self.public_host.lower())}:{self.port}"
+        try:
+            PublicUrl.parse(url)
+        except UsageError:
+            raise UsageError(f"{printable(self.public_host)!r} is not a name or address of a machine") from None
+        return url
+
+    def write(self) -> str:
+        """Return the text of the configuration file."""
+        socket = self.state_dir / SOCKET
+        sections = [_HEADER]
+        if len(self.agents) > 1:
+            sections.append(f"[gateway]\ndefault_agent = {quote(self.agents[0].name)}\n")
+        listener = f"[[listen]]\nurl = {quote(self.url)}\ncert = {quote(self.cert)}\nkey = {quote(self.key)}\n"
+        if self.public_url is not None:
+            listener += f"public_url = {quote(self.public_url)}\n"
+        sections.append(listener)
+        if len(bytes(socket)) <= _SOCKET_PATH_SIZE:
+            sections.append(
+                "# For connections over ssh, which need no open port, and for this user, who needs no token here.\n"
+                f"[[listen]]\nurl = {quote(f'unix://{socket}')}\n"
+            )
+        sections.append(workspace_section(self.workspace))
+        sections.append(
+            "# PATH is that of the shell in which `up` was run: a service has a shorter one, where agents do not find\n"
+            "# their tools.\n" + "\n".join(agent_section(agent, self.cwd) for agent in self.agents)
+        )
+        return "\n".join(sections)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def workspace_section(folder: Path) -> str:
+    """Return the section of a workspace, named after its folder."""
+    return f"[workspaces.{_key(workspace_name(folder))}]\nroot = {quote(str(folder))}\n"
+
+
+def workspace_name(folder: Path) -> str:
+    """Return a name for a workspace: that of its folder, as far as its characters can be in one."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", folder.name).strip("-")[:60] or "root"
+
+
+def free_name(name: str, taken: Sequence[str]) -> str:
+    """Return a name, with a number if it is taken."""
+    numbered = (name if number == 1 else f"{name}-{number}" for number in range(1, len(taken) + 2))
+    return next(each for each in numbered if each not in taken)
+
+
+def agent_section(agent: FoundAgent, cwd: Path | None = None) -> str:
+    """Return the section of an agent."""
+    lines = [
+        f"[agents.{_key(agent.name)}]",
+        f"command = [{', '.join(map(quote, agent.command))}]",
+    ]
+    if agent.env:
+        lines.append(f"env = {{ {', '.join(f'{_key(name)} = {quote(value)}' for name, value in agent.env.items())} }}")
+    if cwd is not None:
+        lines.append(f"cwd = {quote(str(cwd))}")
+    if agent.login is not None:
+        lines.append(f"login = {quote(agent.login)}")
+    return "\n".join(lines) + "\n"
+
+
+def _key(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else quote(name)
+
+
+def quote(text: str) -> str:
+    """Return a text as a basic string of TOML, which is JSON's, except for one character.
+
+    Raises `ConfigError` for a path that is not UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ConfigError(f"{printable(text)} is not UTF-8, and can't be in a configuration") from None
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,0 +1,448 @@
+"""Session methods that open: new, load, resume, fork, and joining an open session.
+
+A live session is never requested from the agent again. A client that loads it gets the history from the journal and is
+attached from the next message on, in one step: nothing is missing and nothing comes twice. A session that is not live
+is loaded once; other requests for it wait for that.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from acp_gateway.core import access_rules
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import CheckDirectories
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
+from acp_gateway.core.routing import Routing
+from acp_gateway.core.sessions import preconditions
+from acp_gateway.core.sessions.continuing import continue_journal, waits_for_journal
+from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
+from acp_gateway.core.sessions.far_opening import FarOpening
+from acp_gateway.core.sessions.rejoining import (
+    Rejoin,
+    missed_messages,
+    refuse_returning,
+    replay,
+    resume_as_load,
+    send_states,
+    translated,
+    waits_for_owner,
+    with_own_meta,
+    with_request_meta,
+    without_own_meta,
+    without_result_meta,
+)
+from acp_gateway.core.sessions.reopening import SessionReopening
+from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.states import SessionState
+from acp_gateway.core.turns import updates
+from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
+from acp_gateway.core.turns.lost_prompts import claims_in, reclaim_requests
+from acp_gateway.core.turns.turns import Turns
+from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol.jsonrpc import Message
+
+
+@dataclass(frozen=True, slots=True)
+class _Continuation:
+    """History to continue when a session is re-opened."""
+
+    messages: Sequence[bytes]
+    """Messages for the requesting client, before the response."""
+    proven: bool
+    """True if that is exactly what the client has not seen."""
+
+
+class SessionOpening:
+    """Opens the sessions of one agent process."""
+
+    def __init__(
+        self,
+        agent: AgentState,
+        routing: Routing,
+        far_history: FarHistory,
+        turns: Turns,
+        dispatch: Callable[[Request], None],
+    ) -> None:
+        self._agent = agent
+        self._routing = routing
+        self._far_history = far_history
+        self._far = FarOpening(agent, turns, self)
+        self.reopen = SessionReopening(agent, self._far, self).reopen
+        """Re-opens a session in a new process."""
+        # Resumes a request that has waited.
+        self._dispatch = dispatch
+
+    def new(self, client: Client, request: Request) -> None:
+        if client.scope.only is not None:
+            if client.joined:
+                why = f"this connection is for session {client.scope.only:.80} only: no further session/new"
+                self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
+            else:
+                self._join(client, client.scope.only, request)
+        elif not client.controls:
+            self._agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, "observers may only look: no session/new")
+        elif (
+            self._passes(request, preconditions.named_session(self._agent, client, request))
+            and self._passes(request, preconditions.room(self._agent, request))
+            and self._may_open(client, request)
+        ):
+            self._routing.openings += 1
+            self._agent.forward(request, self._opened)
+
+    def load(self, client: Client, request: Request) -> None:
+        """Handle `session/load` or `session/resume`."""
+        message = request.message
+        if message.session is None:
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._agent.session_in_scope(client, message.session)
+        rejoin = Rejoin.of(request)
+        if session is not None:
+            if rejoin is None or not self._far.asks_again(session, request, rejoin):
+                self.open_live(session, client, request)
+            return
+        if rejoin is not None and waits_for_owner(self._agent, message.session, request):
+            return
+        session = self.session_to_open(client, message.session, request)
+        if (
+            session is None
+            or not self._passes(request, preconditions.room(self._agent, request))
+            or not self._may_open(client, request, session)
+        ):
+            return
+        if waits_for_journal(self._agent, session, request):
+            return
+        message = request.message
+        session.keep_setup(jsonrpc.parse(without_own_meta(message.text)))
+        session.workspace = request.workspace or session.workspace
+        request.session = session
+        resumes = message.method == methods.RESUME
+        withheld = resumes and self._agent.abilities.load
+        continuation = None
+        far = goes_on_elsewhere(self._agent, session)
+        if rejoin is not None and client.counts and session.journal_loaded and session.journal.epoch and not far:
+            # The history continues for all clients that have seen a part of it, even if this one can't prove its
+            # position. The new epoch has to come before any message: others may have seen more than reached the disk.
+            continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
+            tail = missed_messages(session, client, rejoin)
+            history = () if resumes else translated(self._agent, client, updates.history(session))
+            continuation = _Continuation(history if tail is None else tail, proven=tail is not None)
+        replay_to = None if resumes or continuation is not None or (far and rejoin is not None) else client
+        self._open(session, request, replay_to=replay_to, as_load=withheld, rejoin=rejoin, continuation=continuation)
+
+    def open_live(self, session: Session, client: Client, request: Request) -> None:
+        """Load or resume a session that is live here."""
+        client.joined = True
+        resumes = request.message.method == methods.RESUME
+        result = updates.opening_result(session, with_id=False)
+        rejoin = Rejoin.of(request)
+        again = rejoin is not None and rejoin.takes_over and session in client.sessions
+        # A gateway in front of this one has all, and asks for turns alone.
+        tail = [] if again else missed_messages(session, client, rejoin)
+        answers: Sequence[bytes] = ()
+        if rejoin is not None:
+            own, answers = reclaim_requests(self._agent, session, client, rejoin)
+            result = with_own_meta(result, own)
+            result = with_own_meta(result, cut_turn_meta(session, rejoin))
+        if tail:
+            replay(self._agent, session, client, tail)
+        elif tail is None and not resumes:
+            replay(self._agent, session, client, updates.history(session))
+        self._agent.answer(request, result)
+        for answer in answers:
+            self._agent.out.client(client, answer)
+        if resumes and tail is None:
+            send_states(self._agent, session, client, rejoin)
+        # Resuming does not take over the host role: another client may hold it by now.
+        hosts = not resumes or session.host is None
+        self._agent.attach(session, client, hosts=hosts, rejoin=rejoin)
+        self._agent.agent_requests.forward_open(session, client)
+
+    def fork(self, client: Client, request: Request) -> None:
+        session_id = request.message.session
+        if session_id is None:
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        session = self._agent.session_in_scope(client, session_id)
+        past = None if session is not None else self.session_to_open(client, session_id, request)
+        if session is None and past is None:
+            return
+        if self._passes(request, preconditions.room(self._agent, request)) and self._may_open(client, request, past):
+            request.session = session
+            self._routing.openings += 1
+            self._agent.forward(request, self._opened)
+
+    def _opened(self, request: Request, response: Message) -> None:
+        """Handle the response to `session/new` or `session/fork`."""
+        client = request.client
+        self._routing.openings -= 1
+        session_id = lookup.text_at(response.text, "result", "sessionId")
+        if not response.error and session_id is not None:
+            session = self._agent.live.get(session_id)
+            if session is not None and (session.owner != client.scope.identity or session.in_transition):
+                why = f"the agent gave the id {session_id:.80} to a second session"
+                self._agent.refuse(request, jsonrpc.INTERNAL_ERROR, why)
+                self._routing.sort_early()
+                return
+            known = session is not None
+            session = session or self._agent.new_session(session_id, client.scope.identity)
+            session.keep_setup(request.message)
+            session.workspace = request.workspace
+            if session.workspace is None and request.session is not None:
+                session.workspace = request.session.workspace
+            if not known:
+                self._agent.add_session(session, SessionState.OPEN)
+                self._routing.session_added(session)
+            session.keep_result(response)
+            if request.session is not None and request.session.journal.epoch:
+                rewrite = partial(updates.under_session, old=request.session.id, new=session_id)
+                session.take_journal(request.session.journal.copy(rewrite, self._agent.registry.new_epoch()))
+                self._agent.send_position(session, session.attached)
+            elif request.message.method == methods.FORK:
+                # The journal of an ended session is cleared, so the beginning of the fork is unknown.
+                session.journal.begin_truncated()
+                session.archive.replace(session)
+            self._far_history.opened(session)
+            if not client.gone:
+                self._agent.attach(session, client, hosts=True)
+            for update in self._routing.take_early(session_id):
+                self._routing.update(update)
+            self._agent.respond(request, response)
+            if not client.gone:
+                self._agent.agent_requests.forward_open(session, client)
+            for waiting in self._agent.waiting.release(Until.SESSION_REOPENED, session_id):
+                self._dispatch(waiting)
+        else:
+            self._agent.respond(request, response)
+        self._routing.sort_early()
+
+    def _join(self, client: Client, session_id: str, request: Request) -> None:
+        """Answer the first `session/new` of a connection that is bound to a session."""
+        session = self._agent.session_in_scope(client, session_id)
+        if session is not None and session.in_transition:
+            self._agent.waiting.add(request, Until.SESSION_OPEN, session)
+        elif session is not None:
+            client.joined = True
+            self._agent.answer(request, updates.opening_result(session, with_id=True))
+            replay(self._agent, session, client, updates.history(session))
+            self._agent.attach(session, client, hosts=session.host is None)
+            self._agent.agent_requests.forward_open(session, client)
+        else:
+            session = self.session_to_open(client, session_id, request)
+            if session is None or not self._passes(request, preconditions.room(self._agent, request)):
+                return
+            if request.directory_check is None:
+                # The directory of a session opened before is known; no other directory of the request is used.
+                cwd = session.cwd if session.setup else lookup.text_param(request.message, access_rules.CWD)
+                request.directory_check = DirectoryCheck(request, () if cwd is None else (cwd,))
+            result = self._check(request)
+            if result is not None and self._passes(
+                request, preconditions.joined_directory(self._agent, session, request, result)
+            ):
+                if waits_for_journal(self._agent, session, request):
+                    return
+                continuation = None
+                known = session.journal_loaded and session.journal.epoch
+                if Rejoin.of(request) is not None and known and not goes_on_elsewhere(self._agent, session):
+                    # The client, or those that it serves, know the positions in the history.
+                    continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
+                    continuation = _Continuation((), proven=True)
+                self._agent.waiting.add(request, Until.SESSION_OPEN, session)
+                method = methods.LOAD if self._agent.abilities.load else methods.RESUME
+                own = OwnRequest(session.opening_request(method))
+                self._open(session, own, replay_to=None, continuation=continuation)
+
+    def _may_open(self, client: Client, request: Request, past: Session | None = None) -> bool:
+        """Return True if a session may be opened as requested; else it was refused, or waits for the directory check.
+
+        `past` is a session that is not live and is re-opened.
+        """
+        if request.directory_check is None and not self._passes(
+            request, preconditions.mcp_servers(self._agent, client, request)
+        ):
+            return False
+        return self._is_permitted(client, request, past)
+
+    def may_delete(self, client: Client, request: Request, past: Session) -> bool:
+        """Return True if a session that is not live may be deleted; else the request was refused, or waits.
+
+        It is in the process until the response, as one that is re-opened.
+        """
+        fits = self._passes(request, preconditions.room(self._agent, request))
+        return fits and (client.scope.workspaces is None or self._is_permitted(client, request, past))
+
+    def _is_permitted(self, client: Client, request: Request, past: Session | None) -> bool:
+        """Return True if the directories of a request are permitted, and that of the `past` session, if any."""
+        bound = client.scope.workspaces is not None
+        if request.directory_check is None and bound and past is not None and past.cwd is not None:
+            # Of an earlier gateway process only the path is known, and symbolic links may have changed since.
+            request.directory_check = DirectoryCheck(request, (*access_rules.directories_of(request.message), past.cwd))
+        result = self._check(request)
+        return result is not None and self._passes(request, preconditions.directories(self._agent, client, result))
+
+    def _passes(self, request: Request, refusal: ErrorObject | None) -> bool:
+        """Refuse a request whose precondition fails; return True if it holds."""
+        if refusal is not None:
+            self._agent.refuse(request, *refusal)
+        return refusal is None
+
+    def _check(self, request: Request) -> DirectoryCheckResult | None:
+        """Return the result of checking the directories of a request; None if the request waits for it."""
+        if request.directory_check is None:
+            request.directory_check = DirectoryCheck(request, access_rules.directories_of(request.message))
+        if request.directory_check.result is None:
+            self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, request.directory_check)
+            self._agent.out.effect(CheckDirectories(request.directory_check))
+        return request.directory_check.result
+
+    def session_to_open(self, client: Client, session_id: str, request: Request) -> Session | None:
+        """Return the session that a client may open here; None if the request was refused or waits."""
+        session = self._agent.registry.find(client.scope, self._agent.name, session_id)
+        if session is not None and session.agent_handle is not None:
+            rejoin = Rejoin.of(request)
+            left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
+            if (left or session.agent_handle.abandoned) and client.controls and not client.scope.guest:
+                self._agent.out.stop_unused(session.agent_handle, left=left)
+                self._agent.waiting.add(request, Until.SESSIONS_FREED)
+            else:
+                why = (
+                    f"session {session_id:.80} is open in another connection, which has an agent of its own: join it "
+                    f"with `acp-gateway connect TARGET --attach {session_id:.80}`"
+                )
+                self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+            return None
+        exists = session is not None or self._agent.registry.may_exist(client.scope, self._agent.name, session_id)
+        # The agent would take the id for the session that is live, even if another owner had one of that id before.
+        taken = session_id in self._agent.live
+        if taken or not exists or not client.controls or client.scope.guest:
+            self._agent.refuse_unknown(request, session_id)
+            return None
+        if session is None:
+            session = self._agent.new_session(session_id, client.scope.identity)
+            # It may have been open in another process that was killed before it was stored.
+            session.restored = True
+        return session
+
+    def _open(
+        self,
+        session: Session,
+        request: Request | OwnRequest,
+        *,
+        replay_to: Client | None,
+        as_load: bool = False,
+        rejoin: Rejoin | None = None,
+        continuation: _Continuation | None = None,
+    ) -> None:
+        """Forward the opening of a session to the agent, and record its replay."""
+        first = self.is_first(session)
+        self._agent.add_session(session, SessionState.OPENING)
+        self._routing.session_added(session)
+        session.replay_to = replay_to
+        session.recorded = self._agent.new_journal()
+        if request.message.method == methods.RESUME and not as_load:
+            session.recorded.begin_truncated()
+        text = resume_as_load(request.message) if as_load else request.message.text
+        claims = claims_in(request.client, rejoin) if isinstance(request, Request) else {}
+        whole = (isinstance(request, Request) and rejoin is None) or continuation is not None
+        asked = ask_to_continue(self._agent, session, [*claims], whole=whole)
+        text = without_own_meta(text) if asked is None else with_request_meta(text, asked)
+        if asked is None or whole:
+            then = partial(self._loaded, session=session, first=first, rejoin=rejoin, continuation=continuation)
+            self._agent.forward(request, then, text)
+        else:
+            self._agent.forward(request, partial(self._far.continued, session=session, first=first), text)
+
+    def is_first(self, session: Session) -> bool:
+        """Return True if the session's id is not known: a failed request for it does not make its client the owner."""
+        return not self._agent.registry.known(session.agent, session.id)
+
+    def _loaded(
+        self,
+        request: Request | OwnRequest,
+        response: Message,
+        *,
+        session: Session,
+        first: bool,
+        rejoin: Rejoin | None,
+        continuation: _Continuation | None,
+    ) -> None:
+        """Handle the response to opening a session that was not live."""
+        recorded, session.recorded, session.replay_to = session.recorded, None, None
+        if response.error:
+            self.not_loaded(request, response, session, first=first)
+            return
+        assert recorded is not None
+        record_cut_turn(session)
+        proven = continuation is not None and continuation.proven
+        if self._agent.link is not None:
+            # The next mark has the place of its end.
+            session.far = None
+            self._far.take_over(session, response)
+            response = without_result_meta(response)
+        if continuation is None:
+            if not session.turns:
+                recorded.turn_ended()
+            session.take_journal(recorded)
+        else:
+            # The journal here is what clients have seen: of the agent's replay only the states are new.
+            for state in recorded.states():
+                session.write(state, jsonrpc.parse(state).update, self._agent.wall_time)
+            if not session.turns:
+                session.end_turn()
+        for state in recorded.states():
+            updates.read_state(session, jsonrpc.parse(state))
+        session.keep_result(response)
+        if isinstance(request, Request):
+            client = request.client
+            client.joined = True
+            if continuation is not None:
+                states = recorded.states() if proven or request.message.method == methods.LOAD else []
+                self._agent.out.replay(client, [*continuation.messages, *states])
+            if rejoin is None:
+                self._agent.respond(request, response)
+            else:
+                result = lookup.raw_at(response.text, "result") or b"{}"
+                own, answers = reclaim_requests(self._agent, session, client, rejoin)
+                result = with_own_meta(result, own)
+                self._agent.answer(request, with_own_meta(result, cut_turn_meta(session, rejoin)))
+                for answer in answers:
+                    self._agent.out.client(client, answer)
+            if not client.gone:
+                if request.message.method == methods.RESUME and not proven:
+                    send_states(self._agent, session, client, rejoin)
+                self._agent.attach(session, client, hosts=True, rejoin=rejoin)
+                self._agent.agent_requests.forward_open(session, client)
+        self.set_open(session)
+
+    def not_loaded(self, request: Request | OwnRequest, response: Message, session: Session, *, first: bool) -> None:
+        """Handle the error in response to opening a session that was not live."""
+        self._agent.unopened.remember_reason(session, response)
+        held = self._agent.waiting.release(Until.SESSION_OPEN, session)
+        self.remove_session(session, forgotten=first)
+        if isinstance(request, Request):
+            self._agent.respond(request, response)
+        elif held:
+            # The gateway itself asked, on behalf of the first of them.
+            self._agent.respond(held.pop(0), response)
+        for waiting in held:
+            self._dispatch(waiting)
+        refuse_returning(self._agent, session)
+
+    def remove_session(self, session: Session, *, forgotten: bool) -> None:
+        """Remove a session from this process; `forgotten` also removes its owner."""
+        self._agent.agent_requests.session_ended(session)
+        self._agent.remove_session(session)
+        self._routing.session_ended(session)
+        if forgotten:
+            self._agent.registry.remove(session)
+            for request in self._agent.waiting.release(Until.SESSION_REOPENED, session.id):
+                self._dispatch(request)
+
+    def set_open(self, session: Session) -> None:
+        session.move_to(SessionState.OPEN)
+        self._routing.route_again()
+        for until, key in ((Until.SESSION_OPEN, session), (Until.SESSION_REOPENED, session.id)):
+            for request in self._agent.waiting.release(until, key):
+                self._dispatch(request)

@@ -1,0 +1,301 @@
+"""Rejoining: a client resumes its sessions over a new link.
+
+Its old link could not be resumed: it was disconnected for too long, or the gateway has restarted. The client describes
+its state in `params._meta["acp-gateway"]` of `session/resume` or `session/load`:
+
+    {"epoch": "…", "position": 12, "connection": "…", "former": ["…"], "prompts": [4], "questions": [7]}
+
+If the journal covers that position, the client gets the messages after it and no others; for messages not held any
+more, it gets a gap and the states. If the position proves nothing, it gets a gap too: no client misses a message
+without being told. Its prompts whose turn is still running return to it, under the ids of the old link, and so do the
+agent's open requests; the response names both, and those not named are over. The id of the old link grants nothing:
+prompts and requests return within one identity only.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions.far_places import Place, place_of, seen_up_to, start_of
+from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
+from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
+from acp_gateway.protocol.methods import LOAD, META
+from acp_gateway.protocol.spans import TooMany
+
+MAX_STATE_SIZE: Final = 64 * 1024
+"""Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""
+
+MAX_FORMER: Final = 16
+"""Maximum number of earlier links that a client names beside the last one."""
+
+MAX_ID: Final = 10**15
+"""Maximum of the ids minted for a client; a larger number is not one of them."""
+
+_OWN_MEMBER: Final = b'"_meta":'
+
+_FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejoin:
+    """State of a client from another link."""
+
+    epoch: str | None = None
+    position: int = 0
+    connections: tuple[str, ...] = ()
+    """Ids of its former links, the last one first."""
+    prompts: tuple[RawId, ...] = ()
+    agent_requests: tuple[int, ...] = ()
+    claims: tuple[str, ...] = ()
+    """Claims of the prompts of its clients, from a gateway in front of this one."""
+    takes_over: bool = False
+    """True for a gateway in front of this one: its former links are over, and it takes over their turns."""
+
+    @classmethod
+    def of(cls, request: Request) -> "Rejoin | None":
+        """Return the state from a request to open a session, read once however often the request has to wait."""
+        if request.rejoin is False:
+            request.rejoin = cls.read(request.message)
+        return request.rejoin
+
+    @classmethod
+    def read(cls, message: Message) -> Self | None:
+        """Read the state from a `session/load` or `session/resume`; None if it has none."""
+        raw = lookup.param(message, "_meta", META) if may_have_own_meta(message.text) else None
+        said = {} if raw is None or len(raw) > MAX_STATE_SIZE else lookup.members_at(raw)
+        if not said:
+            return None
+        asked = (jsonrpc.id_number(RawId(raw)) for raw in _elements(said.get("questions")))
+        return cls(
+            epoch=_string(said.get("epoch")),
+            position=_number(said.get("position")),
+            connections=_links(said),
+            prompts=tuple(RawId(raw) for raw in _elements(said.get("prompts"))),
+            agent_requests=tuple(number for number in asked if number is not None),
+            claims=tuple(claim for claim in map(_string, _elements(said.get("claims"))) if claim),
+            takes_over=said.get("takesOver") == b"true",
+        )
+
+
+def asks_to_forget(close: Message) -> bool:
+    """Return whether a `session/close` asks that the session be forgotten, as if it had been deleted."""
+    return may_have_own_meta(close.text) and lookup.param(close, "_meta", META, "forget") == b"true"
+
+
+def last_id(initialize: Message) -> int:
+    """Return the highest id of the agent's requests over an earlier link, from `initialize`; 0 if there was none."""
+    return _number(lookup.param(initialize, "_meta", META, "lastId") if may_have_own_meta(initialize.text) else None)
+
+
+def missed_messages(session: Session, client: Client, rejoin: Rejoin | None) -> list[bytes] | None:
+    """Return the messages that a client has not seen, with marks of their positions; None if its position proves
+    nothing.
+
+    A gap stands for messages that are not held any more: none is missing silently.
+    """
+    if rejoin is None or not client.counts or rejoin.epoch is None:
+        return None
+    journal = session.journal
+    begin = seen_up_to(session, rejoin.epoch, rejoin.position)
+    if begin is None:
+        return None
+
+    def mark(place: Place) -> Mark:
+        return Mark(acknowledgement(0, {session.id: place}))
+
+    marked: list[bytes] = [mark((rejoin.epoch, rejoin.position))]
+    if place_of(session, begin) != (rejoin.epoch, rejoin.position):
+        # Count in the present epoch from here on: in the former one, a position past its end has no meaning.
+        marked.append(mark(place_of(session, begin)))
+    start = start_of(session)
+    if begin < start:
+        begin = start
+        marked.append(gap(session.id, PART_MISSING))
+        marked += journal.states(begin)
+        marked.append(mark(place_of(session, begin)))
+    tail = journal.since(begin)
+    assert tail is not None
+    for position, update in enumerate(tail, begin + 1):
+        marked.append(update)
+        if lookup.text_at(update, "params", "sessionId") != session.id:
+            # A sub-agent's update counts in this session, and under another name at the client.
+            marked.append(mark(place_of(session, position)))
+    return marked
+
+
+def waits_for_owner(agent: AgentState, session_id: str, request: Request) -> bool:
+    """Return True if the request of a returning client waits for a client that may re-open its session, or was refused
+    as none can.
+
+    A refusal would end the session in the editor, and the order of reconnects after a restart is chance.
+    """
+    client = request.client
+    if client.controls and not client.scope.guest:
+        return False
+    if not _may_be_reopened(agent, session_id, request):
+        return False
+    if agent.never_reopens:
+        _refuse(agent, request, _FORGETS)
+    else:
+        # The wait is one, however often it is begun.
+        request.returned_at = request.returned_at or agent.now
+        agent.waiting.add(request, Until.SESSION_REOPENED, session_id)
+    return True
+
+
+def refuse_returning(agent: AgentState, session: Session) -> None:
+    """Refuse the requests that wait for a session which the agent has refused to re-open."""
+    for request in agent.waiting.release(Until.SESSION_REOPENED, session.id):
+        _refuse(agent, request, "the agent has refused to open it again")
+
+
+def end_vain_waits(agent: AgentState, patience: float) -> None:
+    """Refuse the requests that wait for sessions which can't be re-opened here any more, or have waited too long.
+
+    Another process has opened it, or it was forgotten; or no client that may re-open it has come within `patience`
+    seconds, for which a client may be away.
+    """
+    for request in agent.waiting.of_kind(Until.SESSION_REOPENED):
+        session_id = request.message.session
+        assert session_id is not None
+        if not _may_be_reopened(agent, session_id, request):
+            agent.waiting.withdraw(request)
+            agent.refuse_unknown(request, session_id)
+        elif request.returned_at is not None and agent.now - request.returned_at >= patience:
+            agent.waiting.withdraw(request)
+            _refuse(agent, request, f"no client that may open it has come within away_grace ({patience:g} s)")
+
+
+def _may_be_reopened(agent: AgentState, session_id: str, request: Request) -> bool:
+    """Return True if a session in the client's scope is not live anywhere, as far as it is known."""
+    session = agent.registry.find(request.client.scope, agent.name, session_id)
+    return session is not None and not session.live and session_id not in agent.live
+
+
+def _refuse(agent: AgentState, request: Request, why: str) -> None:
+    session_id = request.message.session
+    why = f"session {session_id:.80} is not open any more: {why}"
+    agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, {"sessionId": session_id})
+
+
+def replay(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
+    """Send the history of a session to a client, with the client's terminal ids."""
+    its = translated(agent, client, history)
+    if session in client.replays:
+        # A history requested again before it was read counts as ordinary output of a client.
+        for update in its:
+            agent.out.client(client, update)
+    else:
+        client.replays[session] = None
+        agent.out.replay(client, its)
+
+
+def translated(agent: AgentState, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:
+    """Return a history with the terminal ids of a client."""
+    translations = agent.terminals.translations
+    return [translations(update).get(client, update) for update in history]
+
+
+def send_states(agent: AgentState, session: Session, client: Client, rejoin: Rejoin | None) -> None:
+    """Send the states of a session after a resume, and a gap if a returning client may have missed something.
+
+    They follow the response, where no client takes them for history.
+    """
+    missing = [] if rejoin is None else [gap(session.id, MAY_BE_MISSING)]
+    agent.out.replay(client, [*missing, *session.journal.states()])
+
+
+def with_own_meta(result: bytes, value: bytes) -> bytes:
+    """Add the gateway's own member of `_meta` to the result of opening a session; both are JSON texts."""
+    members = lookup.members_at(result)
+    meta = lookup.members_at(members.get("_meta", b"{}"))
+    meta[META] = jsonrpc.compose(lookup.members_at(meta.get(META, b"{}")) | lookup.members_at(value))
+    return jsonrpc.compose(members | {"_meta": jsonrpc.compose(meta)})
+
+
+def without_result_meta(response: Message) -> Message:
+    """Remove what another gateway has told this one in a result; what it tells clients stays."""
+    at = spans.find(response.text, "result", "_meta")
+    meta = lookup.members_at(response.text, "result", "_meta")
+    told = lookup.members_at(meta.pop(META, b"{}"))
+    if at is None or not told:
+        return response
+    kept = {name: value for name, value in told.items() if name == "truncated"}
+    meta |= {META: jsonrpc.compose(kept)} if kept else {}
+    return jsonrpc.parse(spans.splice(response.text, [(*at, jsonrpc.compose(meta))]))
+
+
+def with_request_meta(text: bytes, value: bytes) -> bytes:
+    """Put a member of the gateway's own into `params._meta` of a request with params, in place of the client's."""
+    text = without_own_meta(text)
+    at = spans.find(text, "params", "_meta")
+    if at is not None:
+        meta = lookup.members_at(text, "params", "_meta") | {META: value}
+        return spans.splice(text, [(*at, jsonrpc.compose(meta))])
+    params = spans.find(text, "params")
+    assert params is not None, "it names a session"
+    start = params[0] + 1
+    return spans.splice(text, [(start, start, b"%b%b," % (_OWN_MEMBER, jsonrpc.compose({META: value})))])
+
+
+def without_own_meta(text: bytes) -> bytes:
+    """Remove the gateway's own member of `params._meta` from a request for the agent."""
+    if not may_have_own_meta(text):
+        return text
+    at = spans.find(text, "params", "_meta")
+    meta = lookup.members_at(text, "params", "_meta")
+    if at is None or meta.pop(META, None) is None:
+        return text
+    before = at[0] - len(_OWN_MEMBER)
+    if not meta and text.startswith(b"{" + _OWN_MEMBER, before - 1) and text.startswith(b",", at[1]):
+        # A gateway in front of this one has put all of it there.
+        return spans.splice(text, [(before, at[1] + 1, b"")])
+    return spans.splice(text, [(*at, jsonrpc.compose(meta))])
+
+
+def may_have_own_meta(text: bytes) -> bool:
+    """Return False if the gateway's own member cannot be in a message, which one search tells of most.
+
+    A walk through the members of `_meta` costs many times as much. An escaped name has an escape of an ASCII character.
+    """
+    return META.encode() in text or rb"\u00" in text
+
+
+def _elements(raw: bytes | None) -> list[bytes]:
+    try:
+        return lookup.elements_of(raw) if raw is not None and raw[:1] == b"[" else []
+    except TooMany:
+        return []
+
+
+def _links(said: Mapping[str, bytes]) -> tuple[str, ...]:
+    """Return the former links that a client names."""
+    named = [said.get("connection"), *_elements(said.get("former"))[:MAX_FORMER]]
+    return tuple(link for link in map(_string, named) if link)
+
+
+def _string(raw: bytes | None) -> str | None:
+    return spans.string_value(raw) if raw is not None and raw[:1] == b'"' else None
+
+
+def _number(raw: bytes | None) -> int:
+    number = jsonrpc.id_number(RawId(raw)) if raw is not None and raw[:1].isdigit() else None
+    return number if number is not None and number <= MAX_ID else 0
+
+
+def resume_as_load(message: Message) -> bytes:
+    """Rewrite a `session/resume` as the `session/load` that replays the history."""
+    method = spans.find(message.text, "method")
+    params = spans.find(message.text, "params")
+    assert method is not None
+    assert params is not None
+    edits = [(*method, jsonrpc.encode(LOAD))]
+    if spans.find(message.text, "params", "mcpServers") is None:
+        edits.append((params[0] + 1, params[0] + 1, b'"mcpServers":[],'))
+    return spans.splice(message.text, edits)

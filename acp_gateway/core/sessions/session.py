@@ -1,0 +1,450 @@
+"""One ACP session, and the clients attached to it.
+
+A session is *live* while an agent process has it: `agent_handle`. Afterwards the registry keeps its owner and entry.
+"""
+
+import enum
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
+from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.states import (
+    CLIENT_TRANSITIONS,
+    PRESENCE_TRANSITIONS,
+    SESSION_TRANSITIONS,
+    ClientPhase,
+    Presence,
+    SessionState,
+    moved,
+)
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol.jsonrpc import IdKey, Message
+
+if TYPE_CHECKING:
+    from acp_gateway.core.agent_requests import AgentRequest
+    from acp_gateway.core.requests import Request, TurnOutcome
+    from acp_gateway.core.sessions.far_places import FarPlace
+    from acp_gateway.core.turns.echoes import Echo
+    from acp_gateway.core.turns.lost_prompts import EndedPrompt
+
+SETUP_SIZE: Final = 1024 * 1024
+"""Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
+
+MAX_DECISIONS: Final = 64
+"""Maximum number of remembered decisions of a session: a browser that was busy for a moment missed a few."""
+
+SESSION_ID_SIZE: Final = 1024
+"""Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
+
+
+class Role(enum.Enum):
+    """Permissions of a client in the sessions that it is attached to."""
+
+    CONTROLLER = "controller"
+    OBSERVER = "observer"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionScope:
+    """The sessions that exist for a client."""
+
+    identity: str
+    only: str | None = None
+    """The one session in scope; None for all sessions of the identity."""
+    guest: bool = False
+    """True if the token grants only `only`, independent of its owner."""
+    granted_by: str | None = None
+    """For a guest, the owner of the session once it was found. Another session of the same id is out of scope."""
+    workspaces: tuple[str, ...] | None = None
+    """Names of the workspaces where the client may open sessions; None for all."""
+    apart: bool = False
+    """True if the agent itself keeps the identities apart, as that of a node may: what it has and was never registered
+    is the identity's."""
+    machine: str | None = None
+    """The machine of `only`, as `machine_of` returns it; None for any."""
+
+    @property
+    def sees_all(self) -> bool:
+        """True if all sessions of the identity are in scope, including those not registered yet."""
+        return self.only is None and self.workspaces is None
+
+    def sees(self, session: "Session") -> bool:
+        """Return True if the session is in scope."""
+        if self.only is not None and session.id != self.only:
+            return False
+        if self.machine is not None and machine_of(session.agent) != self.machine:
+            return False
+        if self.workspaces is not None and session.workspace not in self.workspaces:
+            return False
+        return self.granted_by in (None, session.owner) if self.guest else session.owner == self.identity
+
+
+def machine_of(agent: str) -> str:
+    """Return the node that an agent belongs to; empty for an agent of this gateway, whose name has no slash."""
+    return agent.rpartition("/")[0]
+
+
+EDITOR: Final = "editor"
+"""Kind of the clients that speak ACP themselves."""
+
+_NO_LINKS: Final = frozenset[str]()
+"""Shared by all clients: almost none has former links, and an empty set takes as much memory as a session's name."""
+
+
+class Client:
+    """A connection, as the core sees it. Most clients are idle, so empty collections are shared."""
+
+    __slots__ = (
+        "__weakref__",
+        "_last_id",
+        "_presence",
+        "agent_requests",
+        "away_since",
+        "controls",
+        "counts",
+        "former_links",
+        "gone",
+        "joined",
+        "link",
+        "name",
+        "phase",
+        "presence_time",
+        "replays",
+        "requests",
+        "role",
+        "scope",
+        "sessions",
+        "via",
+        "waiting_size",
+        "wants_news",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        scope: SessionScope,
+        role: Role = Role.CONTROLLER,
+        *,
+        link: str | None = None,
+        via: str = EDITOR,
+    ) -> None:
+        self.name = name
+        self.via = via
+        """Kind of program that the client is, as others are shown it."""
+        self.scope = scope
+        self.link = link
+        """Name of the client's link, if it can be resumed; such a client counts the messages that it receives."""
+        self.counts = link is not None
+        """True if the client counts its position in its sessions."""
+        self.former_links: frozenset[str] = _NO_LINKS
+        """Names of earlier links, not resumed, from which this client has taken over prompts."""
+        self.role = role
+        self.controls = role is Role.CONTROLLER
+        """True for a controller."""
+        self._presence = Presence.CONNECTED
+        self.gone = False
+        """True if nothing can be sent to the client any more."""
+        self.away_since = -math.inf
+        """Time of the last loss of the connection, in seconds of the driver's clock."""
+        self.presence_time: int | None = None
+        """Time of the last change of the presence, in milliseconds since 1970."""
+        self.phase = ClientPhase.NEW
+        """Progress with `initialize`, which `move_to` changes."""
+        self.wants_news = False
+        """True if the client asked for the gateway's own notifications."""
+        self.joined = False
+        """True if the first `session/new` was answered with the session that the connection is bound to."""
+        self.requests: dict[IdKey, Request] = {}
+        """Requests of the client without a response yet."""
+        self.agent_requests: dict[int, AgentRequest] = {}
+        """Requests of the agent that the client has not answered yet, by the id minted for it."""
+        self.replays: dict[Session, None] = {}
+        """Sessions whose history is on its way to the client; the driver removes each when it has arrived."""
+        self.sessions: dict[Session, None] = {}
+        """Sessions that the client is attached to, the earliest first."""
+        self.waiting_size = 0
+        """Bytes of the client's requests whose text is still held here."""
+        self._last_id = 0
+
+    def __repr__(self) -> str:
+        return f"Client({self.name})"
+
+    def positions(self) -> dict[str, tuple[str, int]]:
+        """Return the epoch and position of each attached session, up to the latest decision."""
+        return {session.id: place_of(session) for session in self.sessions if len(session.id) <= SESSION_ID_SIZE}
+
+    def move_to(self, phase: ClientPhase) -> None:
+        """Change the progress with `initialize`."""
+        self.phase = moved(CLIENT_TRANSITIONS, self.phase, phase)
+
+    @property
+    def presence(self) -> Presence:
+        """State of the connection."""
+        return self._presence
+
+    def become(self, presence: Presence) -> None:
+        """Change the state of the connection."""
+        self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
+        self.gone = presence is Presence.GONE
+
+    def note_presence(self, time: int | None) -> None:
+        """Note that it is away or back since this time, in each of its sessions."""
+        self.presence_time = time
+        for session in self.sessions:
+            session.note_change()
+
+    @property
+    def connected(self) -> bool:
+        """True while the connection is open."""
+        return self._presence is Presence.CONNECTED
+
+    def add_request(self, request: "Request") -> None:
+        """Register a request of the client."""
+        self.requests[request.key] = request
+        self.waiting_size += len(request.message.text)
+
+    def remove_request(self, request: "Request") -> None:
+        """Unregister a request that gets its response."""
+        if self.requests.pop(request.key, None) is not None:
+            self.waiting_size -= len(request.message.text)
+
+    def mint_id(self) -> int:
+        """Return an id for a request to this client, never used before."""
+        self._last_id += 1
+        return self._last_id
+
+    def mint_above(self, last_id: int) -> None:
+        """Skip the ids that were used over another link, up to this one."""
+        self._last_id = max(self._last_id, last_id)
+
+
+class ListEntry(NamedTuple):
+    """Entry of a session in a list."""
+
+    shown: tuple[str | None, ...]
+    """The values that it was composed of."""
+    text: bytes
+
+
+class Decision(NamedTuple):
+    """The end of an agent request that a user had to decide."""
+
+    identity: str | None
+    """Identity of the client that decided; None if none did in time."""
+    outcome: str | None
+    """Name of the selected option, or "cancelled" and other outcomes of the protocol, or "timeout"."""
+
+
+class AgentHandle(Protocol):
+    """The multiplexer of the process that a session lives in."""
+
+    @property
+    def abandoned(self) -> bool:
+        """True if it has no connected client."""
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        """Return True if all of its clients have one of these links."""
+
+    def queued(self, session: "Session") -> "Sequence[Request]":
+        """Return the prompts that wait for the end of a session's running turns."""
+
+
+_IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
+
+
+class Session:
+    """A session: its clients, its open requests, and its history for late joiners."""
+
+    def __init__(self, agent: str, session_id: str, owner: str, journal: Journal) -> None:
+        self.agent = agent
+        """Name of the agent in the configuration. Ids are unique within one agent's sessions at most."""
+        self.id = session_id
+        self.owner = owner
+        """An identity."""
+        self.journal = journal
+        self.archive: Archive = NO_ARCHIVE
+        """Archive of the registry, once registered."""
+        self.agent_handle: AgentHandle | None = None
+        self._state = SessionState.PAST
+        self.host: Client | None = None
+        """The owner's connection that created or last loaded the session: it serves files and terminals."""
+        self.attached: dict[Client, None] = {}
+        """Attached clients, the earliest first."""
+        self.turns: dict[Request, float] = {}
+        """Prompts that the agent works on, with the start time of each turn."""
+        self.echo: Echo | None = None
+        """Expected echo of the latest prompt, until the agent sends something else in that turn."""
+        self.cwd: str | None = None
+        self.workspace: str | None = None
+        """Name of the session's workspace, where known."""
+        self.title: str | None = None
+        self.updated_at: str | None = None
+        """Time of the last change in the agent's words."""
+        self.created_at: int | None = None
+        """Time at which the gateway has first known the session, in milliseconds since 1970."""
+        self.active_at: int | None = None
+        """Time of the last update, in milliseconds since 1970; of the last use if no update has a time."""
+        self.archived = False
+        """True if a user has put the session away. It can be opened as any other one, and a prompt takes it back."""
+        self.last_turn: TurnOutcome | None = None
+        """End of the last turn in this gateway process."""
+        self.decisions: dict[str, Decision] = {}
+        """The last `MAX_DECISIONS` decisions, by the key of the agent request."""
+        self.process_exited = False
+        """True if the agent process has ended by itself while it had the session."""
+        self.listed: ListEntry | None = None
+        """Entry in the last list."""
+        self.result: dict[str, bytes] = {}
+        """Result of opening the session, without its id (modes, models, configuration), by member, as JSON text."""
+        self.setup: dict[str, bytes] = {}
+        """Parameters of opening the session, for re-opening it, as JSON text. They hold secrets."""
+        self.replay_to: Client | None = None
+        """Recipient of the agent's replay, while opening."""
+        self.recorded: Journal | None = None
+        """History that will replace the journal, while opening."""
+        self.last_recorded: str | None = None
+        """Kind of the last update of `recorded`, while opening."""
+        self.restored = False
+        """True if an earlier gateway process had the session, and the end of its last turn is unknown."""
+        self.cut: str | None = None
+        """Reason why the last turn was cut off, if the session was re-opened after that."""
+        self.journal_loaded = False
+        """True if the journal of a session that is not live was read from the archive, as far as there is one."""
+        self.awaited = 0
+        """Number of agent processes that open the session as soon as its journal is read."""
+        self.ended: dict[str, EndedPrompt] = {}
+        """The last responses to prompts, by the claims of these: see `lost_prompts`."""
+        self.far: FarPlace | None = None
+        """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
+        self.far_start: int | None = None
+        """The position there after which all messages were replayed; None if opening the session did not tell it."""
+        self.far_former: dict[str, int] = {}
+        """The former epochs there, each with its last position, as opening the session told them."""
+        self.unplaced: dict[Request, list[bytes]] = {}
+        """Prompts that have no place in that history yet, with the updates for the other clients."""
+        self.asked_epoch: str | None = None
+        """The epoch in that history from which it is to continue, while opening."""
+        self.finish_opening: Callable[[], None] | None = None
+        """Ends the opening when the place is known; None for one that does not wait for that."""
+        self.continues = False
+        """True if it continues from there. While opening, updates are new then, and no replay."""
+        self.may_lack_end = False
+        """True if the gateway was killed while it had the session open: the journal may lack the last messages."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.agent} {self.id!r:.80})"
+
+    @property
+    def name(self) -> str:
+        """Its id where the sessions of all machines are told: `NODE/ID` for one of a node."""
+        machine = machine_of(self.agent)
+        return f"{machine}/{self.id}" if machine else self.id
+
+    @property
+    def state(self) -> SessionState:
+        """State at the agent process."""
+        return self._state
+
+    def move_to(self, state: SessionState) -> None:
+        """Change the state at the agent process."""
+        self._state = moved(SESSION_TRANSITIONS, self._state, state)
+        self.process_exited = self.process_exited and state in (SessionState.DORMANT, SessionState.PAST)
+        self.archive.note_change(self)
+
+    @property
+    def counts_as_open(self) -> bool:
+        """True if the archive may lack the end of the journal, should the gateway be killed now."""
+        return self.live or self.awaited > 0 or self.may_lack_end
+
+    @property
+    def live(self) -> bool:
+        """True if an agent process has the session or re-opens it."""
+        return self.agent_handle is not None
+
+    @property
+    def queue(self) -> "Sequence[Request]":
+        """Prompts that wait for the end of the running turns."""
+        return () if self.agent_handle is None else self.agent_handle.queued(self)
+
+    @property
+    def in_transition(self) -> bool:
+        """True if requests have to wait until the session is open or gone."""
+        return self._state in _IN_TRANSIT
+
+    def controllers(self) -> Iterator[Client]:
+        """Yield the attached controllers."""
+        return (client for client in self.attached if client.controls)
+
+    def write(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
+        """Append an update to the journal and the archive; `state` and `time` as in `Journal.append`."""
+        self.active_at = time or self.active_at
+        self.journal.append(message, state, time)
+        self.archive.write(self, message, state, time)
+
+    def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
+        """Append updates without state to the journal and the archive; `time` as in `Journal.append`."""
+        self.active_at = time or self.active_at
+        self.journal.extend(messages, time)
+        self.archive.extend(self, messages, time)
+
+    def note_change(self) -> None:
+        """Tell the archive of a change that is not stored."""
+        self.archive.note_change(self)
+
+    def note_decision(self, key: str, decision: Decision) -> None:
+        """Remember how an agent request was decided."""
+        self.decisions[key] = decision
+        while len(self.decisions) > MAX_DECISIONS:
+            del self.decisions[next(iter(self.decisions))]
+        self.archive.note_change(self)
+
+    def end_turn(self) -> None:
+        """Record the end of a turn."""
+        self.journal.turn_ended()
+        self.archive.end_turn(self)
+
+    def take_journal(self, journal: Journal) -> None:
+        """Replace the journal. Clients can't prove a position in the former one any more, and are told so."""
+        self.journal = journal
+        self.may_lack_end = False
+        self.archive.replace(self)
+
+    def keep_setup(self, request: Message) -> None:
+        """Keep the parameters of opening the session; of more than `SETUP_SIZE` bytes only `cwd`."""
+        params = {name: bytes(raw) for name, raw in lookup.params_of(request).items() if name != "sessionId"}
+        huge = sum(map(len, params.values())) > SETUP_SIZE
+        self.setup = {name: value for name, value in params.items() if name == "cwd" or not huge}
+        self.cwd = lookup.text_param(request, "cwd") or self.cwd
+
+    def opening_request(self, method: str) -> Message:
+        """Compose the gateway's own request to re-open the session with its former parameters."""
+        params = jsonrpc.compose({"mcpServers": b"[]", **self.setup, "sessionId": jsonrpc.encode(self.id)})
+        return jsonrpc.parse(b'{"jsonrpc":"2.0","id":0,"method":%b,"params":%b}' % (jsonrpc.encode(method), params))
+
+    def keep_directory(self) -> None:
+        """Keep the directory alone for re-opening: the other parameters are lost with the earlier gateway process."""
+        if self.cwd is not None:
+            self.setup = {"cwd": jsonrpc.encode(self.cwd)}
+
+    def forget_content(self) -> None:
+        """Keep only the entry for lists and the directory for re-opening; drop the history."""
+        self.archive.finish_journal(self)
+        self.journal.clear()
+        self.journal_loaded = False
+        self.recorded = self.replay_to = self.host = None
+        self.setup = {name: value for name, value in self.setup.items() if name == "cwd"}
+        self.result = {}
+
+    def keep_result(self, response: Message) -> None:
+        """Keep the agent's result of opening the session."""
+        self.result = {}
+        self.merge_result(response)
+
+    def merge_result(self, response: Message) -> None:
+        """Merge the agent's result of re-opening the session."""
+        result = lookup.members_at(response.text, "result")
+        self.result |= {name: text for name, text in result.items() if name != "sessionId"}

@@ -1,0 +1,1 @@
+"""Turns of a session, their prompts and updates, and the history that they leave. Pure."""

@@ -1,0 +1,74 @@
+"""Turns cut off without a connected client: by the end of the gateway, or of an unused agent.
+
+An agent is a child of the gateway, so a restart ends the running turns. Connected clients only see a lost connection.
+The stored history shows it afterwards: it has the prompt of a turn without its end. Clients that rejoin or open the
+session get the reason, until the next turn begins.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
+from acp_gateway.protocol.methods import USER_CHUNK
+
+if TYPE_CHECKING:
+    from acp_gateway.core.sessions.rejoining import Rejoin
+
+AGENT_ENDED: Final = "agent_ended"
+AGENT_STOPPED: Final = "agent_stopped"
+GATEWAY_RESTARTED: Final = "gateway_restarted"
+"""Reasons of ended turns in news and errors, where the agent gave none."""
+
+_USER_CHUNK: Final = USER_CHUNK.encode()
+
+
+def record_cut_turn(session: Session) -> None:
+    """Record why the last turn of a re-opened session was cut off, while its former journal is there."""
+    journal = session.journal
+    session.cut = None
+    if not journal.position:
+        return  # Nothing is known of it here.
+    if _is_open(session.id, journal):
+        session.cut = GATEWAY_RESTARTED if session.restored else AGENT_STOPPED
+    elif session.may_lack_end or gap(session.id, MAY_BE_MISSING) in journal.running():
+        return  # The prompt of another turn may not have been stored.
+    session.restored = False
+
+
+def turn_begins(session: Session) -> None:
+    """Forget why the previous turn was cut off."""
+    session.cut = None
+    session.restored = False
+
+
+def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
+    """Return why the last turn was cut off, for a client that joins the session; None if it was not.
+
+    A client in the present epoch was notified when the session was re-opened, or has joined later, unless the history
+    goes on in its epoch. Where the end of the
+    history is unknown here, the client's unanswered prompts prove that there was a turn.
+    """
+    if rejoin is None:
+        return session.cut
+    if rejoin.epoch is not None and rejoin.epoch == place_of(session)[0] and not session.continues:
+        return None
+    return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
+
+
+def cut_turn_meta(session: Session, rejoin: "Rejoin") -> bytes:
+    """Return the reason as members of a result's `_meta`, which are JSON text."""
+    cut = cut_reason(session, rejoin)
+    return b"{}" if cut is None else jsonrpc.encode({"cut": cut})
+
+
+def _is_open(session_id: str, journal: Journal) -> bool:
+    """Return True if a prompt came after the last end of a turn: agents send updates between turns as well."""
+    return any(
+        _USER_CHUNK in update
+        and lookup.text_at(update, "params", "update", "sessionUpdate") == USER_CHUNK
+        and lookup.text_at(update, "params", "sessionId") == session_id
+        for update in journal.running()
+    )

@@ -1,0 +1,270 @@
+"""Session updates that the gateway composes, and those of an agent that it reads."""
+
+from collections.abc import Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from acp_gateway.core.requests import ErrorObject
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol.gaps import gap
+from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
+from acp_gateway.protocol.spans import TooMany
+
+_CODE_LENGTH: Final = 12
+"""Maximum length of an error code that is read, in digits: codes have 32 bits."""
+
+# The status of a tool call that has ended, as JSON text; and its common end. A quote within text has a backslash.
+_ENDED: Final = frozenset({b'"completed"', b'"failed"'})
+_END: Final = b'ed"'
+
+_INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
+"""Kinds of updates that may not pass through."""
+
+MANY: Final = 8
+"""Minimum number of lines that are decoded together first, which is in vain if one of them is something else."""
+
+_TITLE_BLOCKS: Final = 4
+"""Maximum number of blocks of a prompt that are searched for a title."""
+
+_TITLE_SEARCH: Final = 4096
+"""Maximum bytes of a text that are searched for a title: the first line of a prompt may be a whole file."""
+
+_TITLE_SIZE: Final = 80
+"""Maximum characters of a title from a prompt: a line of a list."""
+
+
+def session_of_passthrough(text: bytes) -> str | None:
+    """Return the session of an update that only passes through to clients and journal, as nearly all do.
+
+    Returns None for any other line, valid or not.
+    """
+    # Runs for each line of each agent: a full parse would cost as much as the rest.
+    try:
+        if not text.isascii():
+            text.decode()
+        if not jsonrpc.is_shallow(text):
+            return None
+        envelope = jsonrpc.decode_envelope(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    params = envelope.params
+    if envelope.method != SESSION_UPDATE or envelope.id is not msgspec.UNSET:
+        return None
+    if params is None or params is msgspec.UNSET:
+        return None
+    if envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET:
+        return None
+    update = params.update
+    if (
+        update is not None
+        and update.kind in _INSPECTED
+        and (update.kind != methods.TOOL_CALL_UPDATE or text.find(_END) >= 0)
+    ):
+        # Nearly all updates of a tool call are progress, which is not audited.
+        return None
+    return params.session
+
+
+class _Update(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    """The envelope of a `session/update`, and of nothing else."""
+
+    method: Literal["session/update"]
+    params: jsonrpc.Params
+    jsonrpc: Literal["2.0"] | None = None
+
+
+_decode_update: Final = msgspec.json.Decoder(_Update).decode
+
+
+def sessions_of_all(lines: Sequence[bytes]) -> list[str] | None:
+    """Return the session of each line, if all are updates that pass through; None says nothing.
+
+    For many lines, it takes little more than half the time of `session_of_passthrough`.
+    """
+    # Between lines there is a line end, so no part of one completes a character of another.
+    together = b"\n".join(lines)
+    try:
+        if not together.isascii():
+            together.decode()
+        if not jsonrpc.are_shallow(lines):
+            return None
+        found = [update.params for update in map(_decode_update, lines)]
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    kinds = {params.update.kind for params in found if params.update is not None}
+    if methods.TOOL_CALL_UPDATE in kinds and together.find(_END) < 0:
+        kinds.remove(methods.TOOL_CALL_UPDATE)
+    sessions = [params.session for params in found if params.session is not None]
+    return sessions if len(sessions) == len(lines) and kinds.isdisjoint(_INSPECTED) else None
+
+
+def passthrough_runs(lines: Sequence[bytes]) -> list[tuple[str | None, Sequence[bytes]]]:
+    """Return all lines with what `session_of_passthrough` returns for them, those of one session together.
+
+    Updates keep their order within a session, but not among sessions. All other lines keep their places.
+    """
+    sessions = sessions_of_all(lines) if len(lines) >= MANY else None
+    if sessions is not None and sessions.count(sessions[0]) == len(lines):
+        return [(sessions[0], lines)]
+    runs: list[tuple[str | None, Sequence[bytes]]] = []
+    groups: dict[str, list[bytes]] = {}
+    for session_id, line in zip(sessions or map(session_of_passthrough, lines), lines, strict=True):
+        if session_id is not None:
+            groups.setdefault(session_id, []).append(line)
+        else:
+            runs += groups.items()
+            runs.append((None, [line]))
+            groups = {}
+    runs += groups.items()
+    return runs
+
+
+def tool_call_details(message: Message) -> dict[str, str | None] | None:
+    """Return what the audit has of a tool call that begins or has ended, never its text; None for other updates."""
+    if message.update == methods.TOOL_CALL_UPDATE:
+        if lookup.param(message, "update", "status") not in _ENDED:
+            return None
+    elif message.update != methods.TOOL_CALL:
+        return None
+    return {name: lookup.text_param(message, "update", name) for name in ("toolCallId", "kind", "status")}
+
+
+def session_update(session_id: str, kind: str, **members: bytes) -> bytes:
+    """Compose a `session/update`; the members are JSON texts."""
+    texts = [
+        b'{"jsonrpc":"2.0","method":"%b","params":{"sessionId":%b,"update":{"sessionUpdate":%b'
+        % (SESSION_UPDATE.encode(), jsonrpc.encode(session_id), jsonrpc.encode(kind))
+    ]
+    for name, text in members.items():
+        texts += (b",%b:" % jsonrpc.encode(name), text)
+    # Joined once: a member may be a picture.
+    return b"".join((*texts, b"}}}"))
+
+
+def blocks_of(prompt: Message) -> list[bytes]:
+    """Return the content blocks of a prompt; none if they are not an array."""
+    blocks = lookup.param(prompt, "prompt")
+    return lookup.elements_of(blocks, len(blocks)) if blocks is not None and blocks.startswith(b"[") else []
+
+
+def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> list[bytes]:
+    """Compose a prompt with these blocks for the other clients: one chunk for each of them, of any kind."""
+    said = lookup.param(prompt, "messageId")
+    message_id = {} if said is None else {"messageId": said}
+    return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
+
+
+def title_of(blocks: Sequence[bytes]) -> str | None:
+    """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
+    for block in blocks[:_TITLE_BLOCKS]:
+        raw = lookup.raw_at(block, "text") or b""
+        text = spans.string_beginning(raw, _TITLE_SEARCH) if raw.startswith(b'"') else ""
+        words = text.strip().split("\n", 1)[0].split()
+        if words:
+            line = " ".join(words)
+            return line if len(line) <= _TITLE_SIZE else line[: _TITLE_SIZE - 1] + "…"
+    return None
+
+
+def mode_update(session: Session, mode_id: str) -> bytes:
+    """Set the session's mode, and compose the update for the other clients."""
+    set_current(session, "modes", "currentModeId", mode_id)
+    return session_update(session.id, MODE_UPDATE, currentModeId=jsonrpc.encode(mode_id))
+
+
+def config_update(session: Session, options: bytes) -> bytes:
+    """Set the session's options, and compose the update for the other clients."""
+    session.result["configOptions"] = options
+    return session_update(session.id, CONFIG_UPDATE, configOptions=options)
+
+
+def option_category(options: bytes, config_id: str | None) -> str | None:
+    """Return the category of an option of a session, such as `mode`, from the agent's list of all of them."""
+    try:
+        offered = lookup.elements_of(options) if options[:1] == b"[" else []
+    except TooMany:
+        return None
+    found = (option for option in offered if lookup.text_at(option, "id") == config_id)
+    option = next(found, None)
+    return None if option is None else lookup.text_at(option, "category")
+
+
+def changes(session: Session, reopened: Message) -> list[bytes]:
+    """Compose updates for the mode and options that differ after re-opening a session."""
+    result = lookup.members_at(reopened.text, "result")
+    mode = lookup.text_at(result.get("modes", b"{}"), "currentModeId")
+    options = result.get("configOptions", b"null")
+    found = []
+    if mode is not None and mode != lookup.text_at(session.result.get("modes", b"{}"), "currentModeId"):
+        found.append(mode_update(session, mode))
+    if options not in (b"null", session.result.get("configOptions")):
+        found.append(config_update(session, options))
+    return found
+
+
+def set_current(session: Session, member: str, name: str, value: str) -> None:
+    """Set the current value of a choice for late joiners, if the agent offered it."""
+    offered = session.result.get(member)
+    at = None if offered is None else spans.find(offered, name)
+    if offered is not None and at is not None:
+        session.result[member] = spans.splice(offered, [(*at, jsonrpc.encode(value))])
+
+
+def read_state(session: Session, update: Message) -> None:
+    """Read mode, options, title and time from a state update of the agent."""
+    if update.update == MODE_UPDATE:
+        mode = lookup.text_param(update, "update", "currentModeId")
+        if mode is not None:
+            set_current(session, "modes", "currentModeId", mode)
+    elif update.update == CONFIG_UPDATE:
+        options = lookup.param(update, "update", "configOptions")
+        if options is not None:
+            session.result["configOptions"] = options
+    else:
+        before = session.title, session.updated_at
+        session.title = lookup.text_param(update, "update", "title") or session.title
+        session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
+        if (session.title, session.updated_at) != before:
+            session.archive.keep(session)
+
+
+def error_of(response: Message) -> ErrorObject:
+    """Return code and message of an error response; -32603 if it has no readable code, or is very large."""
+    is_read = len(response.text) <= MAX_ERROR_SIZE
+    raw = (lookup.raw_at(response.text, "error", "code") if is_read else None) or b""
+    code = int(raw) if raw.removeprefix(b"-").isdigit() and len(raw) < _CODE_LENGTH else jsonrpc.INTERNAL_ERROR
+    return ErrorObject(code, reason_of(response.text))
+
+
+def opening_result(session: Session, *, with_id: bool) -> bytes:
+    """Compose the result of opening a live session, in its present state.
+
+    `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`.
+    """
+    result = dict(session.result)
+    if with_id:
+        result = {"sessionId": jsonrpc.encode(session.id), **result}
+    if session.journal.truncated:
+        meta = lookup.members_at(result.get("_meta", b"{}"))
+        meta[META] = b'{"truncated":true}'
+        result["_meta"] = jsonrpc.compose(meta)
+    return jsonrpc.compose(result)
+
+
+def history(session: Session) -> list[bytes]:
+    """Return the history for a client that loads a live session now."""
+    replay = session.journal.replay()
+    return [gap(session.id), *replay] if session.journal.truncated else replay
+
+
+def under_session(update: bytes, old: str, new: str) -> bytes:
+    """Rewrite an update for a fork of its session; a sub-agent's update stays unchanged."""
+    if lookup.text_at(update, "params", "sessionId") != old:
+        return update
+    at = spans.find(update, "params", "sessionId")
+    assert at is not None
+    return spans.splice(update, [(*at, jsonrpc.encode(new))])

@@ -1,0 +1,296 @@
+"""Carries out the calls of a browser."""
+
+import logging
+import platform
+from collections import Counter
+from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.core.sessions.session import Session, machine_of
+from acp_gateway.dialects.browser import output as browser_output
+from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
+from acp_gateway.dialects.browser.history import BrowserHistory
+from acp_gateway.dialects.browser.requests import Answer, Call
+from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, initialized, too_slow
+from acp_gateway.dialects.session_calls import SessionCalls, bounded, not_open
+from acp_gateway.dialects.session_feed import requests_for
+from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
+from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.sessions.session_view import SessionView
+from acp_gateway.gateway.workspaces import directory_check
+from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol.jsonrpc import Message
+
+if TYPE_CHECKING:
+    from acp_gateway.dialects.browser.bridge import BrowserBridge
+
+log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 100
+"""Sessions that are described before other tasks get their turn: some milliseconds."""
+
+
+class BrowserCalls:
+    """The calls of one browser."""
+
+    def __init__(self, bridge: "BrowserBridge") -> None:
+        self._bridge = bridge
+        self._gateway = bridge.gateway
+        self._sessions = bridge.sessions
+        self._calls = SessionCalls(bridge.gateway, bridge.access, bridge.sessions, bridge.bound)
+        self._history = BrowserHistory(bridge)
+        self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
+            browser.GATEWAY_INFO: self._info,
+            browser.AGENTS: self._agents,
+            browser.LIST: self._list,
+            browser.NEW: self._new,
+            browser.GET: self._get,
+            browser.UNSUBSCRIBE: self._unsubscribe,
+            browser.PROMPT: self._prompt,
+            browser.CANCEL: self._cancel,
+            browser.ARCHIVE: self._archive,
+            browser.DELETE: self._delete,
+            browser.SET_MODE: self._pass_on,
+            browser.SET_MODEL: self._pass_on,
+            browser.SET_CONFIG_OPTION: self._pass_on,
+            browser.SHARE: self._share,
+            browser.FILES: self._files,
+        }
+
+    async def serve(self, call: Call) -> bytes | None:
+        """Carry out a call; return its result, which is JSON text; None if that was sent already.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`.
+        """
+        return await self._handlers[call.method](call)
+
+    def _session(self, session_id: str | None) -> Session:
+        """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
+        return self._calls.find(session_id or "", self._bridge.viewer)
+
+    async def _opened(self, name: str | None) -> Session:
+        """Return a session; one of a node is opened through this gateway first. Raises as `serve`."""
+        nodes, name = self._bridge.nodes, name or ""
+        if nodes is not None and self.standing_for(name) is None and (row := nodes.further(name)) is not None:
+            its_id = row["sessionId"].partition("/")[2]
+            return await self._sessions.open_there(row["agent"], its_id, row.get("cwd") or "/")
+        return self._session(name)
+
+    def standing_for(self, name: str) -> Session | None:
+        """Return the session that a name stands for at present: several agents may use the same id."""
+        return self._calls.standing_for(name, self._bridge.viewer)
+
+    def _view(self, session: Session) -> SessionView:
+        return self._gateway.views.view(session, self._bridge.viewer)
+
+    # What there is
+
+    async def _info(self, call: Call) -> bytes:
+        bridge = self._bridge
+        access = bridge.access
+        return jsonrpc.encode(
+            {
+                "name": platform.node(),
+                "version": __version__,
+                "identity": access.identity,
+                "role": bridge.role.value,
+                "guest": access.session is not None,
+                "session": bridge.bound_name,
+                "mayShare": may_share(access, bridge.role, bridge.bound),
+            }
+        )
+
+    async def _agents(self, call: Call) -> bytes:
+        access = self._bridge.access
+        default = self._calls.default_agent
+        known = self._gateway.admissions.names if self._bridge.bound is None else ()
+        names = [name for name in known if access.may_use(name)]
+        return jsonrpc.encode(
+            {
+                "agents": [
+                    {
+                        "name": name,
+                        "title": name,
+                        "default": name == default,
+                        "machine": machine_of(name) or None,
+                        **self._gateway.admissions.absence(name),
+                        "workspaces": [
+                            *(
+                                {"name": workspace.name, "path": workspace.root}
+                                for workspace in self._gateway.services.workspaces(name)
+                                if access.workspaces is None or workspace.name in access.workspaces
+                            ),
+                            *({"name": None, "path": folder} for folder in self._gateway.admissions.folders(name)),
+                        ],
+                    }
+                    for name in names
+                ]
+            }
+        )
+
+    async def _list(self, call: Call) -> bytes:
+        bridge, describer = self._bridge, self._bridge.describer
+        archived, statuses = call.members.get("archived", False), call.members.get("status")
+        bridge.watches = bridge.watches or call.members.get("watch", False)
+        node_sessions = self._gateway.admissions.node_sessions
+        if node_sessions is not None and bridge.watches:
+            # What it tells follows.
+            bridge.start(node_sessions.refresh)
+        elif node_sessions is not None:
+            await node_sessions.refresh()
+        described: list[bytes] = []
+        most, more = self._gateway.config.limits.max_browser_sessions, 0
+        async with bridge.composing:
+            await bridge.wait_quiet()
+            # Changes during this are told after the list, which may be older.
+            with bridge.holding_changes():
+                found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
+                names = Counter(session.name for session in found)
+                for count, session in enumerate(reversed(found), 1):
+                    if names[session.name] > 1 and self.standing_for(session.name) is not session:
+                        continue
+                    view = self._view(session)
+                    if statuses is None or view.status in statuses:
+                        described.append(jsonrpc.encode(describer.of(view)))
+                    if len(described) == most:
+                        # Some of them may have another status, or the name of another session.
+                        more += len(found) - count
+                        break
+                    if count % _AT_ONCE == 0:
+                        await trio.lowlevel.checkpoint()
+                if bridge.nodes is not None:
+                    bridge.nodes.note_told()
+                    of_nodes = self._of_nodes(archived=archived, statuses=statuses)
+                    described += islice(of_nodes, most)
+                    more += sum(1 for _ in of_nodes) + (0 if archived else bridge.nodes.more)
+        further = b',"more":%d' % more if more else b""
+        return b'{"sessions":[%b]%b}' % (b",".join(described), further)
+
+    def _of_nodes(self, *, archived: bool, statuses: Container[str] | None) -> Iterator[bytes]:
+        """Yield the sessions of nodes that were not opened through this gateway, live ones first."""
+        nodes = self._bridge.nodes
+        assert nodes is not None, "there are nodes"
+        for name in [] if archived else reversed(nodes.rows):
+            row = nodes.further(name)
+            if row is not None and self.standing_for(name) is None:
+                session = nodes.describe(row)
+                if statuses is None or session["status"] in statuses:
+                    yield jsonrpc.encode(session)
+
+    # One session
+
+    async def _new(self, call: Call) -> bytes:
+        session = await self._calls.create(call.method, call.members.get("agentType"), call.members.get("cwd"))
+        title = call.members.get("title")
+        if title and session.title is None:
+            session.title = title
+            session.archive.keep(session)
+        return jsonrpc.encode({"sessionId": session.name})
+
+    async def _get(self, call: Call) -> None:
+        await self._history.send(call, await self._opened(call.session))
+
+    async def _unsubscribe(self, call: Call) -> bytes:
+        session = self._session(call.session)
+        self._bridge.changes.unfollow(session)
+        await self._sessions.leave(session, ends_agent=False)
+        return browser.SUCCESS
+
+    async def _prompt(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+
+        def failed(response: Message) -> None:
+            status = self._view(session).status
+            self._bridge.reply(browser_output.status_changed(session.name, status, error=error_of(response)))
+
+        await self._calls.prompt(session, browser.acp_request(call, session.id), failed)
+        return browser.SUCCESS
+
+    async def _cancel(self, call: Call) -> bytes:
+        session = self._session(call.session)
+        await self._calls.cancel(session, browser.acp_request(call, session.id))
+        return browser.SUCCESS
+
+    async def answer(self, answer: Answer) -> None:
+        """Pass the answer to a request of the agent on. Raises as `serve`."""
+        if answer.call is not None:
+            candidates: Sequence[Session] = (self._session(answer.call.session),)
+        else:
+            candidates = [used.session for used in self._sessions]
+        for session in candidates:
+            for agent_request in requests_for(self._view(session)):
+                if agent_request.key == answer.request:
+                    await self._calls.answer(session, agent_request, answer.response)
+                    return
+        raise not_open()
+
+    async def _pass_on(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        response = await self._calls.pass_on(session, browser.acp_request(call, session.id))
+        return lookup.raw_at(response.text, "result") or b"{}"
+
+    async def _delete(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        if self._bridge.bound is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "this connection is for one session only: no session/delete")
+        # A connection that is bound to a session must not delete any.
+        client = self._sessions.new_client(ConnectRequest(agent=session.agent, via=self._bridge.via))
+        try:
+            with trio.fail_after(ANSWER_TIMEOUT):
+                await initialized(client)
+            await bounded(client, browser.acp_request(call, session.id), session.agent)
+        except trio.TooSlowError:
+            raise too_slow(session.agent) from None
+        finally:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+        return browser.SUCCESS
+
+    async def _archive(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        if self._bridge.access.session is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "a guest can't put a session away")
+        self._gateway.registry.set_archived(session, archived=call.members.get("archived", True))
+        return browser.SUCCESS
+
+    async def _share(self, call: Call) -> bytes:
+        session, bridge = await self._opened(call.session), self._bridge
+        if not may_share(bridge.access, bridge.role, bridge.bound):
+            why = "only a controller that is not a guest, and not bound to one session, can share a session"
+            raise CallRefused(jsonrpc.INVALID_REQUEST, why)
+        link = share_session(
+            self._gateway, bridge.access, session, bridge.page, bridge.name, observe=call.members.get("observe", False)
+        )
+        qr = await trio.to_thread.run_sync(qr_code, link.url)
+        return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
+
+    async def _files(self, call: Call) -> bytes:
+        session = await self._opened(call.session)
+        cwd, access = session.cwd, self._bridge.access
+        if cwd is None:
+            return b'{"files":[],"complete":true}'
+        if self._gateway.config.find_agent(session.agent) is None:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"this gateway has no agent {session.agent}")
+        workspaces = self._gateway.services.workspaces(session.agent)
+
+        def search() -> Found:
+            # The workspaces may be others than when the session was opened.
+            problem = directory_check([cwd], workspaces, access.workspaces).problem
+            if problem is not None:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, problem.message, problem.data)
+            return find_files(cwd, call.members["query"], call.members.get("limit", DEFAULT_FOUND))
+
+        found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=search_limiter())
+        return jsonrpc.encode({"files": found.files, "complete": found.complete})
+
+
+def error_of(response: Message) -> dict[str, Any]:
+    """Return code and message of an error response, as members of an object."""
+    code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
+    text = lookup.text_at(response.text, "error", "message")
+    return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}

@@ -1,0 +1,126 @@
+"""Sends the histories of sessions to a browser, and begins the feeds that follow them."""
+
+import logging
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.dialects.browser import output as browser_output
+from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
+from acp_gateway.dialects.browser.requests import Call
+from acp_gateway.dialects.open_sessions import Used, prompt_capabilities
+from acp_gateway.dialects.session_connection import JOIN_WAIT, large_responses
+from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, requests_for
+from acp_gateway.gateway.sessions.history import HistorySlice
+from acp_gateway.protocol import jsonrpc
+
+if TYPE_CHECKING:
+    from acp_gateway.dialects.browser.bridge import BrowserBridge
+
+log = logging.getLogger(__name__)
+
+LARGE: Final = 256 * 1024
+"""Bytes of a history above which its response is large."""
+
+_KEPT: Final = ("modes", "models", "configOptions")
+"""Members of the result of opening a session that a browser gets with the history."""
+
+
+class BrowserHistory:
+    """The histories for one browser."""
+
+    def __init__(self, bridge: "BrowserBridge") -> None:
+        self._bridge = bridge
+        self._gateway = bridge.gateway
+        self._sessions = bridge.sessions
+
+    async def send(self, call: Call, session: Session) -> None:
+        """Send a part of the history of a session as the response to a call; with the newest part it is subscribed to.
+
+        Raises `CallRefused`.
+        """
+        bridge, sessions, members = self._bridge, self._sessions, call.members
+        before = members.get("before")
+        used = None
+        if before is None:
+            used = sessions.use(session)
+            bridge.changes.follow(session)
+            there = bridge.nodes is not None and bridge.nodes.is_live_there(session)
+            if sessions.is_open(session) or (there and not session.live):
+                with trio.move_on_after(JOIN_WAIT):
+                    await self._try_join(session)
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(bridge.composing)
+            await bridge.wait_quiet()
+            places = large_responses(bridge.access.identity)
+            from_disk = not session.journal.epoch
+            if from_disk:
+                await stack.enter_async_context(places)
+            found = await self._gateway.history.read(
+                session, members.get("since", 0), before, members.get("limit"), members.get("epoch")
+            )
+            if not from_disk and sum(map(len, found.messages)) > LARGE:
+                await stack.enter_async_context(places)
+            await self._send(call, session, found, used)
+            # Where much waits for a browser, further histories of its identity are composed later.
+            await bridge.wait_quiet()
+
+    async def _send(self, call: Call, session: Session, found: HistorySlice, used: Used | None) -> None:
+        bridge = self._bridge
+        view = self._gateway.views.view(session, bridge.viewer)
+        answered = bridge.describer.of(view)
+        kept = {name: session.result.get(name, b"null") for name in _KEPT}
+        feed = SessionFeed(view, bridge.viewer, self._gateway.views, found.epoch, found.last, BROWSER_OUTPUT)
+        requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
+        if used is not None:
+            # The former feed must not tell what the next one will.
+            used.feed = None
+        # Megabytes are copied with a checkpoint between two times.
+        updates = b"[%b]" % b",".join(await entries_of(session.id, found))
+        await trio.lowlevel.checkpoint()
+        result = {
+            "session": jsonrpc.encode(answered),
+            "updates": updates,
+            "states": b"[%b]" % b",".join(browser_output.states(found.states)),
+            "pendingRequests": b"[%b]" % b",".join(requests),
+            "epoch": jsonrpc.encode(found.epoch),
+            "truncated": jsonrpc.encode(found.truncated),
+            "more": jsonrpc.encode(found.more),
+            "reset": jsonrpc.encode(found.reset),
+            **kept,
+            "promptCapabilities": prompt_capabilities(None if used is None else used.joined),
+        }
+        composed = jsonrpc.compose(result)
+        await trio.lowlevel.checkpoint()
+        reply = call.result(composed)
+        if reply is not None:
+            bridge.reply(reply)
+        if used is not None:
+            used.feed = feed
+            bridge.feed(feed)
+
+    async def _try_join(self, session: Session) -> None:
+        try:
+            await self._sessions.join(session)
+        except Exception as error:
+            # The history can be read all the same, and the next call for the session tells why.
+            log.debug("%s: can't join session %.80r: %s", self._bridge.name, session.id, error)
+
+
+async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:
+    """Compose a history in steps, between which other tasks get their turn.
+
+    Each of the texts returned holds several updates, with commas between them.
+    """
+    entries: list[bytes] = []
+    start = 0
+    while start < len(found.messages):
+        some = found.messages[start : start + PIECE_COUNT]
+        some = some[: fitting(some, PIECE_SIZE, PIECE_COUNT)]
+        times = found.times[start : start + len(some)]
+        entries.append(b",".join(browser_output.entries(session_id, some, found.first + start, times)))
+        start += len(some)
+        await trio.lowlevel.checkpoint()
+    return entries

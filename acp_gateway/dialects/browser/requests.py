@@ -1,0 +1,259 @@
+"""Reads the JSON-RPC that browsers send over `/ws`, and composes the ACP messages for it.
+
+`read` checks a text from a browser and returns what it asks for: a `Call` or an `Answer`. `acp_request` composes the
+ACP message of a call. Prompts and answers are passed on as the bytes that they are. What browsers get is in
+`browser_output`.
+
+The wire is described in `docs/web-protocol.md`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from acp_gateway.dialects.members import (
+    AcpRequest,
+    Member,
+    Sizes,
+    Unfit,
+    read_array,
+    read_count,
+    read_flag,
+    read_id,
+    read_members,
+    read_object,
+    read_session,
+    read_text,
+    read_texts,
+    request_key,
+)
+from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.strict_parsing import parse_strictly
+
+GATEWAY_INFO: Final = "gateway/info"
+AGENTS: Final = "agents/list"
+LIST: Final = "session/list"
+NEW: Final = "session/new"
+GET: Final = "session/get"
+UNSUBSCRIBE: Final = "session/unsubscribe"
+PROMPT: Final = "session/prompt"
+RESPOND: Final = "session/respond"
+CANCEL: Final = "session/cancel"
+ARCHIVE: Final = "session/archive"
+DELETE: Final = "session/delete"
+SET_MODE: Final = "session/set_mode"
+SET_MODEL: Final = "session/set_model"
+SET_CONFIG_OPTION: Final = "session/set_config_option"
+SHARE: Final = "session/share"
+FILES: Final = "files/list"
+
+ALIASES: Final = {"session/sync": GET}
+
+SUCCESS: Final = b'{"success":true}'
+
+_PASSED_ON: Final = frozenset({SET_MODE, SET_MODEL, SET_CONFIG_OPTION})
+
+
+_SESSION: Final = Member(read_session)
+
+
+def _read_request_key(raw: bytes) -> str:
+    return request_key(read_id(raw))
+
+
+class Method(NamedTuple):
+    """A method that browsers call."""
+
+    members: Mapping[str, Member] = {}
+    acts: bool = False
+    """Changes something, starts something, or reads the agent's files: refused for observers."""
+
+
+METHODS: Final[Mapping[str, Method]] = {
+    GATEWAY_INFO: Method(),
+    AGENTS: Method(),
+    LIST: Method(
+        {"archived": Member(read_flag, False), "status": Member(read_texts, False), "watch": Member(read_flag, False)}
+    ),
+    NEW: Method(
+        {"agentType": Member(read_text, False), "cwd": Member(read_text, False), "title": Member(read_text, False)},
+        acts=True,
+    ),
+    GET: Method(
+        {
+            "sessionId": _SESSION,
+            "since": Member(read_count, False),
+            "epoch": Member(read_text, False),
+            "before": Member(read_count, False),
+            "limit": Member(read_count, False),
+        }
+    ),
+    UNSUBSCRIBE: Method({"sessionId": _SESSION}),
+    PROMPT: Method({"sessionId": _SESSION, "prompt": Member(read_array)}, acts=True),
+    RESPOND: Method(
+        {"sessionId": _SESSION, "requestId": Member(_read_request_key), "response": Member(read_object)}, acts=True
+    ),
+    CANCEL: Method({"sessionId": _SESSION}, acts=True),
+    ARCHIVE: Method({"sessionId": _SESSION, "archived": Member(read_flag, False)}, acts=True),
+    DELETE: Method({"sessionId": _SESSION}, acts=True),
+    SET_MODE: Method({"sessionId": _SESSION, "modeId": Member(read_text)}, acts=True),
+    SET_MODEL: Method({"sessionId": _SESSION, "modelId": Member(read_text)}, acts=True),
+    SET_CONFIG_OPTION: Method(
+        {"sessionId": _SESSION, "configId": Member(read_text), "value": Member(bytes)}, acts=True
+    ),
+    SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
+    FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+}
+"""All methods, by name."""
+
+
+class Refused(Exception):
+    """A message that gets an error: `reply` is that response, None for a notification."""
+
+    def __init__(self, reply: bytes | None) -> None:
+        self.reply = reply
+        super().__init__()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """A request of a browser whose members were checked."""
+
+    id: RawId | None
+    """None for a notification, which gets no response."""
+    method: str
+    """One of `METHODS`."""
+    members: Mapping[str, Any]
+    """The members that are there: numbers, texts and flags as values, arrays and objects as JSON texts."""
+    params: bytes
+    """All of `params`, as JSON text, where they are passed on."""
+
+    @property
+    def session(self) -> str | None:
+        """The session that it names."""
+        session: str | None = self.members.get("sessionId")
+        return session
+
+    @property
+    def acts(self) -> bool:
+        """True if observers may not send it."""
+        return METHODS[self.method].acts
+
+    def result(self, result: bytes = SUCCESS) -> bytes | None:
+        """Return the response with this result, which is JSON text; None for a notification."""
+        return None if self.id is None else b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (self.id, result)
+
+    def error(self, code: int, text: str, data: Any = None) -> bytes | None:
+        """Return the response with this error; None for a notification."""
+        return None if self.id is None else jsonrpc.error(self.id, code, text, data)
+
+    def failure(self, response: Message) -> bytes | None:
+        """Return the response with the error of an ACP response; None for a notification."""
+        if self.id is None:
+            return None
+        error = lookup.raw_at(response.text, "error") or b"null"
+        at = spans.find(error, "code") if error[:1] == b"{" else None
+        if at is not None and jsonrpc.id_number(RawId(error[slice(*at)])) == jsonrpc.SESSION_NOT_FOUND:
+            # One code for a session that does not exist, here or at the agent.
+            error = spans.splice(error, [(*at, b"%d" % jsonrpc.INVALID_PARAMS)])
+        return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (self.id, error)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """A response of a browser to a request of the agent."""
+
+    request: str
+    """The key of the request's id, as `request_key` returns it."""
+    member: bytes
+    """`"result":…` or `"error":…`, as JSON text."""
+    call: Call | None = None
+    """The `session/respond` that it came with; None for a JSON-RPC response."""
+
+    def response(self, to: int) -> bytes:
+        """Return the ACP response to a request that came under this id."""
+        return b'{"jsonrpc":"2.0","id":%d,%b}' % (to, self.member)
+
+
+def read(text: bytes, sizes: Sizes = Sizes()) -> Call | Answer:  # noqa: B008 - it never changes.
+    """Read a text of a browser. Raises `Refused`."""
+    try:
+        message, repeated = parse_strictly(text)
+    except InvalidMessage as error:
+        raise Refused(jsonrpc.error(jsonrpc.NO_ID, error.code, str(error))) from None
+    if message.kind is not Kind.NOTIFICATION and len(message.id) > jsonrpc.ID_SIZE:
+        why = f"an id has at most {jsonrpc.ID_SIZE} bytes"
+        raise Refused(jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why))
+    if repeated is not None:
+        why = f"the member {repeated!r:.80} is repeated"
+        to = message.id if repeated.casefold() != "id" else jsonrpc.NO_ID
+        raise Refused(jsonrpc.error(to, jsonrpc.INVALID_REQUEST, why))
+    if message.kind is Kind.RESPONSE:
+        if len(text) > sizes.decision:
+            why = f"an answer has at most decision_size ({sizes.decision}) bytes"
+            raise Refused(jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, why))
+        return _read_response(message)
+    return _read_call(message, sizes)
+
+
+def _read_response(message: Message) -> Answer:
+    name = "error" if message.error else "result"
+    value = lookup.raw_at(message.text, name)
+    if message.id == jsonrpc.NO_ID or value is None:
+        raise Refused(jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, "a response needs the id of a request"))
+    return Answer(request_key(message.id), b'"%b":%b' % (name.encode(), value))
+
+
+def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
+    request_id = message.id if message.kind is Kind.REQUEST else None
+
+    def refused(code: int, why: str) -> Refused:
+        return Refused(None if request_id is None else jsonrpc.error(request_id, code, why))
+
+    name = ALIASES.get(message.method, message.method)
+    method = METHODS.get(name)
+    if method is None:
+        raise refused(jsonrpc.METHOD_NOT_FOUND, f"there is no method {message.method!r:.80} here")
+    limit, most = ("decision_size", sizes.decision) if name == RESPOND else ("session_request_size", sizes.request)
+    if len(message.text) > most and name != PROMPT:
+        raise refused(jsonrpc.INVALID_PARAMS, f"{name} has at most {limit} ({most}) bytes")
+    found = lookup.params_of(message)
+    # A prompt may be large, and is copied no more often than it must be.
+    params = lookup.raw_params(message) if not found or name in _PASSED_ON else b"{}"
+    if params not in (b"", b"null") and params[:1] != b"{":
+        raise refused(jsonrpc.INVALID_PARAMS, "params must be an object")
+    if len(found) > methods.MEMBERS or (not found and len(params) > methods.MEMBERS * 8):
+        raise refused(jsonrpc.INVALID_PARAMS, f"params have at most {methods.MEMBERS} members")
+    try:
+        members = read_members(found, method.members, name)
+    except Unfit as error:
+        raise refused(jsonrpc.INVALID_PARAMS, str(error)) from None
+    call = Call(request_id, name, members, params or b"{}")
+    if name == RESPOND:
+        return Answer(members["requestId"], b'"result":%b' % _outcome(members["response"]), call)
+    return call
+
+
+def _outcome(response: bytes) -> bytes:
+    """Return a response as ACP has it: an outcome may stand without the object around it."""
+    outcome = lookup.raw_at(response, "outcome")
+    return b'{"outcome":%b}' % response if outcome is not None and outcome[:1] == b'"' else response
+
+
+# To the agent
+
+
+def acp_request(call: Call, session_id: str) -> AcpRequest:
+    """Return the ACP message of a call, whose session has this id at its agent; a new session needs more than that."""
+    quoted = jsonrpc.encode(session_id)
+    if call.method in _PASSED_ON:
+        span = spans.find(call.params, "sessionId")
+        assert span is not None, "the member was checked"
+        same = session_id == call.session
+        return AcpRequest(call.method, call.params if same else spans.splice(call.params, [(*span, quoted)]))
+    session = b'"sessionId":%b' % quoted
+    if call.method == PROMPT:
+        return AcpRequest(methods.PROMPT, b'{%b,"prompt":%b}' % (session, call.members["prompt"]))
+    assert call.method in (CANCEL, DELETE)
+    return AcpRequest(call.method, b"{%b}" % session)

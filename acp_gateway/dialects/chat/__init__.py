@@ -1,0 +1,1 @@
+"""The messages of chat widgets at `/chat`: `requests` and `output` translate, `bridge` connects."""

@@ -1,0 +1,393 @@
+"""The sessions that one browser uses: its feed of each, and its ACP client in those that are live."""
+
+import logging
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.sessions.session import Role, Session
+from acp_gateway.core.states import SessionState
+from acp_gateway.dialects.away_clients import away_clients
+from acp_gateway.dialects.local_client import ClientEnded, LocalClient
+from acp_gateway.dialects.session_feed import SessionFeed
+from acp_gateway.errors import AccessError
+from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol.jsonrpc import Kind, Message
+
+log = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT: Final = 25.0
+"""Seconds for the agent to start and to open a session: browsers wait for 30."""
+
+_CONTINUE: Final = {"_meta": {methods.META: {"continue": True}}}
+
+SHOWN: Final = frozenset({methods.REQUEST_PERMISSION, methods.CREATE_ELICITATION})
+"""The requests of agents that a user answers."""
+
+
+class CallRefused(Exception):
+    """A call that is answered by an error: of the gateway, or that of an ACP response."""
+
+    def __init__(self, code: int, text: str, data: object = None, response: Message | None = None) -> None:
+        self.code = code
+        self.data = data
+        self.response = response
+        """The ACP response whose error is passed on."""
+        super().__init__(text)
+
+    @classmethod
+    def by(cls, response: Message) -> "CallRefused":
+        """Make the refusal of a call whose ACP request has failed."""
+        return cls(jsonrpc.INTERNAL_ERROR, "", response=response)
+
+
+class CannotContinue(CallRefused):
+    """The session has ended, and its agent can't open it again."""
+
+
+@dataclass(slots=True, eq=False)
+class Used:
+    """A session that a browser uses."""
+
+    session: Session
+    feed: SessionFeed | None = None
+    """None while the browser is not subscribed."""
+    client: LocalClient | None = None
+    joining: trio.Event | None = None
+    """Set when the client has joined, or has failed to."""
+    failure: Exception | None = None
+
+    @property
+    def joined(self) -> LocalClient | None:
+        """The client, if it is attached to the session."""
+        client = self.client
+        return client if client is not None and not client.ended else None
+
+
+class BrowserSessions:
+    """The sessions of one browser.
+
+    Args:
+        gateway: the gateway.
+        access: the browser's principal.
+        name: the browser's name in the log; its clients are numbered behind it.
+        observe: True to join as an observer.
+        shown: methods of the agent's requests that the browser shows to its user; others are refused.
+        start: starts a task that lives as long as the browser's connection.
+        via: kind of client, as others are shown it.
+        timeout: seconds for the agent to start and to open a session.
+    """
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        access: Access,
+        name: str,
+        *,
+        observe: bool,
+        start: Callable[..., None],
+        via: str,
+        timeout: float = ANSWER_TIMEOUT,
+        shown: Container[str] = SHOWN,
+    ) -> None:
+        self.names: set[str] = set()
+        """Names of the browser's clients."""
+        self._gateway = gateway
+        self._access = access
+        self._name = name
+        self._shown = shown
+        self._observe = observe
+        self._role = Role.OBSERVER if observe else Role.CONTROLLER
+        self._start = start
+        self._via = via
+        self._timeout = timeout
+        self._most = gateway.config.limits.subscribed_sessions
+        self._used: dict[Session, Used] = {}
+        self._clients: set[LocalClient] = set()
+        self._numbers = 0
+
+    def __iter__(self) -> Iterator[Used]:
+        return iter(list(self._used.values()))
+
+    def get(self, session: Session) -> Used | None:
+        """Return a session that is used."""
+        return self._used.get(session)
+
+    def use(self, session: Session) -> Used:
+        """Return a session that is used from now on. Raises `CallRefused` beyond the limit."""
+        used = self._used.get(session)
+        if used is None:
+            self.check_room()
+            for other in self:
+                # Agents may use an id that another one has used: the name stands for the later session.
+                if other.session.name == session.name:
+                    other.feed = None
+            used = self._used[session] = Used(session)
+        return used
+
+    def check_room(self) -> None:
+        """Raise `CallRefused` if no further session may be used."""
+        if len(self._used) >= self._most:
+            why = f"subscribed_sessions ({self._most}) are in use on this connection: leave some, or use another one"
+            raise CallRefused(jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
+
+    async def leave(self, session: Session, *, ends_agent: bool = True) -> None:
+        """Use a session no more. Its client stays if its leaving would end the agent, unless `ends_agent`."""
+        used = self._used.get(session)
+        if used is None:
+            return
+        used.feed = None
+        client = used.joined
+        if client is not None and not ends_agent and self._gateway.config.is_private(session.agent):
+            return
+        del self._used[session]
+        if used.client is not None:
+            await used.client.leave()
+
+    async def close(self) -> None:
+        """Leave all sessions, as the browser has left; see `AwayClients` for those that it may take up again."""
+        for used in self:
+            client = used.joined
+            if client is not None and away_clients(self._gateway).keep(used.session, client):
+                self._clients.discard(client)
+        for client in list(self._clients):
+            await client.leave()
+
+    def join_again(self, used: Used) -> None:
+        """Attach a client to a session that has become live, unless that has failed already."""
+        if self.is_open(used.session) and used.joined is None and used.joining is None and used.failure is None:
+            used.joining = trio.Event()
+            self._start(self._join, used)
+
+    # Joining
+
+    def is_open(self, session: Session) -> bool:
+        """Return True if a client can join a session without starting anything."""
+        if not session.live or session.state is not SessionState.OPEN:
+            return False
+        handle = session.agent_handle
+        return any(hub.multiplexer.agent_handle is handle and not hub.ended for hub in self._gateway.hubs)
+
+    def new_client(self, connect_request: ConnectRequest) -> LocalClient:
+        """Return a new client, which is served from now on; `initialize` follows. Raises `AccessError`."""
+        self._numbers += 1
+        name = f"{self._name} #{self._numbers}"
+        # The client is needed in its own callback, which is called later.
+        clients: list[LocalClient] = []
+        client = LocalClient(
+            self._gateway, self._access, connect_request, name, lambda message: self._receive(clients[0], message)
+        )
+        clients.append(client)
+        self._add(client)
+        # It may outlive the browser's connection.
+        self._gateway.start_task(self._serve, client)
+        return client
+
+    def _receive(self, client: LocalClient, message: Message) -> None:
+        """Refuse what clients of this kind can't do for an agent; users' questions are read from the session."""
+        if message.kind is Kind.REQUEST and methods.current_name(message.method) not in self._shown:
+            try:
+                why = f"a client of the kind {self._via} can't do this"
+                client.send(jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, why))
+            except ClientEnded:
+                pass
+
+    def _add(self, client: LocalClient) -> None:
+        self.names.add(client.name)
+        self._clients.add(client)
+
+    async def _serve(self, client: LocalClient) -> None:
+        try:
+            await client.run()
+        except Exception:
+            # A bug ends this client and no other.
+            log.exception("%s: internal error, connection closed", client.name)
+        finally:
+            self.names.discard(client.name)
+            self._clients.discard(client)
+
+    def request_to_join(self, session: Session) -> ConnectRequest:
+        """Return the request to join a session."""
+        return ConnectRequest(agent=session.agent, session=session.id, observe=self._observe, via=self._via)
+
+    async def join(self, session: Session) -> LocalClient:
+        """Return the client in a session; attaches one, and opens the session again if that is not live.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it goes on.
+        """
+        used = self.use(session)
+        if used.joined is not None:
+            return used.joined
+        if used.joining is None:
+            used.joining = trio.Event()
+            self._start(self._join, used)
+        await used.joining.wait()
+        if used.failure is not None:
+            raise used.failure
+        assert used.client is not None
+        return used.client
+
+    async def _join(self, used: Used) -> None:
+        used.failure = None
+        superfluous = None
+        try:
+            client = await self._joined(used.session)
+            if used.joined is None:
+                used.client = client
+            else:
+                # `session/new` has been answered, with the client that has created the session.
+                superfluous = client
+        except (CallRefused, AccessError, ClientEnded) as error:
+            used.failure = error
+        finally:
+            joining, used.joining = used.joining, None
+            if joining is not None:
+                joining.set()
+        if self._used.get(used.session) is not used:
+            # The browser has left the session since.
+            superfluous = used.client
+        if superfluous is not None:
+            await superfluous.leave()
+
+    async def _joined(self, session: Session) -> LocalClient:
+        # Nothing would leave again a client that is taken over for a browser that has left.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        kept = away_clients(self._gateway).take(session, self._access, self._role, self._via)
+        if kept is not None:
+            self._add(kept)
+            return kept
+        client = self.new_client(self.request_to_join(session))
+        try:
+            with trio.fail_after(self._timeout):
+                await initialized(client)
+                cwd = session.cwd or self.default_directory(session.agent) or "/"
+                params: dict[str, Any] = {"cwd": cwd, "mcpServers": []}
+                if session.live:
+                    method, params = methods.RESUME, {"sessionId": session.id, **params}
+                else:
+                    method, params = methods.NEW, {**params, **_CONTINUE}
+                response = await client.request(method, jsonrpc.encode(params))
+                if response.error:
+                    if method == methods.NEW and _is_unknown_method(response):
+                        why = f"the agent {session.agent} can't continue a session after its process has ended"
+                        raise CannotContinue(jsonrpc.INTERNAL_ERROR, why)
+                    raise CallRefused.by(response)
+        except trio.TooSlowError:
+            await client.leave()
+            raise too_slow(session.agent, self._timeout) from None
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+            raise
+        return client
+
+    def default_directory(self, agent: str) -> str | None:
+        """Return the directory of a session that names none: the first workspace that the browser may use."""
+        allowed = self._access.workspaces
+        usable = (it for it in self._gateway.services.workspaces(agent) if allowed is None or it.name in allowed)
+        return next((it.root for it in usable), None) or next(iter(self._gateway.admissions.folders(agent)), None)
+
+    async def create(self, agent: str, cwd: str | None) -> Session:
+        """Create a session, and return it; the client that has created it is the one in it.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, the session may be created all the same.
+        """
+        self.check_room()
+        client = self.new_client(ConnectRequest(agent=agent, via=self._via))
+        try:
+            with trio.fail_after(self._timeout):
+                session = await self._create(client, agent, cwd)
+                await self._adopt(client, session)
+        except trio.TooSlowError:
+            await client.leave()
+            raise too_slow(agent, self._timeout) from None
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+            raise
+        return session
+
+    async def open_there(self, agent: str, session_id: str, cwd: str) -> Session:
+        """Open a session of a node that was not opened through this gateway, and return it.
+
+        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it may be opened all the same.
+        """
+        self.check_room()
+        client = self.new_client(ConnectRequest(agent=agent, session=session_id, observe=self._observe, via=self._via))
+        try:
+            with trio.fail_after(self._timeout):
+                await initialized(client)
+                response = await client.request(
+                    methods.NEW, jsonrpc.encode({"cwd": cwd, "mcpServers": [], **_CONTINUE})
+                )
+                if response.error:
+                    raise CallRefused.by(response)
+                session = self._gateway.registry.find(client.grant.scope, agent, session_id)
+                if session is None:
+                    raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
+                await self._adopt(client, session)
+        except trio.TooSlowError:
+            await client.leave()
+            raise too_slow(agent, self._timeout) from None
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await client.leave()
+            raise
+        return session
+
+    async def _create(self, client: LocalClient, agent: str, cwd: str | None) -> Session:
+        await initialized(client)
+        cwd = cwd or self.default_directory(agent)
+        if cwd is None:
+            why = "there is no workspace for a session: configure one, or name a directory as cwd"
+            raise CallRefused(jsonrpc.INVALID_PARAMS, why)
+        response = await client.request(methods.NEW, jsonrpc.encode({"cwd": cwd, "mcpServers": []}))
+        if response.error:
+            raise CallRefused.by(response)
+        session_id = lookup.text_at(response.text, "result", "sessionId") or ""
+        session = self._gateway.registry.find(client.grant.scope, agent, session_id)
+        if session is None:
+            raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
+        return session
+
+    async def _adopt(self, client: LocalClient, session: Session) -> None:
+        """Take the client that has created a session as the one in it."""
+        used = self.use(session)
+        former, used.client = used.client, client
+        if former is not None:
+            await former.leave()
+
+
+async def initialized(client: LocalClient) -> Message:
+    """Initialize a client; return the response. Raises `CallRefused` if the agent can't be started."""
+    response = await client.initialize()
+    if response.error:
+        raise CallRefused.by(response)
+    return response
+
+
+def _is_unknown_method(response: Message) -> bool:
+    return lookup.raw_at(response.text, "error", "code") == str(jsonrpc.METHOD_NOT_FOUND).encode()
+
+
+def too_slow(agent: str, timeout: float = ANSWER_TIMEOUT) -> CallRefused:
+    """Return the refusal of a call that the agent has not answered in so many seconds."""
+    why = f"the agent {agent} has not answered within {timeout:g} s; it may still be starting: try again"
+    return CallRefused(jsonrpc.INTERNAL_ERROR, why, {"reason": "slow"})
+
+
+def id_at(client: LocalClient, agent_request: AgentRequest) -> int | None:
+    """Return the id under which a client has a request of the agent; None if it has not got it, or has answered."""
+    return next((number for it, number in agent_request.forwarded_ids.items() if it.name == client.name), None)
+
+
+def prompt_capabilities(client: LocalClient | None) -> bytes:
+    """Return what prompts may contain, as the agent told this client: JSON text."""
+    if client is None or client.initialized is None:
+        return b"null"
+    return lookup.raw_at(client.initialized.text, "result", "agentCapabilities", "promptCapabilities") or b"null"

@@ -1,0 +1,252 @@
+"""Feeds one browser with the news of one session: updates by number, the agent's requests, and the status.
+
+Nothing is queued. A feed remembers what it has told, and compares that with the present state whenever the browser can
+take more: a slow browser lags without memory, and misses only states that were over before it could be told. The
+messages are composed by the translator of the browser's dialect.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, Final, Protocol
+
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.errors import Busy
+from acp_gateway.gateway.sessions.history import HistoryReader
+from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import Message
+
+PIECE_SIZE: Final = 128 * 1024
+"""Bytes of updates that one notification is filled with. Composing them takes some 5 ms."""
+
+PIECE_COUNT: Final = 256
+"""Updates of one notification, at most."""
+
+_BUSY: Final = ("running", "waiting")
+
+CUT_TEXTS: Final = {
+    "gateway_restarted": "the gateway was restarted during the turn",
+    "agent_ended": "the agent has ended during the turn",
+    "agent_stopped": "the agent was stopped during the turn",
+}
+"""Messages for turns that were cut off, by reason."""
+
+
+class FeedOutput(Protocol):
+    """Composes the messages for a browser; none where its dialect has no word for it. Errors are members of objects."""
+
+    def updates(
+        self,
+        session_id: str,
+        messages: Sequence[bytes],
+        first: int,
+        times: Sequence[int | None],
+        name: str | None = None,
+    ) -> list[bytes]:
+        """Tell `session/update` messages; the first one has the number `first`, and none is passed over.
+
+        `name` is that of the session for the browser, where it is not the id.
+        """
+
+    def request(self, session_id: str, request_id: str, message: Message) -> list[bytes]:
+        """Tell a request of the agent."""
+
+    def request_resolved(
+        self, session_id: str, request_id: str, message: Message, by: str | None, outcome: str | None
+    ) -> list[bytes]:
+        """Tell that a request of the agent is not open any more; see `Decision`."""
+
+    def turn_ended(
+        self, session_id: str, status: str, stop_reason: str | None, error: dict[str, Any] | None
+    ) -> list[bytes]:
+        """Tell the end of a turn."""
+
+    def status(self, session_id: str, status: str, exit_reason: str | None) -> list[bytes]:
+        """Tell another status."""
+
+    def reset(self, session_id: str, epoch: str) -> list[bytes]:
+        """Tell that the history has to be asked for again."""
+
+
+class SessionFeed:
+    """The feed of a session for one browser.
+
+    Args:
+        view: the session as the browser was just told of it.
+        viewer: the browser.
+        views: describes the session.
+        epoch: epoch of `position`.
+        position: number of the last update that the browser was told of.
+        output: composes the messages.
+        rest: updates that follow the position, with their times, of a session that has ended.
+        knows_requests: True if the browser was told of the agent's requests.
+    """
+
+    def __init__(
+        self,
+        view: SessionView,
+        viewer: Viewer,
+        views: SessionViews,
+        epoch: str,
+        position: int,
+        output: FeedOutput,
+        rest: tuple[Sequence[bytes], Sequence[int | None]] = ((), ()),
+        *,
+        knows_requests: bool = True,
+    ) -> None:
+        self.session = view.session
+        self.stopped = False
+        """True after the browser was told to ask for the history again."""
+        self._viewer = viewer
+        self._views = views
+        self._epoch = epoch
+        self._position = position
+        self._output = output
+        self._is_read = not view.session.journal.epoch
+        # The epoch of a history that does not continue at the position.
+        self._reset_to: str | None = None
+        # Updates of an ended session as they were read from the disk, with their times; and how many are told.
+        self._rest = rest
+        self._rest_told = 0
+        self._requests = {request.key: request for request in requests_for(view)} if knows_requests else {}
+        self._status = status_of(view)
+        self._turn = view.last_turn
+
+    @property
+    def wants_disk(self) -> bool:
+        """True if the session has ended, and its last updates have to be read by `read_rest`."""
+        if self.session.journal.epoch:
+            self._is_read = False
+            return False
+        return not (self._is_read or self.stopped)
+
+    @property
+    def holds_rest(self) -> bool:
+        """True while updates that were read from the disk wait in memory to be told."""
+        return self._rest_told < len(self._rest[0])
+
+    async def read_rest(self, reader: HistoryReader) -> None:
+        """Read the last updates of a session that has ended; if the disk is too slow, the browser has to ask again."""
+        try:
+            found = await reader.read(self.session, since=self._position, epoch=self._epoch)
+        except Busy:
+            self._is_read, self._reset_to = True, self._epoch
+            return
+        if self.session.journal.epoch:
+            return
+        self._is_read = True
+        if not found.reset and found.messages and found.first == self._position + 1:
+            self._rest, self._rest_told = (found.messages, found.times), 0
+        elif found.epoch and (found.reset or found.last > self._position):
+            self._reset_to = found.epoch
+
+    def next(self) -> list[bytes]:
+        """Return the next messages for the browser, as many as fit one write; none if it was told everything."""
+        if self.stopped:
+            return []
+        epoch = self.session.journal.epoch
+        if epoch:
+            self._reset_to = None if self._follows() else epoch
+        if self._reset_to is not None:
+            self.stopped = True
+            self._rest, self._rest_told = ((), ()), 0
+            return self._output.reset(self.session.name, self._reset_to)
+        updates = self._next_updates()
+        return [*self._next_requests(), *self._next_status()] if updates is None else updates
+
+    def _follows(self) -> bool:
+        """Return True if the journal continues at the position; adopts the journal's epoch."""
+        journal = self.session.journal
+        if journal.epoch != self._epoch:
+            if journal.shared_with(self._epoch, self._position) != self._position:
+                return False
+            self._epoch = journal.epoch
+        self._rest, self._rest_told = ((), ()), 0
+        return journal.start <= self._position <= journal.position
+
+    def _next_updates(self) -> list[bytes] | None:
+        journal = self.session.journal
+        if journal.epoch:
+            end = min(journal.position, self._position + PIECE_COUNT)
+            if end <= self._position:
+                return None
+            messages: Sequence[bytes] = journal.messages(self._position, end)
+            times: Sequence[int | None] = journal.times(self._position, end)
+        else:
+            if not self.holds_rest:
+                self._rest, self._rest_told = ((), ()), 0
+                return None
+            some = slice(self._rest_told, self._rest_told + PIECE_COUNT)
+            messages, times = self._rest[0][some], self._rest[1][some]
+        count = fitting(messages, PIECE_SIZE, PIECE_COUNT)
+        if not journal.epoch:
+            self._rest_told += count
+        told = self._output.updates(
+            self.session.id, messages[:count], self._position + 1, times[:count], self.session.name
+        )
+        self._position += count
+        return told
+
+    def _next_requests(self) -> list[bytes]:
+        view = self._views.view(self.session, self._viewer)
+        now = {request.key: request for request in requests_for(view)}
+        told: list[bytes] = []
+        for key in [key for key in self._requests if key not in now]:
+            message = self._requests.pop(key).message
+            by, outcome = self.session.decisions.get(key, (None, None))
+            told += self._output.request_resolved(self.session.name, key, message, by, outcome)
+        for key, request in now.items():
+            if key not in self._requests:
+                self._requests[key] = request
+                told += self._output.request(self.session.name, key, request.message)
+        return told
+
+    def _next_status(self) -> list[bytes]:
+        view = self._views.view(self.session, self._viewer)
+        now, turn = status_of(view), view.last_turn
+        has_ended = turn is not None and turn is not self._turn
+        if now == self._status and not has_ended:
+            return []
+        told: list[bytes] = []
+        if has_ended and turn is not None:
+            # Beginning and end of a turn are told even if it is over, the next one has begun, or the agent has gone.
+            if self._status[0] not in _BUSY:
+                told += self._output.status(self.session.name, "running", None)
+            ended = "completed" if turn.error is None and turn.cut is None else "error"
+            told += self._output.turn_ended(self.session.name, ended, turn.stop_reason, error_of(turn))
+            self._status, self._turn = (ended, None), turn
+        if now != self._status:
+            told += self._output.status(self.session.name, *now)
+        self._status = now
+        return told
+
+
+def fitting(messages: Sequence[bytes], size: int, count: int) -> int:
+    """Return how many of the messages fit so many bytes and are so many at most; at least one."""
+    fit = 0
+    for message in islice(messages, count):
+        size -= len(message)
+        if size < 0 and fit:
+            break
+        fit += 1
+    return fit
+
+
+def requests_for(view: SessionView) -> Sequence[AgentRequest]:
+    """Return the agent's requests that the viewer may answer."""
+    return view.waiting if view.may_control else ()
+
+
+def status_of(view: SessionView) -> tuple[str, str | None]:
+    return view.status, "process_exit" if view.status == "exited" and view.process_exited else None
+
+
+def error_of(turn: TurnOutcome) -> dict[str, Any] | None:
+    """Return the error of a turn, as members of an object."""
+    if turn.error is not None:
+        return {"code": turn.error.code, "message": turn.error.message}
+    if turn.cut is not None:
+        text = CUT_TEXTS.get(turn.cut, "the turn was cut off")
+        return {"code": jsonrpc.INTERNAL_ERROR, "message": text, "reason": turn.cut}
+    return None

@@ -1,0 +1,1 @@
+"""The hub: one running agent, its clients, and the tasks that move messages between them."""

@@ -1,0 +1,476 @@
+"""The life of a hub's agent: it is started on demand, its output is relayed, and it is restarted after it has ended.
+
+Restarts back off exponentially, from one second on, and stop for a while after `max_restarts` within ten minutes. An
+agent behind another gateway is reached again without being needed, as long as clients watch its sessions: what happens
+there is not known here.
+
+An agent that does not read slows down the clients that send it more, above a high-water mark. The disconnection of a
+client that is not read goes unnoticed, so an agent that reads nothing for `stall_timeout` is stopped.
+"""
+
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, Final, Literal, Protocol
+
+import trio
+
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.output import AuditEvent
+from acp_gateway.core.sessions.session import Client
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
+from acp_gateway.gateway.agent.startup import Startup, Written
+from acp_gateway.gateway.hub.attachment import Attachment
+from acp_gateway.gateway.hub.large_messages import has_large, parse_message
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.large_texts import LARGE
+from acp_gateway.transports.link import LOST
+from acp_gateway.transports.streams import MessageTooLarge
+
+log = logging.getLogger(__name__)
+
+WINDOW: Final = 600.0
+"""Seconds in which an agent may end `max_restarts` times: one that crashes once a day is worth a restart each time."""
+
+MAX_BACKOFF: Final = 30.0
+"""Maximum seconds that a request waits for the restart of an agent that keeps ending."""
+
+AT_ONCE: Final = 1024
+"""Lines of an agent that are handled before other tasks get their turn. Updates of one read are fewer; as many lines
+that are not messages take ten milliseconds, and a read may hold sixty times as many."""
+
+FIRST_PAUSE: Final = 0.25
+MAX_PAUSE: Final = 4.0
+"""Seconds between two attempts to reach an agent that listens: the first pause, and the longest."""
+
+End = Literal["exited", "stopped", "given_up"]
+"""Manner of an agent's end: by itself; stopped because it was not needed any more; or because it was of no use."""
+
+NOTHING_WRITTEN: Final[Written] = MappingProxyType({})
+
+
+class RunAgent(Protocol):
+    """Starts an agent, passes it on as started and runs it until cancelled; raises `AgentError` if it cannot start."""
+
+    def __call__(self, *, task_status: trio.TaskStatus[Agent]) -> Awaitable[None]:
+        """Run the agent; see `agent.process.run_agent`."""
+
+
+class AgentOwner(Protocol):
+    """The part of a hub that its agent supervisor uses."""
+
+    name: str
+    """Name of the agent."""
+    multiplexer: Multiplexer
+    attachments: dict[Client, Attachment]
+
+    @property
+    def ended(self) -> bool:
+        """True once the hub accepts no clients any more."""
+
+    def deliver(self) -> None:
+        """Carry out what the multiplexer has decided."""
+
+    def receive_from_agent(self, batch: Sequence[bytes]) -> None:
+        """Handle messages of the agent."""
+
+    def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
+        """Handle a large line of the agent, which was parsed before."""
+
+    def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of the agent's message that has begun; an agent is never throttled."""
+
+    def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
+        """Notify clients that wait for the agent."""
+
+    async def wait_for_only_client(self) -> None:
+        """Wait until the agent's output may be read."""
+
+
+class TooManyRestarts(Exception):
+    """The agent has ended too often to be restarted now.
+
+    Attributes:
+        retry_after: whole seconds after which it may be restarted.
+    """
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class RestartBackoff:
+    """Exponential backoff between the end of one agent and its next start. Times are seconds of a monotonic clock.
+
+    Args:
+        limit: number of unexpected ends allowed within `WINDOW`.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        # The times of the ends within the window, and the reason for the last one.
+        self._ends: deque[float] = deque()
+        self._last = ""
+
+    def ended(self, now: float, why: str) -> None:
+        """Record an unexpected end of the agent."""
+        self._ends.append(now)
+        self._last = why
+
+    def next_start(self, now: float) -> float:
+        """Return the time of the next start, which may be past: one second after the first end, then twice as long.
+
+        Raises `TooManyRestarts`.
+        """
+        while self._ends and self._ends[0] <= now - WINDOW:
+            self._ends.popleft()
+        if not self._ends:
+            return now
+        if len(self._ends) > self.limit:
+            pause = math.ceil(self._ends[0] + WINDOW - now)
+            raise TooManyRestarts(
+                f"{self._last}; it has ended {len(self._ends)} times within {WINDOW / 60:g} min "
+                f"(max_restarts is {self.limit}) and may be started again in {pause} s",
+                pause,
+            )
+        return self._ends[-1] + min(2.0 ** (len(self._ends) - 1), MAX_BACKOFF)
+
+
+class AgentSupervisor:
+    """Starts, relays, stops and restarts the agent of a hub.
+
+    Args:
+        owner: the hub.
+        run_agent: starts the agent.
+        audit: records audit events.
+        high_water: bytes pending for the agent above which clients are slowed down.
+        stall_timeout: seconds in which the agent has to read something while clients are slowed down.
+        max_restarts: see `RestartBackoff`.
+        initialize_timeout: see `Startup`.
+    """
+
+    def __init__(
+        self,
+        owner: AgentOwner,
+        *,
+        run_agent: RunAgent,
+        audit: Callable[[AuditEvent], None],
+        high_water: int,
+        stall_timeout: float,
+        max_restarts: int,
+        initialize_timeout: float,
+    ) -> None:
+        self.agent: Agent | None = None
+        """The running agent; None while there is none."""
+        self.changed = trio.lowlevel.ParkingLot()
+        """Unparked when a client attaches, catches up or leaves, or when a stopped agent is needed."""
+        self._owner = owner
+        self._run_agent = run_agent
+        self._audit = audit
+        self._high_water = high_water
+        self._stall_timeout = stall_timeout
+        # The last agent that was started, until its end has been recorded, and the reason for that end.
+        self._unrecorded: Agent | None = None
+        self._end: End = "stopped"
+        # Messages for an agent that is not started yet.
+        self._queued: list[bytes] = []
+        # Bytes sent to all agents so far.
+        self._sent = 0
+        # Shields the agent when `run` is cancelled: clients' last messages must reach it before it is stopped.
+        self._agent_life = trio.CancelScope(shield=True)
+        # True while the agent's output is awaited, False while a client has to catch up first.
+        self._awaits_output = False
+        # Cancelled to stop an agent that is not needed any more.
+        self._needed = trio.CancelScope()
+        self._backoff = RestartBackoff(max_restarts)
+        # Attempts to reach an agent that is missed, since the last success.
+        self._reaches = 0
+        # Last output of the agent that ended last.
+        self._last_written = NOTHING_WRITTEN
+        self._startup = Startup(initialize_timeout, self.give_up)
+
+    def set_limits(self, max_restarts: int, initialize_timeout: float) -> None:
+        """Use other limits, from the next start of the agent on."""
+        self._backoff.limit = max_restarts
+        self._startup.timeout = initialize_timeout
+
+    # Input of the agent
+
+    def send(self, messages: list[bytes]) -> None:
+        """Send messages to the agent, or keep them until it is started."""
+        if self.agent is None:
+            self._queued += messages
+            if self._owner.multiplexer.wants_agent:
+                self.changed.unpark_all()
+        elif self._queued or messages:
+            messages, self._queued = self._queued + messages, []
+            try:
+                self.agent.messages.send_nowait(messages)
+                size = sum(map(len, messages))
+                self._sent += size
+                self._owner.multiplexer.traffic.bytes_to_agents += size
+            except LOST:
+                pass
+        self._startup.watch(self.agent if self._owner.multiplexer.initializing else None)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that the agent has not read yet."""
+        early = sum(map(len, self._queued))
+        return early + (0 if self.agent is None else self.agent.messages.pending_bytes)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the agent's message that has begun."""
+        return 0 if self.agent is None else self.agent.messages.unfinished_bytes
+
+    @property
+    def congested(self) -> bool:
+        """True while more than the high-water mark is pending for the agent."""
+        return self.agent is not None and self.agent.messages.pending_bytes > self._high_water
+
+    async def wait_uncongested(self) -> None:
+        """Wait until the agent has read down to the high-water mark, or is lost."""
+        if self.agent is not None:
+            try:
+                await self.agent.messages.drain(self._high_water)
+            except LOST:
+                pass
+
+    async def wait_or_stop(self) -> None:
+        """Wait until the agent has read down to the high-water mark; stop it if it reads nothing for too long.
+
+        The time without a connection does not count: `reconnect_timeout` bounds that.
+        """
+        agent = self.agent
+        while agent is not None and self.agent is agent:
+            taken = self._sent - agent.messages.pending_bytes
+            with trio.move_on_after(self._stall_timeout):
+                await self.wait_uncongested()
+                return
+            pending = agent.messages.pending_bytes
+            if self.agent is agent and self._sent - pending <= taken and not agent.messages.away:
+                why = f"the agent {agent.name} has read nothing for {self._stall_timeout:g} s, and {pending} bytes wait"
+                self.give_up(agent, why, {"reason": "agent_stalled", "agent": agent.name})
+
+    # Start and end
+
+    async def watch_startup(self) -> None:
+        """Stop agents that do not answer `initialize`, until cancelled."""
+        await self._startup.run()
+
+    async def run(self, agents: trio.Nursery) -> None:
+        """Start the agent in the nursery each time it is needed, and relay its output."""
+        while not self._owner.ended:
+            await self._wait_until_wanted()
+            if not await self._back_off():
+                continue
+            agent = await self._start(agents)
+            if agent is not None:
+                await self._supervise(agent)
+
+    async def _wait_until_wanted(self) -> None:
+        """Wait until the agent is needed; one that `is_missed` is so after a pause, which grows."""
+        multiplexer = self._owner.multiplexer
+        again = trio.current_time() + min(2.0 ** min(self._reaches, 16), MAX_BACKOFF)
+        while not multiplexer.wants_agent:
+            with trio.move_on_at(again if multiplexer.is_missed else math.inf):
+                await self.changed.park()
+                continue
+            # A client may have asked for it, or have left, at this very moment.
+            if multiplexer.is_missed:
+                self._reaches += 1
+                multiplexer.reach_again()
+                self._owner.deliver()
+
+    async def _back_off(self) -> bool:
+        """Wait before a restart; return False if the agent is not to be started, because it ended too often."""
+        try:
+            start = self._backoff.next_start(trio.current_time())
+        except TooManyRestarts as error:
+            data = {"reason": "agent_ended", "agent": self._owner.name, "retryAfter": error.retry_after}
+            self._handle_loss(str(error), data, self._last_written)
+            return False
+        await trio.sleep_until(start)
+        if not self._owner.attachments:
+            # The clients that needed it have left since.
+            self._owner.multiplexer.agent_stopped()
+            self._queued.clear()
+        return bool(self._owner.attachments)
+
+    async def _start(self, agents: trio.Nursery) -> Agent | None:
+        """Start the agent; if that fails, return None and notify the clients that wait for it."""
+        name = self._owner.name
+        try:
+            agent = await self._start_with_attempts(agents)
+        except AgentError as error:
+            log.error("agent %s: %s", name, error)
+            self._audit(AuditEvent("agent_not_started", None, {"agent": name}))
+            # The error quotes the configuration, which is only for clients that may see it.
+            why = f"the agent {name} cannot be started"
+            self._handle_loss(why, {"reason": "agent_not_started"}, details=str(error))
+            return None
+        self._reaches = 0
+        self.agent = self._unrecorded = agent
+        self._owner.multiplexer.agent_linked(agent.messages.link_id)
+        agent.messages.meter.charge = self._owner.charge_agent
+        self._end, self._needed = "stopped", trio.CancelScope()
+        self._audit(AuditEvent("agent_started", None, {"agent": name} | _place(agent)))
+        self._owner.deliver()
+        return agent
+
+    async def _start_with_attempts(self, agents: trio.Nursery) -> Agent:
+        """Start the agent; try again, with exponential backoff, while one that listens may be reached later."""
+        began, pause = trio.current_time(), FIRST_PAUSE
+        while True:
+            try:
+                # Shielded, because Trio would leave a half-started task in this nursery, and wait for it forever.
+                with trio.CancelScope(shield=True):
+                    self._agent_life = trio.CancelScope(shield=True)
+                    agent: Agent = await agents.start(self._keep_running, self._agent_life)
+                    return agent
+            except AgentError as error:
+                if trio.current_time() + pause > began + error.retry_for or not self._owner.attachments:
+                    raise
+                log.info("%s; the next attempt follows in %g s", error, pause)
+            await trio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+
+    async def _keep_running(self, life: trio.CancelScope, *, task_status: trio.TaskStatus[Agent]) -> None:
+        with life:
+            await self._run_agent(task_status=task_status)
+
+    async def _supervise(self, agent: Agent) -> None:
+        """Relay the agent's output until it ends or is not needed; return when its process has ended."""
+        too_large: MessageTooLarge | None = None
+        with self._needed:
+            too_large = await self._relay_output(agent)
+        if too_large is None and self.agent is agent:
+            self._end = "exited"
+        if too_large is not None:
+            why = f"the agent {agent.name} was stopped: {too_large}"
+            self._record_loss(agent, why, {"reason": "message_too_large", "agent": agent.name})
+        # An agent without output is useless, even while its process runs.
+        self.stop()
+        await agent.ended.wait()
+        self.record_end()
+        self._record_loss(agent, *agent.describe_end(), {"stderr": agent.last_lines()})
+
+    async def _relay_output(self, agent: Agent) -> MessageTooLarge | None:
+        """Relay the agent's output until its end, or until an unreadable message, which is returned."""
+        too_large = None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._bound_last_output, agent, nursery.cancel_scope)
+            while True:
+                self._awaits_output = True
+                try:
+                    batch = await agent.messages.receive_batch()
+                except MessageTooLarge as error:
+                    too_large = error
+                    break
+                except (trio.EndOfChannel, *LOST):
+                    break
+                self._awaits_output = False
+                await self._relay_batch(agent, batch)
+                if self.agent is not agent:
+                    break
+            nursery.cancel_scope.cancel()
+        return too_large
+
+    async def _relay_batch(self, agent: Agent, batch: Sequence[bytes]) -> None:
+        """Relay lines of the agent until it is given up: later ones would count as its successor's."""
+        if has_large(batch):
+            for is_large, lines in groupby(batch, lambda line: len(line) > LARGE):
+                if not is_large:
+                    await self._relay_small(agent, list(lines))
+                    continue
+                for line in lines:
+                    parsed = await parse_message(line)
+                    if self.agent is agent:
+                        self._owner.receive_large(line, parsed)
+                        await self._owner.wait_for_only_client()
+        else:
+            await self._relay_small(agent, batch)
+
+    async def _relay_small(self, agent: Agent, batch: Sequence[bytes]) -> None:
+        for start in range(0, len(batch), AT_ONCE):
+            if start:
+                await trio.lowlevel.checkpoint()
+            await self._relay_part(agent, batch if len(batch) <= AT_ONCE else batch[start : start + AT_ONCE])
+
+    async def _relay_part(self, agent: Agent, part: Sequence[bytes]) -> None:
+        if self.agent is agent:
+            self._startup.receive_output(part)
+            self._owner.receive_from_agent(part)
+            await self._owner.wait_for_only_client()
+
+    async def _bound_last_output(self, agent: Agent, reading: trio.CancelScope) -> None:
+        """Stop reading a while after the agent has ended: an orphan of it may keep the pipe open forever."""
+        await agent.ended.wait()
+        while True:
+            await trio.sleep(LAST_OUTPUT_TIMEOUT)
+            if self._awaits_output:
+                reading.cancel()
+                return
+
+    def stop(self) -> None:
+        """Stop the process of the agent."""
+        self._agent_life.cancel()
+
+    def release(self) -> None:
+        """Stop an agent that is not needed any more."""
+        self.agent = None
+        self._needed.cancel()
+
+    def give_up(self, agent: Agent, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN) -> None:
+        """Stop a running agent that is of no use; it counts as ended from now on."""
+        log.warning("%s", why)
+        self._record_loss(agent, why, data, written)
+        self._needed.cancel()
+
+    def stop_stalled(self, why: str) -> None:
+        """Stop an agent that does not read, and refuse the requests that wait for it."""
+        agent, data = self.agent, {"reason": "agent_stalled", "agent": self._owner.name}
+        log.warning("%s: %s", self._owner.name, why)
+        if agent is not None:
+            self._record_loss(agent, why, data)
+            self._needed.cancel()
+        else:
+            # It is not started yet.
+            self._handle_loss(why, data)
+
+    def record_end(self) -> None:
+        """Audit the end of the agent, once."""
+        agent, self._unrecorded = self._unrecorded, None
+        if agent is not None and agent.ended.is_set():
+            _, data = agent.describe_end()
+            ended = {name: data.get(name) for name in ("exitCode", "signal")} | {"how": self._end}
+            self._audit(AuditEvent("agent_ended", None, {"agent": self._owner.name} | _place(agent) | ended))
+
+    def _record_loss(self, agent: Agent, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN) -> None:
+        """Handle the end of an agent, unless it is known already or was intended."""
+        if self.agent is agent:
+            # Where its end is not recorded yet: the process still runs.
+            self._end = "given_up"
+            if agent.messages.link_id is None:
+                # The end of a link to another gateway is not the agent's.
+                self._backoff.ended(trio.current_time(), why)
+            self._last_written = written
+            self._handle_loss(why, data, written)
+
+    def _handle_loss(
+        self, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN, details: str | None = None
+    ) -> None:
+        self._queued.clear()
+        self.agent = None
+        self._owner.agent_lost(why, data, written, details)
+
+
+def _place(agent: Agent) -> dict[str, Any]:
+    """Return what the audit has of an agent's process, or of its connection."""
+    return {"pid": agent.pid} if agent.url is None else {"url": agent.url}

@@ -1,0 +1,450 @@
+"""A hub: one agent and the clients that share it.
+
+The client pump and the agent supervisor move batches of messages. The multiplexer (`core.multiplexer`) decides what
+they mean, and `deliver` carries out its decisions synchronously. No other task runs between an event and its
+consequences, so there is no lock.
+
+A slow client delays no other client: its messages wait in its attachment, up to a limit, beyond which it is detached.
+There is one exception: an agent with a single connected client is read only as fast as that client reads.
+
+A client with a resumable link is *away* while it has no connection: the core keeps its place, its messages wait up to a
+limit, and after `away_grace` it is gone.
+
+The agent is started on demand, restarted after it has ended, and stopped when it is idle; see `agent_supervisor`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, assert_never
+
+import trio
+
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.output import (
+    AuditEvent,
+    CheckDirectories,
+    Effect,
+    EndLink,
+    HookEvent,
+    LoadJournal,
+    LogMessage,
+    StopUnused,
+)
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.states import ClientPhase
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.gateway.agent.startup import Written
+from acp_gateway.gateway.events.recording import Tape
+from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor, RunAgent
+from acp_gateway.gateway.hub.attachment import BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
+from acp_gateway.gateway.hub.client_pump import ClientPump
+from acp_gateway.gateway.hub.hub_limits import Limits
+from acp_gateway.gateway.hub.hub_needs import HubServices
+from acp_gateway.protocol.jsonrpc import InvalidMessage
+from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
+from acp_gateway.transports.timers import TimerQueue
+
+log = logging.getLogger(__name__)
+
+LOGGED_AS_WARNINGS: Final = 20
+"""Log messages of one agent's core that are warnings, further ones are for debugging: agents print banners."""
+
+TICK: Final = 10.0
+"""Seconds between two checks of timeouts, or a quarter of the shortest timeout if that is less."""
+
+UNUSED_LINK_GRACE: Final = 60.0
+"""Seconds that a client without sessions and open requests may be away: it loses nothing by a new link. It may not even
+know its link, if the lost message was the answer to its handshake."""
+
+_LEFT: Final = Disconnect(CloseReason.NORMAL, "")
+_REPLACED: Final = Disconnect(CloseReason.POLICY, "its gateway was started again, and has another link")
+
+
+class Hub:
+    """An agent and its clients.
+
+    Args:
+        name: name of the agent, for the log.
+        shared: whether the agent outlives its clients, and is restarted after it has ended.
+        run_agent: starts the agent.
+        multiplexer: decides.
+        limits: from the configuration.
+        services: of the gateway.
+        clock: returns the time in seconds, for measuring what messages cost.
+        wall_clock: returns the time in seconds since 1970, for what clients are shown.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        shared: bool,
+        run_agent: RunAgent,
+        multiplexer: Multiplexer,
+        limits: Limits,
+        services: HubServices,
+        clock: Callable[[], float] = time.perf_counter,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = name
+        self.multiplexer = multiplexer
+        self.attachments: dict[Client, Attachment] = {}
+        self._shared = shared
+        self._limits = limits
+        self._services = services
+        self._wall_clock = wall_clock
+        self.supervisor = AgentSupervisor(
+            self,
+            run_agent=run_agent,
+            audit=services.audit,
+            high_water=limits.write_high_water,
+            stall_timeout=limits.stall_timeout,
+            max_restarts=limits.max_restarts,
+            initialize_timeout=limits.initialize_timeout,
+        )
+        # Runs what is due on the clients' connections.
+        self._timers = TimerQueue()
+        self._pump = ClientPump(
+            self,
+            self.supervisor,
+            self._timers,
+            memory_grew=services.memory_grew,
+            high_water=limits.write_high_water,
+            link_timeout=limits.link_timeout,
+            stall_timeout=limits.stall_timeout,
+            clock=clock,
+        )
+        # The time of the last message.
+        self._last_activity = trio.current_time()
+        # The number of log messages of the multiplexer so far.
+        self._logged = 0
+        # True while the agent runs as an earlier configuration had it.
+        self._outdated = False
+        self._ended = trio.Event()
+
+    @property
+    def ended(self) -> bool:
+        """True once the hub accepts no clients any more."""
+        return self._ended.is_set()
+
+    def end(self) -> None:
+        """End `run`, which closes the remaining connections."""
+        self._ended.set()
+
+    # Clients
+
+    async def serve(self, stream: MaintainedStream, client: Client, tape: Tape | None = None) -> Disconnect:
+        """Relay for a client until it is gone; then close its stream, and return the reason. `run` must be running.
+
+        Messages are recorded on the tape, if there is one. A client that counts messages may resume its link after its
+        connection was lost: see `Attachment.connect`.
+
+        When cancelled, it closes the connection with a reason, bounded by the stream's timeouts.
+        """
+        attachment = Attachment(
+            client,
+            high_water=self._limits.write_high_water,
+            window=self._limits.window if client.counts else None,
+            receive_window=self._limits.receive_window,
+            progressed=self._wake,
+            charge=self._services.rate_limiter(client),
+            memory_grew=self._services.memory_grew,
+            tape=tape,
+        )
+        attachment.connect(stream)
+        self.attachments[client] = attachment
+        self.tell_time(trio.current_time())
+        self.multiplexer.attach(client)
+        self._wake()
+        try:
+            await self._pump.serve(attachment)
+            attachment.disconnect = attachment.disconnect or _LEFT
+        except Exception:
+            attachment.disconnect = attachment.disconnect or BUG
+            raise
+        finally:
+            disconnect = await self._disconnect(attachment)
+        return disconnect
+
+    async def _disconnect(self, attachment: Attachment) -> Disconnect:
+        """Answer a client's open requests, forget the client, and close its connection."""
+        disconnect = attachment.disconnect or STOPPING
+        # Open requests are answered even if earlier messages were discarded.
+        attachment.discarding = False
+        try:
+            if disconnect.reason is None or attachment.link.resumable:
+                # A client with a resumable link learns by itself what became of its requests.
+                self.multiplexer.client_gone(attachment.client)
+            else:
+                self.multiplexer.close_client(attachment.client, disconnect.text, {"reason": disconnect.reason})
+            self.deliver()
+            attachment.link.flush()
+        finally:
+            del self.attachments[attachment.client]
+            self.multiplexer.traffic.bytes_to_clients += attachment.outbox.put_bytes
+            self._wake()
+            # Guests do not keep an agent that belongs to one connection.
+            if not self._shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
+                self.end()
+            assert attachment.connection is not None
+            with trio.CancelScope(shield=True):
+                await attachment.connection.stream.aclose(disconnect.code, disconnect.text)
+            attachment.connection.end()
+        return disconnect
+
+    def _wake(self) -> None:
+        """Wake the tasks that wait for a change of the clients."""
+        self.supervisor.changed.unpark_all()
+
+    def _check_backlog(self, attachment: Attachment) -> None:
+        """Detach a client for which too much is waiting, unless it is about to leave anyway."""
+        name, limit = "outbox_limit", self._limits.outbox_limit
+        # A client that has just returned is not slow because of what waited for it.
+        if attachment.away_since is not None or (attachment.catching_up and self._limits.away_limit > limit):
+            name, limit = "away_limit", self._limits.away_limit
+        # Messages in flight on a resumable link have a limit of their own, and may be the whole of a replayed history.
+        in_flight = self._limits.window if attachment.link.resumable and attachment.away_since is None else 0
+        if attachment.excess > limit + in_flight and attachment.disconnect is None:
+            self.detach(attachment, f"more than {name} ({limit} bytes) wait for this client")
+
+    def detach(self, attachment: Attachment, why: str) -> None:
+        """End the connection of a client that is too slow."""
+        log.warning("%s: detached: %s", attachment.client.name, why)
+        attachment.discard_and_close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
+
+    # The agent
+
+    def receive_from_agent(self, batch: Sequence[bytes]) -> None:
+        """Handle messages of the agent."""
+        self.note_time()
+        self.multiplexer.receive_from_agent(batch)
+        self.deliver()
+        size = sum(map(len, batch))
+        self.multiplexer.traffic.bytes_from_agents += size
+        # Journals grow even without clients.
+        self._services.memory_grew(size)
+
+    def receive_large(self, line: bytes, parsed: Parsed | InvalidMessage) -> None:
+        """Handle a large line of the agent, which was parsed before."""
+        self.note_time()
+        if isinstance(parsed, Parsed):
+            self.multiplexer.receive_parsed(parsed.message)
+        else:
+            self.multiplexer.receive_unreadable(line, parsed)
+        self.deliver()
+        self.multiplexer.traffic.bytes_from_agents += len(line)
+        self._services.memory_grew(len(line))
+
+    def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
+        """Count bytes of the agent's message that has begun; an agent is never throttled."""
+        self._services.memory_grew(size)
+        return 0.0
+
+    async def wait_for_only_client(self) -> None:
+        """Wait until a client that is the only one has read what there is for it, which delays no other client.
+
+        A slow observer must not slow down another user's agent, nor one session another one.
+        """
+        while True:
+            present = [attachment for attachment in self.attachments.values() if attachment.away_since is None]
+            if len(present) != 1:
+                return
+            (attachment,) = present
+            if not attachment.behind or attachment.client.scope.guest or not attachment.client.controls:
+                return
+            await self.supervisor.changed.park()
+
+    def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None = None) -> None:
+        """Notify clients that wait for the agent, and close connections that are useless without it.
+
+        `written`, the agent's last output, and `details` are only for clients that may see them.
+        """
+        # Initialized clients of a shared agent continue with the next process.
+        leaving = [
+            attachment
+            for attachment in self.attachments.values()
+            if not self._shared or attachment.client.phase is ClientPhase.WAITING
+        ]
+        self.multiplexer.agent_lost(why, data, written, details)
+        self.deliver()
+        for attachment in leaving:
+            attachment.close_after_sending(Disconnect(CloseReason.AGENT_GONE, why))
+            if attachment.away_since is None:
+                self._pump.bound_last_messages(attachment)
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes that the agent has not read yet, and bytes of its own that no client has."""
+        supervisor = self.supervisor
+        return supervisor.pending_bytes + supervisor.unfinished_bytes + self.multiplexer.memory.agent_bytes
+
+    def stop_agent(self, why: str) -> None:
+        """Stop the agent because it does not read, and refuse the requests that wait for it."""
+        self.supervisor.stop_stalled(why)
+
+    # Answers of the services
+
+    def sessions_freed(self) -> None:
+        """Continue requests that wait for sessions of a hub that has ended."""
+        self.multiplexer.sessions_freed()
+        self.deliver()
+
+    def journal_loaded(self, session: Session, journal: Journal | None) -> None:
+        """Continue requests that wait for the journal of a session; None if it has none."""
+        self.tell_time(trio.current_time())
+        self.multiplexer.journal_loaded(session, journal)
+        self.deliver()
+
+    def directories_checked(self, check: DirectoryCheck, result: DirectoryCheckResult) -> None:
+        """Continue the request whose directories were checked."""
+        self.multiplexer.directories_checked(check, result)
+        self.deliver()
+
+    # Time
+
+    def note_time(self) -> None:
+        """Record activity, and tell the multiplexer the time."""
+        self._last_activity = now = trio.current_time()
+        self.tell_time(now)
+
+    def tell_time(self, now: float) -> None:
+        """Tell the multiplexer the time, as `trio.current_time` returns it, and the time of day."""
+        # A clock that was never set may be before 1970, where no stored time is.
+        self.multiplexer.set_time(now, max(int(self._wall_clock() * 1000), 0))
+
+    async def _watch_time(self) -> None:
+        """Check timeouts, until cancelled."""
+        while True:
+            limits = self._limits
+            shortest = min(limits.idle_timeout, limits.permission_timeout, limits.away_grace, limits.away_grace_idle)
+            await trio.sleep(min(TICK, shortest / 4))
+            now = trio.current_time()
+            self.tell_time(now)
+            self.multiplexer.end_vain_waits(limits.away_grace)
+            self.deliver()
+            self._expire_away_clients(now)
+            idle = now - self._last_activity >= limits.idle_timeout
+            if self._shared and (idle or self._outdated) and not self.multiplexer.busy:
+                self._stop_idle(f"idle for {limits.idle_timeout:g} s" if idle else "its configuration has changed")
+
+    def _expire_away_clients(self, now: float) -> None:
+        """Close the links of clients that have been away for too long."""
+        limits = self._limits
+        idle = not self._shared and not self.multiplexer.busy
+        for attachment in list(self.attachments.values()):
+            if attachment.away_since is None:
+                continue
+            if now >= attachment.disconnect_due:
+                attachment.end()
+                continue
+            away = now - attachment.away_since
+            quiet = now - max(attachment.away_since, self._last_activity)
+            client = attachment.client
+            wants = client.sessions or client.requests or client.agent_requests or attachment.disconnect is not None
+            unused = away >= UNUSED_LINK_GRACE and not wants
+            if unused or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
+                log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)
+                attachment.close(Disconnect(CloseReason.POLICY, "it was away for too long", EXPIRED))
+
+    def reconfigure(self, limits: Limits, *, restart: bool) -> bool:
+        """Use other limits, and `restart` the agent once nothing is open in it; return True if none runs by now."""
+        self._limits = limits
+        self.supervisor.set_limits(limits.max_restarts, limits.initialize_timeout)
+        self._outdated = (restart or self._outdated) and self.supervisor.agent is not None
+        if self._outdated and self._shared and not self.multiplexer.busy:
+            self._stop_idle("its configuration has changed")
+        return self.supervisor.agent is None
+
+    def _stop_idle(self, why: str) -> None:
+        """Stop an idle agent, unless a client would lose a session by that; end the hub if it has no clients either."""
+        attached = any(session.attached for session in self.multiplexer.sessions)
+        if self.supervisor.agent is not None and (self.multiplexer.abilities.reopens or not attached):
+            self._release(why)
+        self._outdated = self._outdated and self.supervisor.agent is not None
+        if self.supervisor.agent is None and not self.attachments:
+            self.end()
+
+    def _release(self, why: str) -> None:
+        log.info("agent %s is stopped: %s", self.name, why)
+        self.multiplexer.agent_stopped()
+        self.supervisor.release()
+
+    # All of it
+
+    async def run(self) -> None:
+        """Supervise the agent until the hub ends; then stop the agent and close the remaining connections.
+
+        When cancelled, it does the same at once, bounded by the agent's timeouts.
+        """
+        try:
+            async with trio.open_nursery() as agents:
+                disconnect = STOPPING
+                try:
+                    async with trio.open_nursery() as tasks:
+                        tasks.start_soon(self._watch_time)
+                        tasks.start_soon(self._timers.run)
+                        tasks.start_soon(self.supervisor.watch_startup)
+                        tasks.start_soon(self.supervisor.run, agents)
+                        await self._ended.wait()
+                        tasks.cancel_scope.cancel()
+                    disconnect = Disconnect(
+                        CloseReason.AGENT_GONE, f"the agent {self.name} was stopped", "agent_stopped"
+                    )
+                except Exception:
+                    disconnect = BUG
+                    raise
+                finally:
+                    # An exception in a task of `agents` shows here as a cancellation.
+                    self._close_all(BUG if agents.cancel_scope.cancel_called else disconnect)
+        finally:
+            self.supervisor.record_end()
+            self.multiplexer.shut_down()
+
+    def _close_all(self, disconnect: Disconnect) -> None:
+        """Close the connections and stop the agent, which first gets the clients' last messages."""
+        self._ended.set()
+        for attachment in self.attachments.values():
+            attachment.close(disconnect)
+        try:
+            self.multiplexer.end_turns()
+            self.deliver()
+        finally:
+            self.supervisor.stop()
+
+    def deliver(self) -> None:
+        """Carry out what the multiplexer has decided. No `await` from here on."""
+        output = self.multiplexer.take_output()
+        self.supervisor.send(output.to_agent)
+        for client, messages in output.to_clients.items():
+            attachment = self.attachments.get(client)
+            if attachment is not None and attachment.send(messages, output.replayed.get(client, 0)):
+                self._check_backlog(attachment)
+        for effect in output.effects:
+            self._carry_out(effect)
+
+    def _carry_out(self, effect: Effect) -> None:
+        services = self._services
+        match effect:
+            case LogMessage(text):
+                self._logged += 1
+                level = logging.WARNING if self._logged <= LOGGED_AS_WARNINGS else logging.DEBUG
+                log.log(level, "%s: %s", self.name, text)
+            case HookEvent():
+                services.notify(effect)
+            case AuditEvent():
+                services.audit(effect)
+            case LoadJournal(session):
+                services.load_journal(self, session)
+            case CheckDirectories(check):
+                services.check_directories(self, check)
+            case EndLink(client):
+                if client in self.attachments:
+                    self.attachments[client].close(_REPLACED)
+            case StopUnused(handle, left):
+                services.stop_unused(handle, left=left)
+            case _:
+                assert_never(effect)

@@ -1,0 +1,230 @@
+"""The memory limit of all hubs: messages for slow clients and agents, histories of sessions, and received messages.
+
+What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
+requests and prompts that wait, also those of clients that have gone. What agents have sent counts until clients have
+it: unanswered requests, updates before their session is named, unfinished echoes of prompts.
+
+One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
+overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
+are not, at none but what waits and the histories it may stand in, and then not again before something was added.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import Final, Protocol
+
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.gateway.hub.attachment import TOO_SLOW, Attachment, Disconnect
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.transports.streams import CloseReason
+
+log = logging.getLogger(__name__)
+
+CHECKS = 32
+"""Checks while as many bytes as the limit are added: the fraction by which the limit may be exceeded."""
+
+
+ECHO_SHARE: Final = 1 / 64
+"""Share of the limit that the echoes of one hub have at least where they are given up: less is not worth it."""
+
+
+class Input(Protocol):
+    """A connection that no hub has, such as that of a browser, with what it has sent."""
+
+    @property
+    def identity(self) -> str:
+        """The identity that it belongs to."""
+
+    @property
+    def input_bytes(self) -> int:
+        """Bytes that were received over it and are kept."""
+
+    def close(self, disconnect: Disconnect) -> None:
+        """End the connection, and drop these bytes."""
+
+
+class MemoryLimiter:
+    """The limit for everything together, in bytes.
+
+    Args:
+        limit: maximum bytes.
+        hubs: returns the present hubs.
+        inputs: connections that no hub has, as they are at the moment.
+    """
+
+    def __init__(self, limit: int, hubs: Callable[[], list[Hub]], inputs: Collection[Input] = ()) -> None:
+        self._limit = limit
+        self._hubs = hubs
+        self._inputs = inputs
+        # Bytes since the last look.
+        self._new = 0
+
+    def grown(self, size: int) -> None:
+        """So many bytes were kept by one of the hubs: if it is too much now, make room.
+
+        Where an identity holds most, and that because of what it has sent, the largest part of it goes first. Then goes
+        the client that has been away for the longest; then the largest: a client with that much waiting is detached, a
+        history loses its beginning. An agent for which more waits than any identity holds is stopped.
+        """
+        self._new += size
+        if self._new < self._limit / CHECKS:
+            return
+        self._new = 0
+        hubs = self._hubs()
+        while self._is_exceeded(hubs) and self._make_room(hubs):
+            pass
+
+    def _is_exceeded(self, hubs: list[Hub]) -> bool:
+        """Check the limit; single messages are looked at only if they can make a difference."""
+        histories = sum(journal.size for journal in _journals(hubs)) + self._incoming(hubs).total() + _outgoing(hubs)
+        waiting = sum(attachment.outbox.unconfirmed_bytes for _, attachment in _attachments(hubs))
+        # Two histories have nothing in common.
+        return histories > self._limit or (
+            histories + waiting > self._limit and histories + _waiting_alone(hubs) > self._limit
+        )
+
+    def _make_room(self, hubs: list[Hub]) -> bool:
+        """Take one step towards the limit; False where there is nothing left to give up."""
+        if self._give_up_echoes(hubs) or self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
+            return True
+        longest = max((journal.size for journal in _journals(hubs)), default=0)
+        waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
+        hub, attachment = max(waiting, key=lambda place: place[1].outbox.unconfirmed_bytes, default=(None, None))
+        if hub is None or attachment is None or attachment.outbox.unconfirmed_bytes < longest:
+            by_size = sorted(_journals(hubs), key=lambda journal: journal.size, reverse=True)
+            if any(map(self._cut, by_size)):
+                return True
+        if hub is None or attachment is None:
+            return False
+        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and no client has more waiting")
+        return True
+
+    def _give_up_echoes(self, hubs: list[Hub]) -> bool:
+        """End the echoes of the hub that keeps most for them, where that is at least `ECHO_SHARE` of the limit.
+
+        It costs least: clients may see a prompt twice.
+        """
+        hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes, default=None)
+        if hub is None or hub.multiplexer.memory.echo_bytes < self._limit * ECHO_SHARE:
+            return False
+        log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
+        hub.multiplexer.memory.end_echoes()
+        hub.deliver()
+        return True
+
+    def _give_up_incoming(self, hubs: list[Hub]) -> bool:
+        """Drop the largest part of what the identity that holds most has sent; False where there is more of others."""
+        reached = f"memory_limit ({self._limit} bytes) is reached"
+        incoming, waiting = self._incoming(hubs), Counter[str]()
+        for _, attachment in _attachments(hubs):
+            waiting[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
+        most = max(incoming, key=lambda identity: incoming[identity] + waiting[identity], default="")
+        held, others = incoming[most], max(waiting.values(), default=0)
+        busiest = max(hubs, key=lambda hub: hub.outgoing_bytes, default=None)
+        size = 0 if busiest is None else busiest.outgoing_bytes
+        if busiest is not None and size > max(held, others):
+            busiest.stop_agent(f"{reached}, and most of it waits for the agent {busiest.name}")
+            return busiest.outgoing_bytes < size
+        if not held or held < others:
+            return False
+        behind = [hub for hub in hubs if hub.multiplexer.memory.abandoned_prompt_sizes()[most]]
+        for hub in behind:
+            log.warning("%s: %s: prompts that %s has left behind are dropped", hub.name, reached, most)
+            hub.multiplexer.memory.drop_abandoned_prompts(most)
+        if not behind:
+            mine = [
+                (hub, attachment)
+                for hub, attachment in _attachments(hubs)
+                if attachment.client.scope.identity == most and not attachment.ended
+            ]
+            why = f"{reached}, and no client has sent more that is still kept"
+            place = max(mine, key=lambda place: place[1].incoming_bytes, default=None)
+            inputs = [it for it in self._inputs if it.identity == most]
+            largest = max(inputs, key=lambda it: it.input_bytes, default=None)
+            if largest is not None and (place is None or largest.input_bytes > place[1].incoming_bytes):
+                log.warning("%s: a connection is closed: %s", most, why)
+                largest.close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
+            elif place is not None:
+                place[0].detach(place[1], why)
+            else:
+                return False
+        return True
+
+    def _incoming(self, hubs: list[Hub]) -> Counter[str]:
+        """Count the bytes of what clients have sent and is kept, by identity."""
+        sizes: Counter[str] = Counter()
+        for _, attachment in _attachments(hubs):
+            # Of a client that is about to leave all of it is about to be dropped.
+            if not attachment.ended:
+                sizes[attachment.client.scope.identity] += attachment.incoming_bytes
+        for hub in hubs:
+            sizes.update(hub.multiplexer.memory.abandoned_prompt_sizes())
+        for it in self._inputs:
+            sizes[it.identity] += it.input_bytes
+        return sizes
+
+    def _give_up_one_away(self, hubs: list[Hub]) -> bool:
+        """Detach who has been away for the longest, those last who wait for the end of a turn; False without any.
+
+        It is one of the identity for which most is kept, so that no identity can push out the others.
+        """
+        away = [
+            (_waits_for_turn(attachment), attachment.away_since, hub, attachment)
+            for hub, attachment in _attachments(hubs)
+            if attachment.away_since is not None and attachment.outbox.unconfirmed_bytes
+        ]
+        if not away:
+            return False
+        kept: Counter[str] = Counter()
+        for *_, attachment in away:
+            kept[attachment.client.scope.identity] += attachment.outbox.unconfirmed_bytes
+        ((identity, _),) = kept.most_common(1)
+        mine = [place for place in away if place[-1].client.scope.identity == identity]
+        *_, hub, attachment = min(mine, key=lambda place: place[:2])
+        hub.detach(attachment, f"memory_limit ({self._limit} bytes) is reached, and it has been away for long")
+        return True
+
+    def _cut(self, journal: Journal) -> bool:
+        """Halve a history; False where it has no talk left, only what a late joiner can't do without."""
+        size = journal.size
+        journal.shrink(size // 2)
+        if journal.size == size:
+            return False
+        log.warning("memory_limit (%d bytes) is reached: a history of %d bytes is cut", self._limit, size)
+        return True
+
+
+def _outgoing(hubs: list[Hub]) -> int:
+    """Bytes of all that was sent to agents or by them, and is kept."""
+    return sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes for hub in hubs)
+
+
+def _attachments(hubs: list[Hub]) -> Iterator[tuple[Hub, Attachment]]:
+    return ((hub, attachment) for hub in hubs for attachment in hub.attachments.values())
+
+
+def _waits_for_turn(attachment: Attachment) -> bool:
+    prompts = (request for session in attachment.client.sessions for request in (*session.turns, *session.queue))
+    return any(request.client is attachment.client for request in prompts)
+
+
+def _journals(hubs: list[Hub]) -> Iterator[Journal]:
+    for hub in hubs:
+        for session in hub.multiplexer.sessions:
+            yield session.journal
+            if session.recorded is not None:
+                yield session.recorded
+
+
+def _waiting_alone(hubs: list[Hub]) -> int:
+    """Return the bytes of waiting messages that stand in no history, each counted once."""
+    total = 0
+    for hub in hubs:
+        attachments = [attachment for attachment in hub.attachments.values() if attachment.outbox.unconfirmed_bytes]
+        sizes = {id(message): len(message) for attachment in attachments for message in attachment.outbox.messages()}
+        for session in {session for attachment in attachments for session in attachment.client.sessions}:
+            for message in session.journal.replay():
+                sizes.pop(id(message), None)
+        total += sum(sizes.values())
+    return total

@@ -1,0 +1,270 @@
+"""The services that hubs need from the gateway around them: hooks, audit, storage, directory checks, limits."""
+
+import logging
+import shlex
+import socket
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from typing import Any, Final, Protocol, Unpack
+
+import trio
+
+from acp_gateway import __version__
+from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.output import AuditEvent, HookEvent
+from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.connections import Connections
+from acp_gateway.gateway.events.audit import AuditThrottle
+from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
+from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.hub.memory_limit import Input, MemoryLimiter
+from acp_gateway.gateway.metrics import Metrics
+from acp_gateway.gateway.page_address import find_page, make_link
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
+from acp_gateway.protocol.methods import NEW, Capability
+from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.timers import Args
+
+log = logging.getLogger(__name__)
+
+LOAD_TIMEOUT: Final = 10.0
+"""Seconds to wait for a history from the disk; its session is opened without it then."""
+
+CHECK_TIMEOUT: Final = 10.0
+"""Seconds to wait for a directory check; a lost network file system may never answer."""
+
+CHECK_THREADS: Final = 8
+"""Maximum number of concurrent directory checks."""
+
+InThread = Callable[[Callable[[], DirectoryCheckResult]], Awaitable[DirectoryCheckResult]]
+"""Runs a function in a thread."""
+
+
+@contextmanager
+def contained(hub: Hub) -> Iterator[None]:
+    """Contain bugs in one hub: log an exception and end this hub, so that no other one is affected."""
+    try:
+        yield
+    except* Exception:
+        log.exception("agent %s: internal error, stopped", hub.name)
+        hub.end()
+
+
+class StartTask(Protocol):
+    """Starts a task of the gateway, which runs beside its hubs."""
+
+    def __call__(self, work: Callable[[Unpack[Args]], Awaitable[None]], /, *args: *Args) -> None:
+        """Run `work(*args)`."""
+
+
+class GatewayServices:
+    """The services of a gateway's hubs.
+
+    Args:
+        config: of the gateway.
+        hubs: the running hubs, by the handle of their agent.
+        start_task: starts the tasks that read the disk.
+        connections: of clients, for their rate limits.
+        archive: the histories of sessions.
+        audit: records audit events.
+        hooks: run for hook events.
+        metrics: counts these events.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        hubs: Mapping[AgentHandle, Hub],
+        *,
+        start_task: StartTask,
+        connections: Connections,
+        archive: StoredArchive,
+        audit: AuditThrottle,
+        hooks: Hooks,
+        metrics: Metrics,
+    ) -> None:
+        # A disk that does not answer occupies these threads and no others.
+        self.in_thread: InThread = partial(
+            trio.to_thread.run_sync, abandon_on_cancel=True, limiter=trio.CapacityLimiter(CHECK_THREADS)
+        )
+        self.config = config
+        """The configuration in force."""
+        self._hubs = hubs
+        self._connections = connections
+        self._archive = archive
+        self._audit = audit
+        self._hooks = hooks
+        self._metrics = metrics
+        self.inputs: set[Input] = set()
+        """Connections without a hub whose input counts in `memory_limit`; each adds and removes itself."""
+        self._memory = MemoryLimiter(config.gateway.memory_limit, lambda: list(hubs.values()), self.inputs)
+        self._start_task = start_task
+
+    def notify(self, event: HookEvent) -> None:
+        """Run the hook for an event, if it is configured."""
+        self._metrics.count_hook_event(event)
+        session = event.session
+        about = {"sessionId": session.id, "agent": session.agent, "title": session.title, "identity": session.owner}
+        about["link"] = self._link_to(session.name, event.details.get("requestId"))
+        if event.name == "permission_waiting":
+            about["since"] = datetime.fromtimestamp(time.time() - event.age, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        self._hooks.fire(event.name, about | event.details)
+
+    def _link_to(self, session: str, request: str | None) -> str | None:
+        """Return the link to a session of the page, or to a question in it; None if there is no page."""
+        link = None if self._page is None else make_link(self._page, session=session, request=request)
+        # A longer one would be cut.
+        return None if link is None or len(link) > STRING_LENGTH else link
+
+    @cached_property
+    def _page(self) -> str | None:
+        try:
+            return find_page(self.config.listen)
+        except ConfigError:
+            return None  # The listener itself has reported its certificate.
+
+    def audit(self, event: AuditEvent) -> None:
+        """Record an event in the audit, with its client."""
+        self._metrics.count_audit_event(event)
+        client = event.client
+        by = {} if client is None else {"connection": client.name, "identity": client.scope.identity}
+        self._audit.record(event.name, **by, **event.details)
+
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
+        """Stop the agent of another hub, if it is still unused, or all of its clients are `left` from a former link."""
+        hub = self._hubs.get(handle)
+        if hub is not None and (left or handle.abandoned):
+            hub.end()
+
+    def memory_grew(self, size: int) -> None:
+        """Account for bytes that were kept; see `MemoryLimiter`."""
+        self._memory.grown(size)
+
+    def rate_limiter(self, client: Client) -> Charge:
+        """Return the function that charges a client for what it sends."""
+        scope = client.scope
+        limiter = self._connections.rate_limiter(scope.identity, guest=scope.guest, observer=not client.controls)
+        return limiter.charge
+
+    # Storage
+
+    def load_journal(self, hub: Hub, session: Session) -> None:
+        """Read the journal of a session, and pass it to the hub."""
+        self._start_task(self._load_journal, hub, session)
+
+    async def _load_journal(self, hub: Hub, session: Session) -> None:
+        with contained(hub):
+            journal = None
+            with trio.move_on_after(LOAD_TIMEOUT) as timeout:
+                journal = await self._archive.read(session, self.config.gateway.journal_limit)
+            if timeout.cancelled_caught:
+                log.error("session %.80r of agent %s: its history could not be read in time", session.id, session.agent)
+            hub.journal_loaded(session, journal)
+
+    # Directories
+
+    def workspaces(self, agent: str) -> tuple[Workspace, ...]:
+        """Return the workspaces of an agent; none for that of a node, whose directories are on another machine."""
+        if _is_elsewhere(agent):
+            return ()
+        section = self.config.agents.get(agent)
+        # An agent may run that is in the configuration no more.
+        return workspaces_of(self.config.workspaces, None if section is None else section.cwd)
+
+    def check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
+        """Check the directories of a session that is to be opened, and pass the result to the hub."""
+        self._start_task(self._check_directories, hub, check)
+
+    async def _check_directories(self, hub: Hub, check: DirectoryCheck) -> None:
+        message, client = check.request.message, check.request.client
+        assert client is not None
+        if _is_elsewhere(hub.name):
+            # The node checks them, on its own disk.
+            with contained(hub):
+                hub.directories_checked(check, DirectoryCheckResult())
+            return
+        look = partial(
+            directory_check,
+            check.directories,
+            self.workspaces(hub.name),
+            client.scope.workspaces,
+            required=message.method == NEW,
+        )
+        result = DirectoryCheckResult(
+            Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
+        )
+        with contained(hub):
+            with trio.move_on_after(CHECK_TIMEOUT):
+                result = await self.in_thread(look)
+            hub.directories_checked(check, result)
+
+
+def policy_of(config: Config, section: AgentSection) -> Policy:
+    """Return the policy of the core for an agent."""
+    serves = {Capability.FS: section.client_fs, Capability.TERMINAL: section.client_terminal}
+    settings, limits = config.gateway, config.limits
+    return Policy(
+        shared=section.scope != "connection",
+        serves=frozenset(capability for capability, served in serves.items() if served),
+        login_hint=lambda methods: login_hint(section, methods),
+        max_open_requests=limits.max_open_requests,
+        queued_prompts_per_session=limits.queued_prompts_per_session,
+        max_waiting_size=settings.outbox_limit,
+        journal_limit=settings.journal_limit,
+        permission_timeout=section.permission_timeout,
+        version=__version__,
+        common=section.scope == "shared",
+        mcp_servers=section.mcp_servers,
+        max_sessions=limits.max_sessions,
+        sessions_per_identity=limits.sessions_per_identity,
+        max_queued_prompts=limits.max_queued_prompts,
+        queued_prompts_per_identity=limits.queued_prompts_per_identity,
+        session_request_size=limits.session_request_size,
+        decision_size=limits.decision_size,
+        max_prompt_blocks=limits.max_prompt_blocks,
+        max_listed_sessions=limits.max_listed_sessions,
+        max_mcp_servers=limits.max_mcp_servers,
+        max_additional_directories=limits.max_additional_directories,
+        max_permission_options=limits.max_permission_options,
+        initialize_response_size=limits.initialize_response_size,
+    )
+
+
+def _is_elsewhere(agent: str) -> bool:
+    """Return whether an agent is that of a node, also of one that was removed: no own one has a slash in its name."""
+    return "/" in agent
+
+
+def login_hint(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str:
+    """Return how to log the agent in on the gateway's machine: as configured, otherwise as the agent describes."""
+    command = section.login or _login_command(section, auth_methods)
+    if command is not None:
+        how = f"run `{command}`"
+    else:
+        words = [words for method in auth_methods if isinstance(words := method.get("description"), str) and words]
+        start = "log in" if section.command is None else f"start `{shlex.join(section.command)}` and log in"
+        how = " or ".join(words) if words else start
+    return f"On the gateway's machine ({socket.gethostname()}): {how}, then try again."
+
+
+def _login_command(section: AgentSection, auth_methods: list[dict[str, Any]]) -> str | None:
+    """Return the command of a terminal login that the agent offers: its own with other arguments, or one in `_meta`."""
+    for method in auth_methods:
+        meta = method.get("_meta")
+        spec = meta.get("terminal-auth") if isinstance(meta, dict) else None
+        if isinstance(spec, dict) and isinstance(spec.get("command"), str):
+            return shlex.join([spec["command"], *_words(spec.get("args"))])
+        if method.get("type") == "terminal":
+            return None if section.command is None else shlex.join([*section.command, *_words(method.get("args"))])
+    return None
+
+
+def _words(value: object) -> list[str]:
+    return [str(word) for word in value] if isinstance(value, list) else []

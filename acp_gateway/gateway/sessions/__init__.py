@@ -1,0 +1,1 @@
+"""Sessions as they are told to others: lists, changes, histories, and those of nodes."""

@@ -1,0 +1,174 @@
+"""Tells subscribers which sessions have changed, without a queue: a session that changes often is named once.
+
+The core tells its archive of each change. `SessionChanges` is that archive: it passes everything on to the real one,
+and notes the session for the subscribers. Without subscribers it notes nothing.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import trio
+
+from acp_gateway.core.sessions.archive import Archive, JournalLoss
+from acp_gateway.core.sessions.session import Session
+
+
+class Changed(NamedTuple):
+    """The sessions that have changed since the last look."""
+
+    journals: set[Session]
+    """Followed sessions whose journal has grown, or was replaced: its epoch is another one then."""
+    sessions: set[Session]
+    """Sessions that have changed otherwise: state, turn, title, clients, agent requests. They may be new."""
+    removed: set[Session]
+    """Sessions that do not exist any more; in none of the other sets. One of these may have the same id."""
+
+    def __bool__(self) -> bool:
+        return bool(self.journals or self.sessions or self.removed)
+
+
+class Subscription:
+    """The changes for one subscriber. Memory: a place in a set for each changed session."""
+
+    def __init__(
+        self, changes: "SessionChanges", sees: Callable[[Session], bool], notice: Callable[[Session], None]
+    ) -> None:
+        self._changes = changes
+        self._sees = sees
+        self._notice = notice
+        self._changed = Changed(set(), set(), set())
+        self._signal = trio.Event()
+
+    def follow(self, session: Session) -> None:
+        """Note changes of the journal of a session from now on. May be repeated."""
+        self._changes.followers.setdefault(session, {})[self] = None
+
+    def unfollow(self, session: Session) -> None:
+        """Note no more changes of the journal of a session. May be repeated."""
+        followers = self._changes.followers.get(session, {})
+        followers.pop(self, None)
+        if not followers:
+            self._changes.followers.pop(session, None)
+        self._changed.journals.discard(session)
+
+    def take(self) -> Changed:
+        """Return what has changed since the last call, at once."""
+        taken, self._changed = self._changed, Changed(set(), set(), set())
+        return taken
+
+    async def wait(self) -> Changed:
+        """Wait until something has changed, and return what has. Cancelling loses nothing."""
+        while not self._changed:
+            self._signal = trio.Event()
+            await self._signal.wait()
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self.take()
+
+    # Called by `SessionChanges`
+
+    def note_journal(self, session: Session) -> None:
+        """Note that the journal of a followed session has changed."""
+        self._changed.journals.add(session)
+        self._signal.set()
+
+    def note_session(self, session: Session) -> None:
+        """Note that a session has changed."""
+        if self._sees(session):
+            self._notice(session)
+            self._changed.sessions.add(session)
+            self._signal.set()
+
+    def note_removed(self, session: Session) -> None:
+        """Note that a session does not exist any more."""
+        if self._sees(session):
+            self._changed.journals.discard(session)
+            self._changed.sessions.discard(session)
+            self._changed.removed.add(session)
+            self._signal.set()
+
+
+class SessionChanges:
+    """The archive that the core sees.
+
+    Args:
+        archive: stores everything.
+    """
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._subscriptions: dict[Subscription, None] = {}
+        self.version = 0
+        """Number of changes of sessions, otherwise than by their journals."""
+        self.followers: dict[Session, dict[Subscription, None]] = {}
+        """The subscribers of each followed journal."""
+
+    @contextmanager
+    def subscribe(
+        self, sees: Callable[[Session], bool] = lambda _: True, notice: Callable[[Session], None] = lambda _: None
+    ) -> Iterator[Subscription]:
+        """Subscribe to the changes of sessions in this block.
+
+        Args:
+            sees: returns whether the subscriber may know of a session, live or not (`Viewer.covers`). It is called for
+                each change, and must be fast.
+            notice: called at once with each session that has changed otherwise than by its journal, while it is being
+                changed: what opens and closes between two looks shows here. It must be fast, and not raise.
+        """
+        subscription = Subscription(self, sees, notice)
+        self._subscriptions[subscription] = None
+        try:
+            yield subscription
+        finally:
+            del self._subscriptions[subscription]
+            for session in [session for session, its in self.followers.items() if subscription in its]:
+                subscription.unfollow(session)
+
+    def _note_journal(self, session: Session) -> None:
+        for subscription in self.followers.get(session, ()):
+            subscription.note_journal(session)
+
+    # Called by the core
+
+    def note_change(self, session: Session) -> None:
+        self.version += 1
+        for subscription in self._subscriptions:
+            subscription.note_session(session)
+
+    def keep(self, session: Session) -> None:
+        self._archive.keep(session)
+        self.note_change(session)
+
+    def remove(self, session: Session) -> None:
+        self._archive.remove(session)
+        self.version += 1
+        for subscription in self._subscriptions:
+            subscription.note_removed(session)
+
+    def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
+        self._archive.write(session, message, state, time)
+        if session in self.followers:
+            self._note_journal(session)
+
+    def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
+        self._archive.extend(session, messages, time)
+        if session in self.followers:
+            self._note_journal(session)
+
+    def end_turn(self, session: Session) -> None:
+        self._archive.end_turn(session)
+        self.note_change(session)
+
+    def replace(self, session: Session) -> None:
+        self._archive.replace(session)
+        self._note_journal(session)
+        self.note_change(session)
+
+    def finish_journal(self, session: Session) -> None:
+        self._archive.finish_journal(session)
+
+    def holds(self, session: Session) -> bool:
+        return self._archive.holds(session)
+
+    def loss(self, session: Session) -> JournalLoss | None:
+        return self._archive.loss(session)

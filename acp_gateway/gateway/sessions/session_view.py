@@ -1,0 +1,167 @@
+"""Describes sessions for those who watch them: status, clients, open agent requests."""
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.multiplexer import Multiplexer
+from acp_gateway.core.requests import TurnOutcome
+from acp_gateway.core.sessions.archive import JournalLoss
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.states import Presence, SessionState
+from acp_gateway.protocol.methods import Audience
+
+Status = Literal["initializing", "running", "waiting", "completed", "error", "exited"]
+"""State of a session: it is opened; has a turn; waits for a client's answer; is idle; its last turn has ended with an
+error or was cut off; no agent process has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """A session as one client may see it. Times are in milliseconds since 1970; None where unknown."""
+
+    session: Session
+    status: Status
+    process_exited: bool
+    """True if no agent process has the session because it has ended by itself."""
+    live: bool
+    """True if the session can be joined; else it is opened by the next request for it."""
+    turn: bool
+    """True while the agent works on a prompt."""
+    queued: int
+    """Number of prompts that wait for the end of the turn."""
+    waiting: tuple[AgentRequest, ...]
+    """The agent's open requests for controllers, the earliest first."""
+    clients: tuple[Client, ...]
+    """Attached clients that are connected or away, the earliest first."""
+    may_control: bool
+    """True if the viewer may send prompts, and answer requests."""
+    history: JournalLoss | None
+    """The part of its history that was lost."""
+    last_turn: TurnOutcome | None
+    """End of the last turn in this gateway process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """A client that sessions are shown to."""
+
+    scope: SessionScope
+    """The sessions that exist for the viewer."""
+    role: Role = Role.CONTROLLER
+    agents: Container[str] | None = None
+    """Names of the agents that the viewer may use; None for all."""
+
+    def covers(self, session: Session) -> bool:
+        """Return True if a session is in scope, live or not: its changes are for the viewer."""
+        return self.scope.sees(session) and (self.agents is None or session.agent in self.agents)
+
+    def sees(self, session: Session) -> bool:
+        """Return True if a session exists for the viewer now. For a guest it does while it is live."""
+        return self.covers(session) and (session.live or not self.scope.guest)
+
+
+_NO_OWNER: Final = ""
+"""Owner of no session."""
+
+
+def shown_scope(registry: Registry, scope: SessionScope) -> SessionScope:
+    """Return the scope in which sessions are shown: that of one owner, also for a guest who has joined none yet.
+
+    A guest's token names an id, and agents of several owners may use the same one. Then no session is shown, as none
+    can be joined.
+    """
+    if not scope.guest or scope.granted_by is not None:
+        return scope
+    owners = {session.owner for session in registry.live(scope)}
+    return replace(scope, granted_by=owners.pop() if len(owners) == 1 else _NO_OWNER)
+
+
+class SessionViews:
+    """Describes the sessions of a gateway.
+
+    Args:
+        registry: all sessions.
+        multiplexer_of: returns the multiplexer of an agent process; None if it has ended.
+    """
+
+    def __init__(self, registry: Registry, multiplexer_of: Callable[[AgentHandle], Multiplexer | None]) -> None:
+        self._registry = registry
+        self._multiplexer_of = multiplexer_of
+
+    def viewer(self, scope: SessionScope, role: Role, agents: Container[str] | None) -> Viewer:
+        """Return the viewer with a scope, as `shown_scope` returns it."""
+        return Viewer(shown_scope(self._registry, scope), role, agents)
+
+    def find(self, viewer: Viewer, name: str) -> Session | None:
+        """Return the session of that `Session.name`, of any agent; None if none exists for the viewer."""
+        session = self._registry.find_by_name(viewer.scope, name)
+        return session if session is not None and viewer.sees(session) else None
+
+    def sessions(self, viewer: Viewer) -> Iterator[Session]:
+        """Yield the sessions that exist for the viewer: those that are not live first, in the order of their end."""
+        yield from past_sessions(self._registry, viewer)
+        yield from (session for session in self._registry.live(viewer.scope) if viewer.sees(session))
+
+    def multiplexer_of(self, session: Session) -> Multiplexer | None:
+        """Return the multiplexer of the process that a session lives in; None if it is not live."""
+        return None if session.agent_handle is None else self._multiplexer_of(session.agent_handle)
+
+    def view(self, session: Session, viewer: Viewer) -> SessionView:
+        """Describe a session, which exists for the viewer."""
+        multiplexer = self.multiplexer_of(session)
+        waiting = () if multiplexer is None else tuple(filter(_is_for_users, multiplexer.waiting(session)))
+        return SessionView(
+            session=session,
+            status=status_of(session, is_waiting=bool(waiting)),
+            process_exited=session.process_exited,
+            live=multiplexer is not None,
+            turn=bool(session.turns),
+            queued=len(session.queue),
+            waiting=waiting,
+            clients=tuple(client for client in session.attached if client.presence is not Presence.GONE),
+            may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.scope.guest),
+            history=history_loss(session, live=multiplexer is not None),
+            last_turn=session.last_turn,
+        )
+
+
+def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:
+    """Return the sessions that are not live and can be re-opened by the viewer, in the order in which they ended."""
+    if viewer.scope.guest:
+        return []
+    return [
+        session
+        for session in registry.past(viewer.scope)
+        if viewer.sees(session)
+        # An agent that counts its sessions only has the last one of an id.
+        and registry.find(viewer.scope, session.agent, session.id) is session
+    ]
+
+
+def history_loss(session: Session, *, live: bool) -> JournalLoss | None:
+    """Return the part of a session's history that was lost."""
+    loss = session.archive.loss(session)
+    # The history of a live session is in memory, and is stored again when the turn ends.
+    return None if live and loss == "removed" else loss
+
+
+def status_of(session: Session, *, is_waiting: bool) -> Status:
+    """Return the status of a session; `is_waiting` if the agent has an open request for a controller in it."""
+    if session.state is SessionState.OPENING or (session.awaited and not session.live):
+        return "initializing"
+    if not session.live or session.state is SessionState.DORMANT:
+        return "exited"
+    if is_waiting:
+        return "waiting"
+    if session.turns:
+        return "running"
+    outcome = session.last_turn or TurnOutcome(cut=session.cut)
+    return "completed" if outcome.error is None and outcome.cut is None else "error"
+
+
+def _is_for_users(agent_request: AgentRequest) -> bool:
+    """Return False for requests that a client's program answers, such as those for files."""
+    return agent_request.is_decision or agent_request.audience is Audience.CONTROLLERS

@@ -1,0 +1,423 @@
+"""Answers the HTTP requests of one listener, by one table of routes.
+
+Every request must name a host that the gateway goes by. What else a path asks of a request is in its record in the
+table, and `HttpRoutes` checks it before the handler is called: methods, the page's origin, and the token or the cookie.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Final
+
+from websockets.datastructures import Headers
+
+from acp_gateway.config.load import ListenSection
+from acp_gateway.dialects.browser.bridge import BrowserBridge
+from acp_gateway.dialects.chat.bridge import ChatBridge
+from acp_gateway.dialects.editor import requests as editor
+from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
+from acp_gateway.dialects.session_connection import SessionConnection
+from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized
+from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.printable import printable
+from acp_gateway.protocol.on_behalf import FOR
+from acp_gateway.server.authorization import Client, ConnectionAuthorizer
+from acp_gateway.server.handshake_limits import HandshakeLimiter
+from acp_gateway.server.hello import (
+    BadRequest,
+    asks_for_websocket,
+    check_host,
+    check_no_passage,
+    check_origin,
+    client_address,
+    read_bearer,
+    read_passage,
+    read_query,
+    read_resume_request,
+)
+from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, serve_page
+from acp_gateway.server.http.cookies import Site, check_page, site_of
+from acp_gateway.server.http.event_reader import LAST_EVENT_ID, SESSION_ID
+from acp_gateway.server.http.joining import JOIN, JoinRoute
+from acp_gateway.server.http.link import HttpLinks
+from acp_gateway.server.http.metrics import MetricsExporter
+from acp_gateway.server.http.route import CODE_SIZE, Answer, BodyNeeded, Credential, Origins, Route, Upgrade
+from acp_gateway.server.http.sign_in import LOGIN, LOGOUT, SignInRoutes
+from acp_gateway.server.http.start_page import PAGE_HEADERS, start_page
+from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
+from acp_gateway.server.pending import Accepted, Serving
+from acp_gateway.server.refusals import Refusal
+from acp_gateway.transports.http.head import HttpError, media_types
+from acp_gateway.transports.http.server import HttpConnection, Request, Response
+from acp_gateway.transports.maintained import SLOWEST_PEER
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
+
+ENDPOINT: Final = "/acp"
+HEALTH: Final = "/healthz"
+READINESS: Final = "/readyz"
+METRICS: Final = "/metrics"
+BROWSERS: Final = "/ws"
+CHAT: Final = "/chat"
+
+NOTHING_HERE: Final = f"there is nothing here; the endpoint is {ENDPOINT}"
+
+_READ: Final = ("GET", "HEAD")
+_SOCKET: Final = ("GET", "POST", "OPTIONS")
+"""Methods of a path for WebSockets alone: by `POST`, a page asks if it may connect."""
+
+_ALLOWED_HEADERS: Final = ", ".join(
+    ["authorization", "content-type", "accept", *map(str.lower, (CONNECTION_ID, SESSION_ID, LAST_EVENT_ID))]
+)
+"""Headers that a page of another origin may send, besides those of every request."""
+
+_EXPOSED: Final = f"{CONNECTION_ID}, {SESSION_ID}, Retry-After, {REFUSAL_HEADER}"
+"""Headers that a page may read, besides those of every response."""
+
+
+_Checked = tuple[Route, str | None, str | None]
+"""The route of a request, and the token and the cookie that it shows."""
+
+
+class HttpRoutes:
+    """The routes of one listener."""
+
+    def __init__(
+        self,
+        section: ListenSection,
+        gateway: Gateway,
+        limiter: HandshakeLimiter,
+        authorizer: ConnectionAuthorizer,
+        links: HttpLinks,
+    ) -> None:
+        self._section = section
+        # Parsed once: they are asked for at each request.
+        self._address, self._public, self._hosts = section.address, section.public, section.hosts
+        self._gateway = gateway
+        self._settings = gateway.config.gateway
+        self._limiter = limiter
+        self._authorizer = authorizer
+        self._streamable_http = StreamableHttp(gateway, links)
+        self._has_browsers = "page" in section.services
+        self._has_pages = self._has_browsers or bool(section.allowed_origins)
+        self.table = self._make_table()
+        """The routes by path; a path with a slash at its end is a prefix."""
+
+    def _make_table(self) -> dict[str, Route]:
+        """Return the routes by path. A path with a slash at its end is a prefix."""
+        section, services = self._section, self._section.services
+        public = partial(Route, methods=_READ, origins=Origins.ANY, passage=False)
+        secured = partial(Route, origins=Origins.OURS, passage=False, credential=Credential.NEEDED)
+        code = partial(Route, methods=("POST",), passage=False, credential=Credential.CODE)
+        routes = {
+            HEALTH: public(credential=Credential.NONE, answer=_answer_health),
+            READINESS: public(credential=Credential.OPTIONAL, answer=self._answer_readiness),
+        }
+        if "acp" in services:
+            methods = ("GET", "POST", "DELETE", "OPTIONS")
+            routes[ENDPOINT] = secured(methods=methods, passage=True, answer=self._answer_endpoint)
+            routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
+            routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
+        if "chat" in services:
+            routes[CHAT] = secured(methods=_SOCKET, answer=self._answer_chat)
+        if "metrics" in services:
+            self._exporter = MetricsExporter(self._gateway, self._limiter)
+            # A local address that serves nothing else needs no token.
+            is_open = section.only_metrics and self._address.loopback
+            credential = Credential.NONE if is_open else Credential.NEEDED
+            routes[METRICS] = public(credential=credential, answer=self._answer_metrics)
+        if "editor" in services:
+            self._editors = EditorBridge(self._gateway)
+            for path, method in editor.METHODS.items():
+                routes[path] = secured(methods=(method, "OPTIONS"), answer=self._answer_editor)
+        if self._has_browsers:
+            sign_in = SignInRoutes(section, self._gateway)
+            routes[LOGIN] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_in)
+            routes[LOGOUT] = code(origins=Origins.OURS_ONLY, answer=sign_in.log_out)
+            routes[BROWSERS] = secured(methods=_SOCKET, answer=self._answer_browser)
+            # The page takes the place of the start page.
+            page = public(credential=Credential.NONE, answer=self._answer_page)
+            routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON), page)
+        return routes
+
+    def cors(self, request: Request) -> dict[str, str]:
+        """Return the headers that let a page read the response to a request, whatever its status (Fetch, 3.2).
+
+        There are none for what is the same for all pages; elsewhere they are for a listed origin or that of the
+        gateway's own page, also at a path that is not there.
+        """
+        return request.once(self._cors)
+
+    def _cors(self, request: Request) -> dict[str, str]:
+        route = self._find(request.path) if self._has_pages else None
+        if not self._has_pages or (route is not None and route.origins is Origins.ANY):
+            return {}
+        # Also where no Origin was sent: a cache must not give that response to a page.
+        vary = {"Vary": "Origin"}
+        origins = request.headers.get_all("Origin")
+        if len(origins) != 1 or not (origins[0] in self._section.allowed_origins or self._is_own_page(request)):
+            return vary
+        return {
+            "Access-Control-Allow-Origin": origins[0],
+            "Access-Control-Allow-Credentials": "true",
+            "Access-Control-Expose-Headers": _EXPOSED,
+            **vary,
+        }
+
+    def _site_of(self, headers: Headers) -> Site:
+        return site_of(headers, tls=self._address.tls, public=self._public)
+
+    def _is_own_page(self, request: Request) -> bool:
+        if not self._has_browsers:
+            return False
+        try:
+            self._check_host(request)
+        except Forbidden:
+            return False
+        return request.headers.get("Origin") == self._site_of(request.headers).origin
+
+    def answer(self, client: Client, request: Request) -> Answer:
+        """Decide a request. Nothing is started for it yet."""
+        return self._decide(client, request, partial(self._route, client, request))
+
+    async def answer_body(self, client: Client, http: HttpConnection, request: Request, needed: BodyNeeded) -> Response:
+        """Receive the body of a request, and decide the request by it. Raises what the stream raises."""
+        if http.announced_size is None:
+            # An unknown client's body of very small chunks would take far longer to read than to send.
+            text = f"{request.path} needs a Content-Length"
+            return Response.of_text(HTTPStatus.LENGTH_REQUIRED, text, PAGE_HEADERS, close=True)
+        try:
+            body = await http.receive_body(CODE_SIZE)
+        except HttpError as error:
+            return Response.of_text(error.status, str(error), PAGE_HEADERS, close=True)
+        answer = self._decide(client, request, lambda: needed.decide(body))
+        assert isinstance(answer, Response)
+        return answer
+
+    def _decide(self, client: Client, request: Request, decide: Callable[[], Answer]) -> Answer:
+        with self._limiter.measured(client.connection):
+            try:
+                answer = decide()
+            except AccessError as error:
+                answer = _refused(self._limiter.refuse(client.connection, error))
+            except BadRequest as error:
+                headers = {REFUSAL_HEADER: ProtocolError.reason}
+                self._limiter.refusals.counts[ProtocolError.reason] += 1
+                answer = Response.of_text(HTTPStatus.BAD_REQUEST, str(error), headers, close=True)
+        if not isinstance(answer, Response):
+            return answer
+        if request.path in (LOGIN, LOGOUT):
+            answer = replace(answer, headers={**answer.headers, **PAGE_HEADERS})
+        if asks_for_websocket(request.headers):
+            # Such a client sends no second request.
+            return replace(answer, close=True)
+        return answer
+
+    async def prepare(self, client: Client, http: HttpConnection, exchange: Exchange) -> Response | Exchange:
+        """Receive what an exchange needs before its connection leaves the limits for unauthenticated ones.
+
+        Raises `HttpError`, and what the stream raises.
+        """
+        assert exchange.prepare is not None
+        try:
+            refusal = await exchange.prepare(http)
+        except AccessError as error:
+            refusal = _refused(self._limiter.refuse(client.connection, error))
+        return exchange if refusal is None else refusal
+
+    def _route(self, client: Client, request: Request) -> Answer:
+        connection = client.connection
+        # A proxy may send the requests of several clients over one connection.
+        if not connection.limited:
+            address = client_address(connection.peer, request.headers, self._settings.trusted_proxies)
+            connection.begin_request(address)
+        checked = request.once(self._check)
+        if isinstance(checked, Response):
+            return checked
+        route, token, cookie = checked
+        if route.credential is Credential.CODE:
+            return BodyNeeded(partial(route.answer, client, request))
+        access = None
+        if route.credential is Credential.NEEDED:
+            access = self._authorizer.authenticate(client, token, cookie)
+        elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
+            # With an unreadable file, no token can be told from another text.
+            try:
+                access = self._authorizer.authenticate(client, token)
+            except Busy:
+                pass  # The gateway is as ready as for others.
+        return route.answer(client, request, access)
+
+    def _check(self, request: Request) -> Response | _Checked:
+        """Check all that follows from a request alone; return its refusal, else its route, its token and its cookie.
+
+        Raises `Forbidden` and `BadRequest`.
+        """
+        headers = request.headers
+        self._check_host(request)
+        route = self._find(request.path)
+        if route is None and editor.SEND_MESSAGE in self.table and request.path.startswith(f"{ENDPOINT}/"):
+            return NOT_FOUND
+        if route is None:
+            serves = NOTHING_HERE if ENDPOINT in self.table else f"there is nothing here but {', '.join(self.table)}"
+            return Response.of_text(HTTPStatus.NOT_FOUND, serves)
+        if request.method not in route.methods:
+            text = f"{request.path} takes {', '.join(route.methods)} only"
+            return Response.of_text(HTTPStatus.METHOD_NOT_ALLOWED, text, {"Allow": ", ".join(route.methods)})
+        cookie = self._check_page(headers, route.origins)
+        if request.method == "OPTIONS":
+            return _preflight(route)
+        if not (route.passage and asks_for_websocket(headers)):
+            check_no_passage(headers)
+        if route.credential is Credential.CODE and media_types(headers, "Content-Type") != ["application/json"]:
+            text = f"{request.path} takes application/json only"
+            return Response.of_text(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
+        return route, read_bearer(headers), cookie
+
+    def _check_page(self, headers: Headers, origins: Origins) -> str | None:
+        """Check the origin of a request; return the cookie of a browser. Raises `Forbidden` and `BadRequest`."""
+        if origins is Origins.ANY:
+            return None
+        if origins is Origins.NONE:
+            if "Origin" in headers:
+                raise Forbidden("this is for programs, not for pages")
+            return None
+        allowed = self._section.allowed_origins
+        if not self._has_browsers:
+            check_origin(headers, allowed)
+            return None
+        site = self._site_of(headers)
+        if origins is Origins.OURS_ONLY:
+            check_page(headers, allowed, site)
+        is_page = check_origin(headers, (site.origin, *allowed))
+        cookie = site.read_cookie(headers)
+        if cookie is not None and not is_page:
+            if read_bearer(headers) is None:
+                check_page(headers, allowed, site)
+            return None
+        return cookie
+
+    def _find(self, path: str) -> "Route | None":
+        """Return the route of a path: its own, else that of the prefix which it begins with."""
+        prefix = f"/{path[1:].partition('/')[0]}/"
+        return self.table.get(path) or (self.table.get(prefix) if path.startswith(prefix) else None)
+
+    def _check_host(self, request: Request) -> None:
+        check_host(request.headers, self._hosts, loopback=self._address.loopback)
+
+    def _answer_endpoint(self, client: Client, request: Request, access: Access) -> Answer:
+        if not request.once(_asks_for_websocket):
+            return self._streamable_http.answer(client.connection, access, request)
+        link = read_resume_request(request.query, request.headers)
+        # A resumed link keeps the request that it was opened with.
+        resumes = link is not None and link.connection_id is not None
+        connect_request = ConnectRequest() if resumes else read_query(request.query)
+        passed, request_id, claim = read_passage(request.headers)
+        if passed:
+            connect_request = replace(connect_request, passed=passed, request_id=request_id)
+        if claim is not None:
+            if connect_request.control:
+                raise BadRequest(f"{FOR} is not for control connections: these are the gateway's own")
+            access = access.acting_for(claim)
+        return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
+
+    def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a page, or another client that speaks its JSON-RPC."""
+        site = self._site_of(request.headers)
+        page = f"{site.origin}{site.path}/"
+        return self._answer_dialect(
+            client, request, access, lambda wanted, name: BrowserBridge(self._gateway, access, wanted, name, page)
+        )
+
+    def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer a chat widget."""
+        return self._answer_dialect(
+            client, request, access, lambda wanted, name: ChatBridge(self._gateway, access, wanted, name)
+        )
+
+    def _answer_dialect(
+        self,
+        client: Client,
+        request: Request,
+        access: Access,
+        connect: Callable[[ConnectRequest, str], SessionConnection[Any]],
+    ) -> Answer:
+        """Answer a client that speaks another dialect over a WebSocket, which `connect` serves.
+
+        A `POST` only tells a page whether it is signed in: browsers hide the status of a refused WebSocket from it, and
+        send no `Origin` with `GET`.
+        """
+        if request.method != "GET" or not asks_for_websocket(request.headers):
+            text = f"{request.path} is for WebSockets"
+            return Response.of_text(HTTPStatus.UPGRADE_REQUIRED, text, {"Upgrade": "websocket"})
+        wanted = read_query(request.query)
+        if wanted.control:
+            raise BadRequest(f"control connections are at {ENDPOINT}")
+        connection = client.connection
+        bridge = connect(wanted, connection.name)
+        self._authorizer.accept(connection, access)
+        return Upgrade(Accepted(connection.connection_id, None, Serving(bridge.serve)))
+
+    def _answer_editor(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer an editor's call."""
+        answer = self._editors.answer(client.connection, request, access)
+        return answer if isinstance(answer, Response) else Exchange(access, answer)
+
+    def _answer_page(self, client: Client, request: Request, _: Access | None) -> Response:
+        """Answer with a file of the page. A browser fetches all of them before it shows a cookie."""
+        response = serve_page(request)
+        client.connection.extend(self._settings.handshake_timeout + len(response.body) / SLOWEST_PEER)
+        return response
+
+    def _answer_metrics(self, client: Client, request: Request, access: Access | None) -> Answer:
+        """Answer a scrape."""
+        if access is None:
+            return self._exporter.response()
+        if access.role != "metrics" or access.token is None:
+            raise Forbidden("metrics need a token of the role metrics: `acp-gateway token create --role metrics`")
+        self._gateway.storage.token_used(access.token.id)
+        return Exchange(access, self._send_metrics)
+
+    async def _send_metrics(self, http: HttpConnection) -> bool:
+        return await http.respond(self._exporter.response())
+
+    def _answer_readiness(self, client: Client, request: Request, access: Access | None) -> Response:
+        """Answer whether new clients can be served; with a token, other than a guest's, with all problems."""
+        readiness = self._gateway.readiness
+        all_reasons = [*readiness.problems, *readiness.warnings, *readiness.absent_nodes()]
+        reasons = all_reasons if access is not None and access.session is None else []
+        status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
+        return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
+
+
+def _asks_for_websocket(request: Request) -> bool:
+    return asks_for_websocket(request.headers)
+
+
+def _preflight(route: Route) -> Response:
+    """Answer a page that asks if it may send a request of this route."""
+    methods = ", ".join(route.methods)
+    headers = {
+        "Access-Control-Allow-Methods": methods,
+        "Access-Control-Allow-Headers": _ALLOWED_HEADERS,
+        "Access-Control-Max-Age": "600",
+        "Allow": methods,
+    }
+    return Response(HTTPStatus.NO_CONTENT, headers=headers)
+
+
+def _answer_health(client: Client, request: Request, _: None) -> Response:  # noqa: ARG001
+    return Response.of_text(HTTPStatus.OK, "ok")
+
+
+def _answer_start(client: Client, request: Request, _: None) -> Response:  # noqa: ARG001
+    return start_page(request)
+
+
+def _refused(refusal: Refusal) -> Response:
+    # The first header distinguishes the gateway's own refusal from that of a proxy.
+    headers = {REFUSAL_HEADER: refusal.error.reason}
+    if isinstance(refusal.error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return Response.of_text(refusal.error.http_status, str(refusal.error), headers, delay=refusal.delay, close=True)

@@ -1,0 +1,1 @@
+"""HTTP over a byte stream: heads, plain requests, h11 for all others."""

@@ -1,0 +1,443 @@
+"""The server's side of one HTTP/1.1 connection: requests in order, each with one response.
+
+Plain requests are read by `http_plain`. For all others h11 parses and frames; before it sees a head, `http_head` checks
+it. What is unsound is refused, and the connection is closed.
+
+Heads, bodies and the number of header fields are bounded here; the time is the caller's to bound.
+"""
+
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from math import inf
+from typing import Any, Final, TypeVar
+
+import h11
+import trio
+from websockets.datastructures import Headers
+
+from acp_gateway.transports.framing import CLOSE_TIMEOUT, ChunkBuffer
+from acp_gateway.transports.http.exchange import H11Exchange
+from acp_gateway.transports.http.head import HEAD_SIZE, NOT_HTTP, HttpError, check_head, split_target
+from acp_gateway.transports.http.plain import PlainExchange, PlainHead, read_plain
+from acp_gateway.transports.maintained import SLOWEST_PEER
+from acp_gateway.transports.streams import ByteStream, Stalled
+
+CHUNKS_AT_ONCE: Final = 64
+"""Chunks of a body after which other tasks get their turn: one read may bring ten thousand."""
+
+FREE_CHUNKS: Final = 16
+CHUNK_SIZE: Final = 1024
+"""Chunks of a body that cost nothing, besides one for each so many bytes: the rest counts as small pieces."""
+
+MAX_PIECES: Final = 8192
+"""Small pieces of one body: no client that means well sends so many."""
+
+CHUNK_FRAMING: Final = 16
+MAX_FRAMING: Final = 16384
+"""Bytes that a chunk may have besides its data, and those that the whole body may have beyond them: extensions and
+trailers, which nothing reads."""
+
+MANY_PARTS: Final = 256
+"""Parts of a body after which the system is asked which of them have arrived."""
+
+STREAM: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""Headers of a response that goes on: neither caches nor nginx may hold it back."""
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+RETRY: Final = {"Retry-After": "1"}
+"""Header of a response to what may be sent again."""
+
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The head of a request."""
+
+    method: str
+    path: str
+    query: str
+    headers: Headers = field(repr=False)
+    """All but `Content-Length`, which `HttpConnection` has read."""
+    version: str = "1.1"
+    _results: dict[object, Any] = field(default_factory=dict, init=False, compare=False, repr=False)
+
+    def once(self, function: Callable[["Request"], Result]) -> Result:
+        """Return the result of a function of the request alone.
+
+        It is called once for all requests of a connection with the same head; each time if it raises.
+        """
+        if function not in self._results:
+            self._results[function] = function(self)
+        result: Result = self._results[function]
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response with a body that is there at once."""
+
+    status: int
+    body: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    delay: float = 0.0
+    """Seconds to wait before it is sent."""
+    close: bool = False
+    """True if the connection ends with it."""
+
+    @classmethod
+    def of_text(
+        cls,
+        status: int,
+        text: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        delay: float = 0.0,
+        close: bool = False,
+    ) -> "Response":
+        """Return a response with a line of text, which no browser may take for a page."""
+        content = {"Content-Type": "text/plain; charset=utf-8", "X-Content-Type-Options": "nosniff"}
+        return cls(status, f"{text}\n".encode(), content | dict(headers or {}), delay, close)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A part of a body: where it starts in all that is written, its size, and where its frame ends."""
+
+    start: int
+    size: int
+    end: int
+
+
+async def _ignore(size: int, pieces: int) -> None:
+    """Charge nothing."""
+
+
+_UNMEASURED: Final = nullcontext()
+
+
+class HttpConnection:
+    """Reads requests from a stream and writes their responses.
+
+    Each request that `receive_request` returns is answered by `respond`, or by `start` and what follows it, or the
+    connection is handed over by `detach`, before the next one is read.
+
+    Args:
+        stream: the connection.
+        stall_timeout: seconds after which a client that takes no byte is given up.
+    """
+
+    def __init__(self, stream: ByteStream, stall_timeout: float = inf) -> None:
+        self.stream = stream
+        self.headers: Mapping[str, str] = {}
+        """Further headers of the next response."""
+        self._stall_timeout = stall_timeout
+        # The present request and its response.
+        self._exchange: PlainExchange | H11Exchange = H11Exchange()
+        # The last plain request, while the next one may be the same.
+        self._known: tuple[PlainHead, Request] | None = None
+        # Bytes that were read and neither taken nor given to h11 yet.
+        self._unread = bytearray()
+        # Bytes written so far, and the parts of the body that may not have arrived.
+        self._written = 0
+        self._parts: deque[_Part] = deque()
+
+    # Requests
+
+    @property
+    def pipelined(self) -> bool:
+        """True if bytes of the next request have been read already."""
+        return bool(self._unread)
+
+    async def receive_request(self, measured: AbstractContextManager[None] | None = None) -> Request | None:
+        """Wait for the next request and return its head; None if the client has closed the connection instead.
+
+        It is parsed within the context `measured`. Raises `HttpError`, and what the stream raises. Cancelled, it may
+        lose bytes: the connection is to be closed.
+        """
+        if not self._unread:
+            data = await self.stream.receive_some()
+            if not data:
+                return None
+            self._unread += data
+        with measured or _UNMEASURED:
+            request = self._read_plain()
+        if request is not None:
+            return request
+        self._exchange = H11Exchange()
+        head = await self._receive_head()
+        if not head:
+            return None
+        with measured or _UNMEASURED:
+            method, target, headers, version = self._exchange.read(head)
+            return Request(method, *split_target(target, headers), headers, version)
+
+    def _read_plain(self) -> Request | None:
+        """Return the request whose head is there, if it is plain; None leaves all as it was."""
+        end = self._unread.find(_END_OF_HEAD)
+        if end < 0:
+            return None
+        head = bytes(self._unread[: end + len(_END_OF_HEAD)])
+        known = self._known
+        if known is None or not known[0].repeated(head):
+            plain = read_plain(head)
+            if plain is None:
+                return None
+            known = plain, Request(plain.method, *split_target(plain.target, plain.headers), plain.headers)
+        del self._unread[: len(head)]
+        self._known, self._exchange = known, PlainExchange(known[0].size)
+        return known[1]
+
+    async def _receive_head(self) -> bytes:
+        searched = skipped = 0
+        while True:
+            # Empty lines before a request are ignored (RFC 9112, 2.2), but not without end.
+            while self._unread.startswith(b"\r\n"):
+                del self._unread[:2]
+                skipped += 2
+            end = self._unread.find(_END_OF_HEAD, max(0, searched - 3))
+            size = len(self._unread) if end < 0 else end + len(_END_OF_HEAD)
+            # An unsound head is refused before its end: it may have none. A CR alone may begin an empty line.
+            if self._unread != b"\r":
+                check_head(bytes(self._unread[:size]), searched)
+            if skipped + size > HEAD_SIZE:
+                text = f"the head of a request must not be larger than {HEAD_SIZE} bytes"
+                raise HttpError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text)
+            if end >= 0:
+                head = bytes(self._unread[:size])
+                del self._unread[:size]
+                return head
+            searched = size
+            data = await self.stream.receive_some()
+            if not data:
+                if self._unread.strip(b"\r\n"):
+                    raise HttpError(HTTPStatus.BAD_REQUEST, NOT_HTTP)
+                return b""
+            self._unread += data
+
+    @property
+    def announced_size(self) -> int | None:
+        """Bytes of the body that the request announces; None if only its end will tell."""
+        return self._exchange.announced
+
+    @property
+    def body_is_there(self) -> bool:
+        """True if the whole body of a plain request has come, so that receiving it takes no waiting."""
+        return isinstance(self._exchange, PlainExchange) and len(self._unread) >= self._exchange.left
+
+    async def receive_body(
+        self, limit: int, received: Callable[[int, int], Awaitable[None]] = _ignore, timeout: float = inf
+    ) -> bytes:
+        """Wait for the body of the request, and return it.
+
+        Args:
+            limit: maximum bytes. What is announced is refused before it is read.
+            received: awaited after each read, with the number of its bytes and of small pieces, to charge for them.
+            timeout: seconds within which the body must be complete, besides those that `SLOWEST_PEER` takes.
+
+        Raises `HttpError`, and what the stream and `received` raise. Cancelled, it may lose bytes: the connection is to
+        be closed.
+        """
+        exchange = self._exchange
+        if exchange.announced is not None and exchange.announced > limit:
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"the body must not be larger than {limit} bytes")
+        if isinstance(exchange, PlainExchange):
+            return await exchange.receive_body(self.stream, self._unread, received, timeout)
+        reader = exchange.h11
+        if reader.they_are_waiting_for_100_continue:
+            await self._send(
+                reader.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+            )
+        # One growing buffer, see `ChunkBuffer`.
+        body = ChunkBuffer()
+        size = parts = fed = counted = small = 0
+        began = trio.current_time()
+        while True:
+            try:
+                event = reader.next_event()
+            except h11.RemoteProtocolError as error:
+                raise HttpError(error.error_status_hint, "the body of the request is not sound") from None
+            if isinstance(event, h11.Data):
+                body.add(event.data)
+                parts += 1
+                size += len(event.data)
+                if size > limit:
+                    text = f"the body must not be larger than {limit} bytes"
+                    raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, text)
+                if parts % CHUNKS_AT_ONCE == 0:
+                    await trio.lowlevel.checkpoint()
+            elif event is not h11.NEED_DATA and not isinstance(event, h11.EndOfMessage):
+                raise HttpError(HTTPStatus.BAD_REQUEST, "the body of the request is not sound")
+            else:
+                # Chunk sizes and extensions count as well, what belongs to the next request does not.
+                behind = exchange.behind if isinstance(event, h11.EndOfMessage) else b""
+                if fed - len(behind) - size > MAX_FRAMING + CHUNK_FRAMING * parts:
+                    raise HttpError(HTTPStatus.BAD_REQUEST, "the chunks of the body have too much besides their data")
+                further = max(parts - FREE_CHUNKS - size // CHUNK_SIZE - small, 0)
+                small += further
+                if small > MAX_PIECES:
+                    raise HttpError(HTTPStatus.BAD_REQUEST, "the body has too many small chunks")
+                if fed > counted:
+                    await received(fed - len(behind) - counted, further)
+                    counted = fed - len(behind)
+                if isinstance(event, h11.EndOfMessage):
+                    return body.take()
+                with trio.move_on_at(began + timeout + size / SLOWEST_PEER) as waiting:
+                    fed += await self._feed(reader)
+                if waiting.cancelled_caught:
+                    text = f"the body is not complete after {timeout:g} s"
+                    raise HttpError(HTTPStatus.REQUEST_TIMEOUT, text)
+
+    async def _feed(self, reader: h11.Connection) -> int:
+        data = self.detach()
+        if not data:
+            data = await self.stream.receive_some()
+        if not data:
+            raise trio.BrokenResourceError("the client has left in the middle of a request")
+        reader.receive_data(data)
+        return len(data)
+
+    # Responses
+
+    async def respond(self, response: Response) -> bool:
+        """Send a response; return whether another request may follow.
+
+        Raises what the stream raises. Cancelled, it may have sent a part: the connection is to be closed.
+        """
+        if response.delay:
+            await trio.sleep(response.delay)
+        size = (
+            {}
+            if response.status in (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
+            else {"Content-Length": str(len(response.body))}
+        )
+        headers = {**size, **response.headers, **self.headers}
+        if response.close or not self._exchange.is_whole():
+            headers["Connection"] = "close"
+        head = self._exchange.head(response.status, headers, chunked=False)
+        await self._send(head + self._exchange.data(response.body))
+        return self._next_request()
+
+    async def start(self, status: int, headers: Mapping[str, str]) -> None:
+        """Send the head of a response whose body follows in parts, see `send`."""
+        self._exchange.is_whole()
+        # It goes on for long: nothing is kept for a request behind it.
+        self._known = None
+        self.stream.count_unconfirmed()
+        await self._send(self._exchange.head(status, {**STREAM, **headers, **self.headers}, chunked=True))
+
+    async def send(self, data: bytes) -> None:
+        """Send a part of the body. Cancelled, it may have sent a part of that: the connection is to be closed."""
+        await self.send_rest(self.send_nowait(data))
+
+    def send_nowait(self, data: bytes) -> memoryview:
+        """Send a part of the body as far as that takes no waiting; return the rest, for `send_rest` before all else."""
+        framed = self._exchange.data(data)
+        # A chunk is its size in a line, the data, and the end of a line.
+        start = self._written + max(0, len(framed) - len(data) - 2)
+        self._parts.append(_Part(start, len(data), self._written + len(framed)))
+        if len(self._parts) > MANY_PARTS:
+            self._forget_confirmed()
+        return self._offer(memoryview(framed))
+
+    async def send_rest(self, data: memoryview) -> None:
+        """Send what is left of a part, as `send`."""
+        while data:
+            with trio.move_on_after(self._stall_timeout) as waiting:
+                sent = await self.stream.send_some(data)
+            if waiting.cancelled_caught:
+                raise Stalled(f"the client has taken nothing for {self._stall_timeout:g} s")
+            self._written += sent
+            data = self._offer(data[sent:])
+
+    async def end(self) -> bool:
+        """Send the end of the body; return whether another request may follow."""
+        await self._send(self._exchange.end())
+        return self._next_request()
+
+    async def wait_left(self, *, last: bool = False) -> None:
+        """Return when the client has closed the connection, or its writing side.
+
+        A request behind the present one waits until that is answered; up to `HEAD_SIZE` bytes are read ahead. They are
+        dropped if the present request is the `last` one of the connection.
+        """
+        # What h11 has of it stays ours.
+        ahead = len(self._exchange.behind) + len(self._unread)
+        while ahead < HEAD_SIZE:
+            try:
+                data = await self.stream.receive_some()
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                return
+            if not data:
+                return
+            ahead += len(data)
+            if not last:
+                self._unread += data
+            # It is not kept while this waits.
+            del data
+        await trio.sleep_forever()
+
+    async def cancel_when_left(self, scope: trio.CancelScope, *, last: bool = False) -> None:
+        """Cancel a scope when `wait_left` returns."""
+        await self.wait_left(last=last)
+        scope.cancel()
+
+    @property
+    def confirmed_bytes(self) -> int:
+        """Bytes of all that was written which the client's system has confirmed, as far as this system tells."""
+        return self._forget_confirmed()
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Bytes given to `send` that the client's system has not confirmed."""
+        confirmed = self._forget_confirmed()
+        return sum(part.size - min(max(confirmed - part.start, 0), part.size) for part in self._parts)
+
+    def _forget_confirmed(self) -> int:
+        """Forget the parts that have arrived, and return the number of confirmed bytes of all that was written."""
+        confirmed = self._written - self.stream.unconfirmed_bytes
+        while self._parts and self._parts[0].end <= confirmed:
+            self._parts.popleft()
+        return confirmed
+
+    def detach(self) -> bytes:
+        """Return the bytes behind the request: the connection speaks another protocol from here on."""
+        behind = bytes(self._unread)
+        self._unread.clear()
+        return behind
+
+    async def aclose(self) -> None:
+        """Close the connection once the client has read the last response, or does not in a bounded time."""
+        try:
+            with trio.move_on_after(CLOSE_TIMEOUT):
+                await self.stream.finish()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await self.stream.aclose()
+
+    def _next_request(self) -> bool:
+        """Return whether another request may follow the response that was sent as a whole."""
+        self._exchange.end()
+        if not self._exchange.may_be_followed:
+            return False
+        # What h11 has of the next request stays ours.
+        self._unread[:0] = self._exchange.behind
+        self._exchange = PlainExchange(0)
+        self.headers = {}
+        return True
+
+    async def _send(self, data: bytes) -> None:
+        await self.send_rest(self._offer(memoryview(data)))
+
+    def _offer(self, data: memoryview) -> memoryview:
+        """Write what is taken at once, and return the rest."""
+        while data and (sent := self.stream.send_nowait(data)):
+            self._written += sent
+            data = data[sent:]
+        return data

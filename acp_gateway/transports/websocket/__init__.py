@@ -1,0 +1,1 @@
+"""WebSockets over a byte stream: the handshakes of both sides, and streams of messages."""

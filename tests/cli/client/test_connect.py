@@ -1,0 +1,111 @@
+"""The command `connect`: its options, and the settings that it prints for editors."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.cli.client import editor_settings
+from acp_gateway.cli.plain_options import EDITORS
+from tests.doubles import run_command as run
+
+
+def test_the_editors_are_those_that_there_are_settings_for() -> None:
+    assert EDITORS == editor_settings.EDITORS
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_the_settings_block_starts_this_very_command(editor: str) -> None:
+    printed = run("connect", "box", "--agent", "demo", "--map", "/a b=/c", "--print-config", editor)
+    assert printed.exit_code == 0
+    assert "connect" in printed.stdout
+    assert "/a b=/c" in printed.stdout
+
+
+def test_the_settings_block_for_zed_is_json_with_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["bin/acp-gateway"])
+    printed = run("connect", "wss://box:7443", "--token-file", "token", "--print-config", "zed").stdout
+    block = json.loads("\n".join(line for line in printed.splitlines() if not line.startswith("//")))
+    (entry,) = block["agent_servers"].values()
+    assert entry["args"] == ["connect", "wss://box:7443", "--token-file", str(Path("token").absolute())]
+    assert entry["command"] == str(Path("bin/acp-gateway").absolute())
+
+
+def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+    options = ["--connect-timeout", "5", "--max-message-size", "1000", "--insecure-plaintext", "--agent", "x"]
+    options += ["--keepalive", "45"]
+    block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert set(options) <= set(entry["args"])
+
+
+def test_the_settings_block_has_the_client_certificate_by_absolute_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+    block = json.loads(run("connect", "box", "--cert", "c.pem", "--key", "k", "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert entry["args"] == [
+        *("connect", "box", "--cert", str(Path("c.pem").absolute()), "--key", str(Path("k").absolute()))
+    ]
+
+
+@pytest.mark.parametrize("option", ["--cert", "--key"])
+@pytest.mark.parametrize("command", [["sessions", "box"], ["connect", "box", "--print-config", "zed"]])
+def test_half_a_client_certificate_is_a_wrong_command_line(command: list[str], option: str) -> None:
+    refused = run(*command, option, "file.pem")
+    assert refused.exit_code == 2
+    assert "a client certificate is two files" in refused.stderr
+
+
+def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["/x/acp_gateway/__main__.py"])
+    block = json.loads(run("connect", "box", "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert entry["command"] == sys.executable
+    assert entry["args"][:2] == ["-m", "acp_gateway"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["ftp://nope"], ["box", "--pin", "junk"], ["box", "--map", "junk"]], ids=["url", "pin", "map"]
+)
+def test_no_settings_are_printed_for_what_could_not_work(arguments: list[str]) -> None:
+    refused = run("connect", *arguments, "--print-config", "zed")
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "0", "-1"])
+def test_a_timeout_must_be_a_time(value: str) -> None:
+    assert run("connect", "box", "--connect-timeout", value).exit_code == 2
+
+
+@pytest.mark.parametrize("value", ["nan", "inf", "19.9", "-1"])
+def test_a_link_is_not_dead_before_it_had_to_be_heard_twice(value: str) -> None:
+    assert run("connect", "box", "--keepalive", value).exit_code == 2
+
+
+def test_a_token_is_not_an_option(config: Path) -> None:
+    assert run("connect", "box", "--token", "x").exit_code == 2
+
+
+def test_the_settings_block_joins_the_session_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["acp-gateway"])
+
+    def arguments(*options: str) -> list[str]:
+        block = json.loads(run("connect", "box", *options, "--print-config", "jetbrains").stdout)
+        (entry,) = block["agent_servers"].values()
+        found: list[str] = entry["args"]
+        return found
+
+    assert arguments("--attach", "s 1", "--observe") == ["connect", "box", "--observe", "--attach", "s 1"]
+    assert arguments("--observe") == ["connect", "box", "--observe"]
+    assert arguments() == ["connect", "box"]
+    assert run("connect", "box", "--attach", "", "--print-config", "zed").exit_code == 2
+
+
+def test_the_settings_block_keeps_the_feedback_that_was_asked_for() -> None:
+    options = ["--status-file", "s.json", "--tell-outages"]
+    block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
+    (entry,) = block["agent_servers"].values()
+    assert entry["args"][-3:] == ["--tell-outages", "--status-file", str(Path("s.json").absolute())]

@@ -1,0 +1,129 @@
+"""The command `watch`: how it finds its session, and its refusals. As a program: end_to_end/test_watch.py."""
+
+from typing import Any
+
+import pytest
+
+from acp_gateway.cli.client import watch as module
+from acp_gateway.cli.client.gateway_options import Gateway
+from acp_gateway.cli.client.watch import choose_session
+from acp_gateway.client.control import Listing
+from acp_gateway.errors import GatewayError, UsageError
+from tests.doubles import run_command as run
+
+
+def session(name: str, **members: object) -> dict[str, Any]:
+    described = {"sessionId": name, "agent": "demo", "cwd": "/", "owner": "ann", "live": True, "history": None}
+    return described | {"connected": 0, "away": 0, "turn": False, "waiting": []} | members
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, *sessions: dict[str, Any], agent: str | None = None) -> str:
+    monkeypatch.setattr(Gateway, "list_sessions", lambda _: Listing(list(sessions)))
+    gateway = Gateway("box", None, None, None, None, None, 1.0, 1, 30.0, None, insecure_plaintext=False)
+    return choose_session(gateway, agent)
+
+
+def test_the_only_live_session_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    past = session("old", live=False)
+    assert choose(monkeypatch, past, session("s")) == "s"
+    # A question without a known session is listed for itself.
+    unknown = session("?", cwd=None, waiting=[{}])
+    assert choose(monkeypatch, session("s"), unknown) == "s"
+
+
+def test_the_agent_narrows_the_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert choose(monkeypatch, session("s"), session("t", agent="other"), agent="other") == "t"
+
+
+def test_without_a_live_session_it_says_how_to_name_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="no session is live there; `acp-gateway sessions`"):
+        choose(monkeypatch, session("old", live=False))
+
+
+def test_several_sessions_are_named_where_there_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(UsageError, match=r"2 sessions are live there: give the id of one of s, t\\x1b$"):
+        choose(monkeypatch, session("s"), session("t\x1b"))
+
+
+def test_a_person_chooses_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("click.prompt", lambda *_, **__: 2)
+    printed: list[Any] = []
+    monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
+    fixed = session("s", title="Fix\x1b", updatedAt="2000-01-01T00:00:00Z")
+    long = session("t-1234", title="x" * 100)
+    assert choose(monkeypatch, fixed, long, long | {"sessionId": "t-5678"}) == "t-1234"
+    ((heads, (first, second, third)),) = printed
+    assert heads == ("", "TITLE", "AGENT", "AGE")
+    assert first[:3] == ("1", "Fix\\x1b", "demo")
+    assert first[3].endswith(" d")
+    assert second == ("2", f"{'x' * 47}… (1234)", "demo", "")
+    assert third[1].endswith("… (5678)")
+
+
+def test_the_list_to_choose_from_has_machines_and_says_which_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setattr("click.prompt", lambda *_, **__: 1)
+    printed: list[Any] = []
+    monkeypatch.setattr("acp_gateway.cli.common.print_table", lambda *table: printed.append(table))
+    away = session("gpu2/s", agent="gpu2/demo", unreachableSince="2026-11-23T17:00:00Z")
+    assert choose(monkeypatch, session("gpu1/s", agent="gpu1/demo"), away) == "gpu1/s"
+    ((heads, rows),) = printed
+    assert [(row[heads.index("AGENT")], row[heads.index("AGE")]) for row in rows] == [
+        ("gpu1/demo", ""),
+        ("gpu2/demo", "away"),
+    ]
+
+
+class Terminal:
+    def isatty(self) -> bool:
+        return True
+
+
+def test_help_has_examples() -> None:
+    done = run("watch", "--help")
+    assert done.exit_code == 0
+    assert "acp-gateway watch box SESSION --last 0" in done.stdout
+
+
+def test_an_unknown_host_is_the_error_of_connect() -> None:
+    done = run("watch", "box", "s")
+    assert done.exit_code == 3
+    assert '"box" is not in hosts.toml' in done.stderr
+
+
+def test_an_empty_session_is_refused() -> None:
+    assert run("watch", "tcp://127.0.0.1:1", "").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "colour"), [((), False), (("--color", "always"), True), (("--color", "never"), False)]
+)
+def test_colours_are_for_terminals_or_as_wanted(
+    monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], colour: bool
+) -> None:
+    made: list[bool] = []
+
+    class Made:
+        def __init__(self, *, colour: bool, **_: object) -> None:
+            made.append(colour)
+            raise GatewayError("far enough")
+
+    monkeypatch.setattr("acp_gateway.terminal.watching.Watcher", Made)
+    run("watch", "tcp://127.0.0.1:1", "s", *options)
+    assert made == [colour]
+
+
+@pytest.mark.parametrize(("variables", "colour"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_a_terminal_has_colours_unless_its_variables_say_no(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], colour: bool
+) -> None:
+    monkeypatch.setattr("sys.stdout", Terminal())
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert module._wants_colour() is colour

@@ -1,0 +1,184 @@
+"""A session on stdout, over a link to a gateway in memory."""
+
+import json
+import os
+import pty
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.cli.client.keyboard import single_keys
+from acp_gateway.cli.client.watched_session import watch_session
+from acp_gateway.client.reconnect_policy import LinkLoss
+from acp_gateway.client.shim import LinkState, Settings
+from acp_gateway.errors import Forbidden
+from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.terminal.watching import Watcher
+from tests.doubles import TIMEOUT
+from tests.fake_gateway import DESTINATION, FakeGateway
+from tests.terminal.updates import said
+
+
+class Stdout:
+    """A pipe in place of stdout."""
+
+    def __init__(self) -> None:
+        reader, writer = os.pipe()
+        self.file = os.fdopen(writer, "w", encoding="utf-8")
+        self._reader = trio.lowlevel.FdStream(reader)
+        self.written = ""
+
+    async def until(self, text: str) -> str:
+        """Read until all that was written contains `text`."""
+        while text not in self.written:
+            self.written += (await self._reader.receive_some(4096)).decode()
+        return self.written
+
+    async def close(self) -> None:
+        """Close the reader."""
+        await self._reader.aclose()
+
+
+class Scene:
+    """A gateway, and a session that is watched at it."""
+
+    def __init__(self, watcher: Watcher | None, *, interactive: bool) -> None:
+        self.gateway = FakeGateway()
+        self.gateway.answers["session/list"] = lambda _: {"result": {"sessions": []}}
+        self.stdout = Stdout()
+        self.error: Exception | None = None
+        self.ended = trio.Event()
+        self._watcher = watcher
+        self._interactive = interactive
+
+    async def run(self) -> None:
+        try:
+            await watch_session("s", lambda: DESTINATION, self._settings, self._watcher, interactive=self._interactive)
+        except (Forbidden, OSError) as error:
+            self.error = error
+        self.ended.set()
+
+    def send(self, update: object) -> None:
+        self.gateway.send(method="session/update", params={"sessionId": "s", "update": update})
+
+    def _settings(self, link_changed: Callable[[LinkState], None]) -> Settings:
+        return Settings(PathMaps([]), 1_000_000, self.gateway.reconnect_settings(), link_changed=link_changed)
+
+
+@asynccontextmanager
+async def watched(
+    monkeypatch: pytest.MonkeyPatch, watcher: Watcher | None, *, interactive: bool = False
+) -> AsyncIterator[Scene]:
+    scene = Scene(watcher, interactive=interactive)
+    monkeypatch.setattr(sys, "stdout", scene.stdout.file)
+    with trio.fail_after(TIMEOUT), scene.stdout.file:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(scene.gateway.run)
+            nursery.start_soon(scene.run)
+            await scene.gateway.receive("session/list")
+            yield scene
+            nursery.cancel_scope.cancel()
+
+
+async def test_what_happens_is_written_and_a_lost_connection_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.send(said("hello"))
+        await scene.stdout.until("hello")
+        scene.gateway.last.cut()
+        await scene.stdout.until("connected again")
+        scene.send(said("more"))
+        assert await scene.stdout.until("more") == (
+            "hello\n-- the connection was lost; connecting again\n-- connected again after 0 s\n\nmore"
+        )
+
+
+async def test_json_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, None) as scene:
+        scene.send(said("hello"))
+        await scene.stdout.until("hello")
+        scene.gateway.last.cut()
+        written = await scene.stdout.until('"connected"')
+        assert [json.loads(line)["type"] for line in written.splitlines()] == [
+            *("opened", "update", "disconnected", "connected")
+        ]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_ends_it_and_the_line_that_was_begun(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.send(said("hello"))
+        await scene.stdout.until("hello")
+        os.kill(os.getpid(), number)
+        await scene.ended.wait()
+        assert scene.error is None
+        assert await scene.stdout.until("hello\n") == "hello\n"
+
+
+async def test_the_end_of_the_session_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.gateway.send(method="_acp-gateway/news", params={"sessionId": "s", "event": "deleted"})
+        await scene.ended.wait()
+        assert await scene.stdout.until("deleted") == "-- the session was deleted\n"
+
+
+async def test_the_end_of_its_agent_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = LinkLoss("the agent has ended", 1011, closed=True)
+    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.send(said("hello"))
+        await scene.stdout.until("hello")
+        scene.gateway.last.cut(trio.EndOfChannel())
+        await scene.ended.wait()
+        assert (await scene.stdout.until("has ended")).endswith("\n-- the agent has ended\n")
+
+
+async def test_a_refusal_after_a_lost_connection_is_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        scene.send(said("hello"))
+        await scene.stdout.until("hello")
+        scene.gateway.refusals.append(Forbidden("the token was revoked"))
+        scene.gateway.last.cut()
+        await scene.ended.wait()
+        assert isinstance(scene.error, Forbidden)
+        assert (await scene.stdout.until("again\n")).endswith("connecting again\n")
+
+
+async def test_a_pipe_without_a_reader_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with watched(monkeypatch, Watcher()) as scene:
+        await scene.stdout.close()
+        scene.send(said("hello"))
+        await scene.ended.wait()
+        assert isinstance(scene.error, BrokenPipeError)
+
+
+async def test_a_key_answers_a_question_and_the_next_one_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("acp_gateway.terminal.questions.PAUSE", 0.0)
+    master, slave = pty.openpty()
+    with os.fdopen(slave) as keyboard, os.fdopen(master, "wb", buffering=0) as person, ExitStack() as stack:
+        monkeypatch.setattr(sys, "stdin", keyboard)
+        stack.enter_context(single_keys())
+        async with watched(monkeypatch, Watcher(), interactive=True) as scene:
+            for number in (1, 2):
+                scene.gateway.send(id=number, method="session/request_permission", params=permission(number))
+            await scene.stdout.until("Run 1\n  [y]")
+            person.write(b"y")
+            await scene.stdout.until("Run 2\n  [y]")
+            person.write(b"2")
+            await scene.gateway.until(
+                lambda: [one["id"] for one in scene.gateway.received if "result" in one] == [1, 2]
+            )
+            outcomes = [one["result"]["outcome"]["optionId"] for one in scene.gateway.received if "result" in one]
+            assert outcomes == ["a", "b"]
+
+
+def permission(number: int) -> dict[str, Any]:
+    options = [
+        {"optionId": "a", "name": "Allow", "kind": "allow_once"},
+        {"optionId": "b", "name": "Always", "kind": "allow_always"},
+    ]
+    return {"sessionId": "s", "toolCall": {"toolCallId": str(number), "title": f"Run {number}"}, "options": options}

@@ -1,0 +1,310 @@
+"""The command `open`: which link it prints, whom the browser is, and how it is listed and ended."""
+
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+import pytest
+from click.testing import Result
+
+from acp_gateway.cli.gateway import browsers as command
+from acp_gateway.cli.tokens import commands as token_commands
+from acp_gateway.client import control
+from acp_gateway.security import token_format
+from acp_gateway.security.browser_sessions import BrowserStore, SignIn
+from acp_gateway.security.token_store import TokenStore, default_identity
+from tests.doubles import remember_session
+from tests.doubles import run_command as run
+
+
+class Scene:
+    """A gateway's machine with a page at a port of loopback, and the session `s1`."""
+
+    def __init__(self, config: Path, state_dir: Path) -> None:
+        self.config = config
+        self.state_dir = state_dir
+        self.tokens = TokenStore(state_dir)
+        self.browsers = BrowserStore(state_dir, self.tokens)
+
+    def run(self, *arguments: str) -> Result:
+        return run(*arguments, "--config", self.config)
+
+    def sign_in(self, *arguments: str) -> SignIn:
+        """Sign in with the link that the command prints."""
+        opened = self.run("open", *arguments)
+        assert opened.exit_code == 0, opened.stderr
+        return self.browsers.sign_in(urlsplit(opened.stdout.strip()).fragment.partition("/")[0])
+
+    def events(self) -> list[dict[str, Any]]:
+        lines = (self.state_dir / "audit.jsonl").read_text().splitlines()
+        return [event for event in map(json.loads, lines) if event["event"].startswith("browser_")]
+
+
+@pytest.fixture
+def scene(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    monkeypatch.setattr(token_commands, "SESSION_DELAY", 0.0)
+    text = config.read_text()
+    config.write_text(f'{text}\n[[listen]]\nurl = "ws://127.0.0.1:7444"\n')
+    remember_session(tmp_path / "state", "s1")
+    return Scene(config, tmp_path / "state")
+
+
+# The code
+
+
+def test_open_prints_a_link_with_a_code_that_signs_in_the_gateways_own_user(scene: Scene) -> None:
+    opened = scene.run("open")
+    assert opened.exit_code == 0
+    assert opened.stderr.startswith("This link signs one browser in, once, within 10 minutes:\nOnly a browser on this ")
+    link, end = opened.stdout[:-1], opened.stdout[-1:]
+    assert (link.partition("#")[0], end) == ("http://127.0.0.1:7444/", "\n")
+    browser = scene.browsers.sign_in(link.partition("#")[2]).browser
+    assert (browser.identity, browser.token_id) == (default_identity(scene.state_dir), None)
+    assert (browser.role, browser.session, browser.label) == ("controller", None, "browser")
+    assert link.partition("#")[2] not in (scene.state_dir / "audit.jsonl").read_text()
+    assert scene.events()[0]["event"] == "browser_code_created"
+
+
+def test_open_takes_a_session_a_label_and_observe(scene: Scene) -> None:
+    browser = scene.sign_in("s1", "--observe", "--label", "phone").browser
+    assert (browser.role, browser.session, browser.label) == ("observer", "s1", "phone")
+
+
+def test_open_binds_the_browser_to_a_token(scene: Scene) -> None:
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    signed_in = scene.sign_in("--token", token.id)
+    assert (signed_in.browser.identity, signed_in.browser.token_id) == ("bob", token.id)
+    scene.tokens.revoke(token.id)
+    assert scene.browsers.identify(signed_in.cookie) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flaw"),
+    [
+        (["s2"], "has no session"),
+        (["--label", ""], "a label has to be one line"),
+        (["--label", "x" * 101], "a label has to be one line"),
+        (["--token", "00000000"], "no token has that id"),
+        (["--token-file", "x"], "--token-file is for a gateway elsewhere"),
+        (["--pin", "x"], "--pin is for a gateway elsewhere"),
+        (["--agent", "other\n"], "there is no agent 'other\\n' in the configuration"),
+        (["s1", "--agent", "demo"], "--agent is for a new session"),
+        (["--observe", "--agent", "demo"], "--agent is for a new session"),
+    ],
+)
+def test_open_refuses_what_cannot_be_and_makes_no_code(arguments: list[str], flaw: str, scene: Scene) -> None:
+    refused = scene.run("open", *arguments)
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert flaw in refused.stderr
+    assert not (scene.state_dir / "browsers.json").exists()
+
+
+def test_open_refuses_a_token_for_metrics(scene: Scene) -> None:
+    token, _ = scene.tokens.create("prometheus", "bob", None, role="metrics")
+    assert "for reading metrics and nothing else" in scene.run("open", "--token", token.id).stderr
+
+
+def test_open_refuses_an_expired_token(scene: Scene) -> None:
+    token, _ = TokenStore(scene.state_dir, lambda: 1.0).create("old", "bob", None, lifetime=1)
+    assert "expired at" in scene.run("open", "--token", token.id).stderr
+
+
+def test_open_with_a_session_links_to_it(scene: Scene) -> None:
+    link = scene.run("open", "s1").stdout.strip()
+    assert link.partition("/s/")[2] == "s1"
+
+
+def test_open_with_agent_links_to_a_new_session(scene: Scene) -> None:
+    link = scene.run("open", "--agent", "demo").stdout.strip()
+    code, _, place = link.partition("#")[2].partition("/")
+    assert (place, scene.browsers.sign_in(code).browser.session) == ("new/demo", None)
+
+
+def test_open_leaves_the_agents_of_a_cluster_to_the_running_gateway(scene: Scene) -> None:
+    with scene.config.open("a") as file:
+        file.write('[cluster]\nurl = "redis://127.0.0.1"\nname = "gpu1"\ntoken_file = "cluster.token"\n')
+    link = scene.run("open", "--agent", "gpu2/opencode").stdout.strip()
+    assert link.partition("#")[2].partition("/")[2] == "new/gpu2%2Fopencode"
+    for name in ("gpu2", "gpu2/", "/opencode", "gpu2/a/b"):
+        refused = scene.run("open", "--agent", name)
+        assert f"there is no agent {name!r} in the configuration" in refused.stderr
+
+
+def test_open_with_browser_prints_the_link_and_opens_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("acp_gateway.cli.gateway.browser_window.open_in_browser", lambda link, _: opened.append(link))
+    assert scene.run("open", "--browser").stdout.strip() == opened[0]
+    assert scene.run("open").exit_code == 0
+    assert len(opened) == 1
+
+
+# At another gateway
+
+
+def test_open_with_a_target_asks_the_gateway_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    code = token_format.mint("code")
+
+    async def request(destination: Any, method: str, params: Any, *, time_limit: float) -> Any:
+        asked.append((str(destination.address), destination.control, method, params, time_limit))
+        return {"code": code}
+
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", token_format.mint())
+    target = ("--target", "wss://box.example:7443", "--connect-timeout", "3")
+    opened = run("open", "s1", "--observe", "--label", "phone", *target)
+    assert opened.stdout == f"https://box.example:7443/#{code}/s/s1\n"
+    params = {"session": "s1", "observe": True, "label": "phone"}
+    assert asked == [("wss://box.example:7443/acp", True, "_acp-gateway/open", params, 3.0)]
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "page"),
+    [
+        ("wss://10.0.0.1:7443", (), "https://gpu.example/gateway/"),
+        ("ssh://box", (), "https://gpu.example/gateway/"),
+        ("wss://10.0.0.1:7443", ("--host", "box.example"), "https://box.example/gateway/"),
+    ],
+)
+def test_open_with_a_target_takes_the_page_that_the_gateway_names(
+    target: str, options: tuple[str, ...], page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = token_format.mint("code")
+
+    async def request(*_: Any, time_limit: float) -> Any:
+        return {"code": code, "page": "https://gpu.example/gateway/"}
+
+    monkeypatch.setattr(control, "request", request)
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", token_format.mint())
+    assert run("open", "--target", target, *options).stdout == f"{page}#{code}\n"
+
+
+def test_open_with_a_target_over_ssh_needs_a_page_that_the_gateway_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def request(*_: Any, time_limit: float) -> Any:
+        return {"code": token_format.mint("code")}
+
+    monkeypatch.setattr(control, "request", request)
+    refused = run("open", "--target", "ssh://box")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "run `acp-gateway open` there" in refused.stderr
+
+
+CODE = token_format.mint("code")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        {},
+        {"code": 1},
+        {"code": "https://evil.example"},
+        {"code": "acpgwp_x"},
+        {"code": CODE, "page": 1},
+        {"code": CODE, "page": "javascript:x"},
+    ],
+)
+def test_open_with_a_target_prints_nothing_but_a_code(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def request(*_: Any, time_limit: float) -> Any:
+        return answer
+
+    monkeypatch.setattr(control, "request", request)
+    opened = run("open", "--target", "ws://localhost:1")
+    assert (opened.exit_code, opened.stdout) == (7, "")
+
+
+@pytest.mark.parametrize("option", ["--token", "--config"])
+def test_open_with_a_target_takes_no_option_of_this_machine(option: str) -> None:
+    opened = run("open", "--target", "ws://localhost:1", option, "x")
+    assert opened.exit_code == 2
+    assert "are for the gateway's machine" in opened.stderr
+
+
+# token list, token revoke
+
+
+def test_token_list_shows_browsers_behind_the_tokens(scene: Scene) -> None:
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    browser = scene.sign_in("--token", token.id, "--label", "phone").browser
+    listed = scene.run("token", "list", "--plain").stdout.splitlines()
+    assert [line.split()[0] for line in listed] == [token.id, browser.id]
+    created = browser.created
+    fields = [browser.id, "bob", "controller", token.id, "-", created, browser.expires, f"{created[:13]}Z", "phone"]
+    assert listed[1].split() == fields
+
+
+def test_token_list_shows_browsers_without_any_token(scene: Scene) -> None:
+    browser = scene.sign_in().browser
+    listed = scene.run("token", "list", "--plain")
+    assert "There are no tokens" in listed.stderr
+    assert listed.stdout.startswith(browser.id)
+
+
+def test_token_revoke_signs_out_one_browser(scene: Scene) -> None:
+    one, other = scene.sign_in("--label", "phone"), scene.sign_in()
+    revoked = scene.run("token", "revoke", one.browser.id)
+    assert revoked.stdout == f"Signed out {one.browser.id} (phone).\n"
+    assert scene.browsers.identify(one.cookie) is None
+    assert scene.browsers.identify(other.cookie) == other.browser
+    event = scene.events()[-1]
+    assert (event["event"], event["id"], event["why"]) == ("browser_ended", one.browser.id, "revoked")
+
+
+def test_token_revoke_of_a_token_signs_out_its_browsers(scene: Scene) -> None:
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    bound, own = scene.sign_in("--token", token.id), scene.sign_in()
+    assert scene.run("token", "revoke", token.id).exit_code == 0
+    assert [browser for browser, _ in scene.browsers.browsers()] == [own.browser]
+    event = scene.events()[-1]
+    assert (event["id"], event["token"], event["why"]) == (bound.browser.id, token.id, "token revoked")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_token_revoke_revokes_a_token_whatever_is_wrong_with_the_browsers(scene: Scene, mode: int) -> None:
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    signed_in = scene.sign_in("--token", token.id)
+    file = scene.state_dir / "browsers.json"
+    good = file.read_bytes()
+    file.write_text("[")
+    file.chmod(mode)
+    revoked = scene.run("token", "revoke", token.id)
+    assert (revoked.exit_code, revoked.stdout) == (0, f"Revoked {token.id} (laptop).\n")
+    assert revoked.stderr.startswith(f"warning: the browsers of this token are not removed: {file}: ")
+    assert scene.tokens.tokens() == []
+    file.write_bytes(good)
+    file.chmod(0o600)
+    assert scene.browsers.identify(signed_in.cookie) is None
+
+
+def test_token_revoke_of_an_unknown_id_names_the_flaw_of_the_list_of_browsers(scene: Scene) -> None:
+    scene.state_dir.mkdir(exist_ok=True)
+    file = scene.state_dir / "browsers.json"
+    file.touch(0o600)
+    file.write_text("[")
+    refused = scene.run("token", "revoke", "00000000")
+    assert (refused.exit_code, refused.stdout) == (3, "")
+    assert f"{file}: is not a list of browsers" in refused.stderr
+
+
+def test_open_is_listed_among_the_commands() -> None:
+    assert isinstance(command.open_browser, click.Command)
+    assert "open " in run("--help").stdout
+
+
+def test_open_with_json_prints_an_object_with_the_link(scene: Scene) -> None:
+    opened = scene.run("open", "--json")
+    assert opened.exit_code == 0
+    (link,) = json.loads(opened.stdout).values()
+    assert scene.browsers.sign_in(urlsplit(link).fragment)
+    assert urlsplit(link).fragment not in opened.stderr
+
+
+def test_token_revoke_with_json_tells_tokens_and_browsers_apart(scene: Scene) -> None:
+    browser = scene.sign_in("--label", "phone").browser
+    token, _ = scene.tokens.create("laptop", "bob", None)
+    for revoked, value in ((browser, "browser"), (token, "token")):
+        done = scene.run("token", "revoke", revoked.id, "--json")
+        assert done.exit_code == 0
+        assert json.loads(done.stdout) == {"revoked": value, "id": revoked.id, "label": revoked.label}

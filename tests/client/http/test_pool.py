@@ -1,0 +1,155 @@
+"""HTTP connections that are used again, and endpoints."""
+
+import pytest
+import trio
+import trio.testing
+
+from acp_gateway.client.http.cookies import CookieJar
+from acp_gateway.client.http.pool import IDLE_MAX, KEPT_MAX, Endpoint, HttpPool
+from acp_gateway.config.addresses import parse_target
+from acp_gateway.errors import ProtocolError
+from acp_gateway.transports.http.server import Response
+from acp_gateway.transports.streams import ByteStream, TrioBytes
+from tests.client.http.foreign_server import ENDPOINT, foreign_server
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "target"),
+    [
+        ("https://host/acp", "host", "/acp"),
+        ("https://host:443", "host", "/acp"),
+        ("https://host:80/ä b".replace(" ", ""), "host:80", "/%C3%A4b"),
+        ("http://[::1]/a%20b", "[::1]", "/a%20b"),
+        ("http://localhost:3000/acp", "localhost:3000", "/acp"),
+    ],
+)
+def test_an_endpoint_has_the_host_and_the_target_of_its_url(url: str, host: str, target: str) -> None:
+    endpoint = Endpoint.at(parse_target(url), "", {"A": "b"})
+    assert (endpoint.host, endpoint.target, endpoint.tls) == (host, target, url.startswith("https"))
+    assert endpoint.headers == {"A": "b", "Accept-Encoding": "identity"}
+    assert Endpoint.at(parse_target(url), "agent=x", {}).target == f"{target}?agent=x"
+
+
+async def test_a_connection_is_used_again_unless_it_was_idle_for_long(autojump_clock: trio.testing.MockClock) -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT, server.connect)
+        for pause in (0.0, IDLE_MAX / 2, IDLE_MAX):
+            await trio.sleep(pause)
+            assert (await pool.ask("DELETE", {}, limit=10)).status == 202
+        assert server.connections == 2
+        await pool.aclose()
+
+
+async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT, server.connect)
+        server.answers.append(Response(202, close=True))
+        for _ in range(2):
+            await pool.ask("DELETE", {}, limit=10)
+        assert server.connections == 2
+        await pool.aclose()
+
+
+async def test_a_body_above_the_limit_is_not_read_to_its_end() -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT, server.connect)
+        server.answers.append(Response(400, bytes(1_000_000)))
+        reply = await pool.ask("DELETE", {}, limit=10)
+        assert 10 < len(reply.body) < 1_000_000
+        await pool.ask("DELETE", {}, limit=10)
+        assert server.connections == 2
+        await pool.aclose()
+
+
+@pytest.mark.parametrize(("status", "body"), [(401, "no such key: …"), (202, "no such key: key-1234")])
+async def test_a_refusal_that_repeats_the_token_is_read_without_it(status: int, body: str) -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT._replace(headers={"Authorization": "Bearer key-1234"}), server.connect)
+        server.answers.append(Response(status, b"no such key: key-1234"))
+        assert (await pool.ask("DELETE", {}, limit=100)).body.decode() == body
+        await pool.aclose()
+
+
+async def test_cookies_outlive_a_pool_in_their_jar() -> None:
+    async with foreign_server() as server:
+        jar = CookieJar()
+        for cookies in (jar, jar, None):
+            pool = HttpPool(ENDPOINT, server.connect, cookies)
+            server.answers.append(Response(202, headers={"Set-Cookie": "node=7"}))
+            await pool.ask("DELETE", {}, limit=10)
+            await pool.aclose()
+    assert [one.headers.get("cookie") for one in server.requests] == [None, "node=7", None]
+
+
+class AnsweringOnce(TrioBytes):
+    """A connection whose server answers one request with 202, and is gone without a sign."""
+
+    def __init__(self, received: list[bytes]) -> None:
+        super().__init__(trio.testing.memory_stream_pair()[0])
+        self._received = received
+        self._answered = False
+
+    async def send_some(self, data: memoryview) -> int:
+        await trio.lowlevel.checkpoint()
+        self._received += [word for word in (b"POST", b"DELETE") if bytes(data).startswith(word)]
+        return len(data)
+
+    async def receive_some(self) -> bytes:
+        await trio.lowlevel.checkpoint()
+        if self._answered:
+            raise trio.BrokenResourceError("lost")
+        self._answered = True
+        return b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+async def test_an_idempotent_request_alone_is_repeated_if_an_idle_connection_was_lost(*, idempotent: bool) -> None:
+    received: list[bytes] = []
+
+    async def connect() -> ByteStream:
+        await trio.lowlevel.checkpoint()
+        return AnsweringOnce(received)
+
+    pool = HttpPool(ENDPOINT, connect)
+    await pool.ask("POST", {}, limit=10)
+    if idempotent:
+        assert (await pool.ask("DELETE", {}, limit=10, idempotent=True)).status == 202
+    else:
+        with pytest.raises(trio.BrokenResourceError):
+            await pool.ask("DELETE", {}, limit=10)
+    assert received == [b"POST", b"DELETE"] + [b"DELETE"] * idempotent
+    await pool.aclose()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "BR", "identity, gzip"])
+async def test_an_encoded_answer_that_was_not_asked_for_is_an_error(encoding: str) -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT, server.connect)
+        encoded = {"Content-Encoding": encoding}
+        server.answers += [Response(200, b"\x1f\x8b", encoded)] * 2
+        with pytest.raises(ProtocolError, match=f"server.example: .* is encoded \\({encoding}\\), unasked"):
+            await pool.ask("POST", {}, limit=10)
+        with pytest.raises(ProtocolError, match="is encoded"):
+            async with pool.begin({}):
+                pass
+        server.answers.append(Response(400, b"\x1f\x8b", encoded))
+        assert (await pool.ask("POST", {}, limit=10)).reason == "without a reason"
+        server.answers.append(Response(200, b"{}", {"Content-Encoding": "identity"}))
+        assert (await pool.ask("POST", {}, limit=10)).body == b"{}"
+        await pool.aclose()
+
+
+async def test_few_idle_connections_are_kept() -> None:
+    async with foreign_server() as server:
+        pool = HttpPool(ENDPOINT, server.connect)
+
+        async def ask_together() -> None:
+            async with trio.open_nursery() as nursery:
+                for _ in range(KEPT_MAX + 2):
+                    nursery.start_soon(lambda: pool.ask("DELETE", {}, limit=10))
+
+        await ask_together()
+        assert server.connections == KEPT_MAX + 2
+        await ask_together()
+        assert server.connections == KEPT_MAX + 4
+        await pool.aclose()

@@ -1,0 +1,41 @@
+"""Set-up shared by the tests of the registry and of its archive."""
+
+from collections.abc import Sequence
+
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
+
+ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)
+
+
+class AgentDouble:
+    """An agent process of a test's own invention that sessions live in."""
+
+    def __init__(self, *, abandoned: bool = False) -> None:
+        self.abandoned = abandoned
+        self.prompts: list[Request] = []
+        """Prompts that wait in each of its sessions."""
+
+    def left_by(self, links: Sequence[str]) -> bool:
+        return False
+
+    def queued(self, session: Session) -> Sequence[Request]:
+        return self.prompts if session.agent_handle is self else ()
+
+
+def session(session_id: str = "s", owner: str = "me", agent: str = "agent") -> Session:
+    return Session(agent, session_id, owner, Journal(1000))
+
+
+def live(registry: Registry, *args: str) -> Session:
+    it = session(*args)
+    registry.add(it, AgentDouble())
+    return it
+
+
+def past(registry: Registry, *args: str) -> Session:
+    it = live(registry, *args)
+    registry.end(it)
+    return it

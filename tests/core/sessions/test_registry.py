@@ -1,0 +1,339 @@
+"""Sessions in the registry: their owners, and the clients that they exist for."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.requests import Request
+from acp_gateway.core.sessions import registry as registry_module
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Client, Session, SessionScope
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.jsonrpc import parse
+from tests.core.sessions.registered import GUEST, ME, YOU, AgentDouble, live, past, session
+
+
+def message(text: str) -> Any:
+    return parse(text.encode())
+
+
+# Who sees what.
+
+
+@pytest.mark.parametrize(
+    ("viewer", "session_id", "may"),
+    [
+        (ME, "unknown", True),
+        (ME, "known", False),
+        (YOU, "unknown", False),
+        (SessionScope("me", only="unknown"), "unknown", True),
+        (SessionScope("me", only="unknown"), "other", False),
+        (SessionScope("me", only="unknown", guest=True), "unknown", False),
+    ],
+)
+def test_an_unregistered_session_may_exist_for_the_gateways_own_user_alone(
+    viewer: SessionScope, session_id: str, *, may: bool
+) -> None:
+    registry = Registry("me")
+    past(registry, "known", "you")
+    assert registry.may_exist(viewer, "agent", session_id) is may
+
+
+@pytest.mark.parametrize(("owner", "is_live", "may"), [("me", False, True), ("me", True, False), ("you", False, False)])
+def test_an_unregistered_session_of_an_id_that_another_agent_has_may_exist(
+    owner: str, *, is_live: bool, may: bool
+) -> None:
+    registry = Registry("me")
+    elsewhere = live(registry, "s", owner, "another name for it")
+    if not is_live:
+        registry.end(elsewhere)
+    assert registry.may_exist(ME, "agent", "s") is may
+    registry.remove(elsewhere)
+    assert registry.may_exist(ME, "agent", "s")
+
+
+@pytest.mark.parametrize(
+    ("agent", "may"), [("gpu1/other", False), ("gpu2/agent", True), ("agent", True), ("gpu1/agent", False)]
+)
+def test_only_agents_of_one_machine_may_have_one_disk(agent: str, *, may: bool) -> None:
+    registry = Registry("me")
+    live(registry, "s", "me", "gpu1/agent")
+    assert registry.may_exist(ME, agent, "s") is may
+
+
+def test_of_several_agents_that_have_an_id_each_one_counts() -> None:
+    registry = Registry("me")
+    mine, yours = past(registry, "s", "me", "one"), past(registry, "s", "you", "two")
+    registry.remove(mine)
+    assert not registry.may_exist(ME, "agent", "s")
+    registry.remove(yours)
+    assert registry.may_exist(ME, "agent", "s")
+
+
+def test_all_sessions_of_an_id_are_found() -> None:
+    registry = Registry("me")
+    mine, yours = past(registry, "s", "me", "one"), live(registry, "s", "you", "two")
+    assert registry.by_id("s") == [mine, yours]
+    assert registry.by_id("other") == []
+
+
+# The registry.
+
+
+def test_a_session_is_found_by_its_agent_and_id_by_who_may_see_it() -> None:
+    registry = Registry("me")
+    mine = live(registry, "s", "me")
+    yours = live(registry, "t", "you")
+    assert registry.find(ME, "agent", "s") is mine
+    assert registry.find(YOU, "agent", "t") is yours
+    assert registry.find(GUEST, "agent", "s") is mine
+    assert registry.find(YOU, "agent", "s") is registry.find(ME, "agent", "t") is None
+    assert registry.find(ME, "other agent", "s") is registry.find(ME, "agent", "unknown") is None
+
+
+def test_whose_a_session_was_stays_known_when_it_has_ended() -> None:
+    registry = Registry("me")
+    it = past(registry, "s", "you")
+    assert not it.live
+    assert registry.find(YOU, "agent", "s") is it
+    assert registry.known("agent", "s")
+    assert not registry.known("agent", "t")
+    assert not registry.known("other agent", "s")
+
+
+def test_equal_session_ids_of_two_identities_are_found_by_their_owners() -> None:
+    registry = Registry("me")
+    mine, yours = live(registry, "1", "me"), live(registry, "1", "you")
+    assert registry.find(ME, "agent", "1") is mine
+    assert registry.find(YOU, "agent", "1") is yours
+    assert list(registry) == [mine, yours]
+
+
+def test_a_live_one_is_found_before_one_that_has_ended() -> None:
+    registry = Registry("me")
+    first, second = live(registry, "1"), live(registry, "1")
+    registry.end(first)
+    assert registry.find(ME, "agent", "1") is second
+
+
+def test_a_new_session_replaces_an_ended_one_of_the_same_id_and_owner_alone() -> None:
+    registry = Registry("me")
+    past(registry, "1", "me")
+    yours = past(registry, "1", "you")
+    mine = live(registry, "1", "me")
+    assert list(registry) == [yours, mine]
+
+
+def test_a_session_that_is_opened_again_is_the_same_one() -> None:
+    registry = Registry("me")
+    it = past(registry)
+    registry.add(it, AgentDouble())
+    registry.add(it, AgentDouble())
+    assert it.live
+    assert list(registry) == [it]
+
+
+def test_a_guest_finds_nothing_where_it_is_not_clear_whose_session_was_meant() -> None:
+    registry = Registry("me")
+    mine, yours = live(registry, "s", "me"), live(registry, "s", "you")
+    assert registry.find(GUEST, "agent", "s") is None
+    registry.end(yours)
+    assert registry.find(GUEST, "agent", "s") is mine
+
+
+def test_a_session_that_was_removed_was_never_there() -> None:
+    registry = Registry("me")
+    it = live(registry)
+    registry.remove(it)
+    registry.remove(it)
+    assert not it.live
+    assert list(registry) == []
+    assert not registry.known("agent", "s")
+    assert registry.may_exist(ME, "agent", "s")
+
+
+def test_removing_one_leaves_another_of_its_name() -> None:
+    registry = Registry("me")
+    mine, yours = live(registry, "1", "me"), live(registry, "1", "you")
+    registry.remove(mine)
+    assert list(registry) == [yours]
+
+
+def test_only_so_many_that_have_ended_are_remembered_and_live_ones_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 2)
+    registry = Registry("me")
+    kept = live(registry, "live", "you")
+    for name in ("a", "b", "c"):
+        past(registry, name, "you")
+    assert [it.id for it in registry] == ["live", "b", "c"]
+    again = registry.find(YOU, "agent", "b")
+    assert again is not None
+    registry.add(again, AgentDouble())
+    past(registry, "d", "you")
+    assert [it.id for it in registry] == ["live", "b", "c", "d"]
+    assert kept.live
+
+
+def test_past_sessions_of_one_identity_do_not_evict_those_of_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry_module, "MAX_REMEMBERED", 4)
+    registry = Registry("me")
+    past(registry, "old", "me")
+    for number in range(10):
+        past(registry, f"new {number}", "you")
+    assert [it.id for it in registry.past(SessionScope("me"))] == ["old"]
+    assert [it.id for it in registry.past(SessionScope("you"))] == ["new 7", "new 8", "new 9"]
+
+
+@pytest.mark.parametrize(
+    ("viewer", "ids"),
+    [
+        (SessionScope("me"), ["r", "s"]),
+        (SessionScope("you"), ["s"]),
+        (SessionScope("other"), []),
+        (SessionScope("me", "s"), ["s"]),
+        (SessionScope("me", "t"), []),
+        (SessionScope("guest-1", "s", guest=True), ["s", "s"]),
+        (SessionScope("guest-1", "s", guest=True, granted_by="you"), ["s"]),
+        (SessionScope("me", workspaces=("a",)), ["s"]),
+        (SessionScope("me", "r", workspaces=("a",)), []),
+    ],
+)
+def test_the_registry_lists_for_each_what_exists_for_them(viewer: SessionScope, ids: list[str]) -> None:
+    registry = Registry("me")
+    for session_id, owner in (("r", "me"), ("s", "me"), ("s", "you")):
+        it = live(registry, session_id, owner)
+        it.workspace = "a" if session_id == "s" else None
+        assert it in registry.live(SessionScope(owner))
+    assert [it.id for it in registry.live(viewer)] == ids
+    assert registry.past(viewer) == []
+    for it in list(registry):
+        registry.end(it)
+    assert [it.id for it in registry.past(viewer)] == ids
+    assert registry.live(viewer) == []
+
+
+# What is kept for another process of the gateway.
+
+
+def test_no_two_journals_have_the_same_epoch() -> None:
+    one, other = Registry("me", run="a"), Registry("me", run="b")
+    assert len({one.new_epoch(), one.new_epoch(), other.new_epoch()}) == 3
+
+
+# Workspaces
+
+
+@pytest.mark.parametrize(
+    ("viewer", "workspace", "sees"),
+    [
+        (SessionScope("me"), "a", True),
+        (SessionScope("me"), None, True),
+        (SessionScope("me", workspaces=("a", "b")), "a", True),
+        (SessionScope("me", workspaces=("a", "b")), "c", False),
+        (SessionScope("me", workspaces=("a", "b")), None, False),
+        (SessionScope("me", workspaces=()), None, False),
+        (SessionScope("you", workspaces=("a",)), "a", False),
+        (SessionScope("me", only="s", workspaces=("a",)), "a", True),
+        (SessionScope("me", only="s", workspaces=("a",)), "b", False),
+        (SessionScope("me", only="t", workspaces=("a",)), "a", False),
+        (SessionScope("guest-1", only="s", guest=True), "a", True),
+        (SessionScope("guest-1", only="s", guest=True, workspaces=("b",)), "a", False),
+    ],
+)
+def test_a_workspace_token_sees_the_sessions_in_its_workspaces(
+    viewer: SessionScope, workspace: str | None, *, sees: bool
+) -> None:
+    it = session()
+    it.workspace = workspace
+    assert viewer.sees(it) is sees
+
+
+def test_an_unregistered_session_is_in_no_workspace() -> None:
+    assert not Registry("me").may_exist(SessionScope("me", workspaces=("a",)), "agent", "unknown")
+
+
+def test_the_registry_finds_for_each_what_is_in_its_workspaces() -> None:
+    registry = Registry("me")
+    it = live(registry)
+    it.workspace = "a"
+    assert registry.find(SessionScope("me", workspaces=("a",)), "agent", "s") is it
+    assert registry.find(SessionScope("me", workspaces=("b",)), "agent", "s") is None
+
+
+# How many
+
+
+def test_the_registry_knows_how_many_are_live_and_whose() -> None:
+    registry = Registry("me")
+    mine, yours = live(registry), live(registry, "t", "you")
+    registry.add(mine, AgentDouble())
+    past(registry, "u")
+    assert (registry.count_live(), registry.count_live("me"), registry.count_live("you")) == (2, 1, 1)
+    registry.end(mine)
+    registry.end(mine)
+    registry.remove(yours)
+    registry.remove(yours)
+    assert (registry.count_live(), registry.count_live("me"), registry.count_live("other")) == (0, 0, 0)
+
+
+def test_the_registry_knows_how_many_prompts_wait_and_in_whose_sessions() -> None:
+    registry = Registry("me")
+    for number, owner in enumerate(("me", "me", "you")):
+        agent = AgentDouble()
+        agent.prompts += [Request(Client("ann", SessionScope("me")), message('{"id":1,"method":"session/prompt"}'))] * (
+            number + 1
+        )
+        registry.add(session(str(number), owner), agent)
+    assert (registry.count_waiting(), registry.count_waiting("me"), registry.count_waiting("other")) == (6, 3, 0)
+    ended = next(iter(registry))
+    registry.end(ended)
+    assert registry.count_waiting("me") == 2
+
+
+# By id alone
+
+
+def test_a_session_is_found_by_its_id_alone_a_live_one_first() -> None:
+    registry = Registry("me")
+    ended = past(registry, "s", "me", "one")
+    assert registry.find_by_name(ME, "s") is ended
+    running = live(registry, "s", "me", "two")
+    assert registry.find_by_name(ME, "s") is running
+    assert registry.find_by_name(YOU, "s") is None
+    assert registry.find_by_name(ME, "t") is None
+
+
+def test_a_guest_finds_no_session_by_an_id_that_two_agents_have() -> None:
+    registry = Registry("me")
+    first = live(registry, "s", "me", "one")
+    assert registry.find_by_name(GUEST, "s") is first
+    second = live(registry, "s", "me", "two")
+    assert registry.find_by_name(GUEST, "s") is None
+    registry.remove(first)
+    assert registry.find_by_name(GUEST, "s") is second
+
+
+def test_an_agent_that_keeps_identities_apart_may_have_sessions_that_were_never_registered() -> None:
+    registry = Registry("me")
+    assert not registry.may_exist(SessionScope("ann"), "gpu/agent", "s")
+    assert registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    live(registry, "s", "bob", "gpu/agent")
+    assert not registry.may_exist(SessionScope("ann", apart=True), "gpu/agent", "s")
+    assert registry.owners == {"bob"}
+
+
+def test_a_name_has_the_machine_of_its_session() -> None:
+    registry = Registry("me")
+    here, there, odd = (
+        Session(agent, its_id, ME.identity, Journal(1000))
+        for agent, its_id in (("a", "s"), ("gpu/a", "s"), ("gpu/a", "x/y"))
+    )
+    for it in (there, here, odd):
+        registry.restore(it)
+    assert [it.name for it in (here, there, odd)] == ["s", "gpu/s", "gpu/x/y"]
+    assert [registry.find_by_name(ME, it.name) for it in (here, there, odd)] == [here, there, odd]
+    assert [registry.find_by_name(ME, name) for name in ("x/y", "other/s", "gpu/", "/s", "gpu")] == [None] * 5
+    assert not replace(ME, only="s", machine="gpu").sees(here)
+    assert replace(ME, only="s", machine="gpu").sees(there)
+    assert not replace(ME, only="s", machine="").sees(there)

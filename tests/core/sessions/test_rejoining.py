@@ -1,0 +1,1064 @@
+"""A client that takes up a session again over a new link: what it gets, what is its own again, what it may claim."""
+
+import math
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
+from acp_gateway.core.sessions.session import Role
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
+from acp_gateway.protocol.jsonrpc import Message, parse
+from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
+
+LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
+RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(agentCapabilities=LOADS)
+
+
+@pytest.fixture
+def ann(scene: Scene) -> Peer:
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    return ann
+
+
+def texts(messages: list[Any]) -> list[str]:
+    """Return the texts of the updates among messages."""
+    updates = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update["content"]["text"] for update in updates if "content" in update]
+
+
+def at(peer: Peer) -> dict[str, Any]:
+    """Compose a client's state."""
+    epoch, position = peer.seen["s"]
+    return {"epoch": epoch, "position": position}
+
+
+def taken_over(messages: list[Any]) -> Any:
+    """Return the gateway's `_meta` of a response to rejoining."""
+    (meta,) = [message["result"]["_meta"] for message in messages if "result" in message]
+    return meta["acp-gateway"]
+
+
+def said(**members: Any) -> Rejoin | None:
+    return Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": {"acp-gateway": members}})))
+
+
+# What is read.
+
+
+def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
+    text = (
+        b'{"id":1,"method":"session/load","params":{"_meta":{"acp-gateway":{"epoch":"e","position":12,"connection":"c",'
+        rb'"prompts":[4,"\u0041",1e2],"questions":[7,8.0]}}}}'
+    )
+    returned = Rejoin.read(parse(text))
+    assert returned == Rejoin("e", 12, ("c",), (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
+def test_a_resume_without_the_state_of_another_link_is_not_a_rejoin(meta: Any) -> None:
+    assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
+    assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
+
+
+@pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], MAX_ID + 1, 10**30, 1e300, "\ud83d"])
+def test_an_invalid_state_in_a_rejoin_is_ignored(value: Any) -> None:
+    returned = said(position=value, connection="c")
+    assert returned is not None
+    assert returned.position == 0
+    for name in ("prompts", "questions"):
+        returned = said(**{name: value})
+        assert returned is not None
+        assert returned.agent_requests == ()
+    returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
+    assert returned is not None
+    assert (returned.epoch, returned.connections) == (None, ())
+
+
+def test_of_a_list_of_questions_the_numbers_count() -> None:
+    returned = said(questions=[1, None, "2", True, {}, [3], 1.5, -4, 10**40, 5])
+    assert returned is not None
+    assert returned.agent_requests == (1, -4, 5)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(7, 7), (7.0, 7), (0, 0), (-7, 0), (7.5, 0), ("7", 0), (None, 0), ([7], 0), (MAX_ID, MAX_ID), (10**18, 0)],
+)
+def test_only_a_number_that_can_have_been_minted_is_a_last_id(value: Any, expected: int) -> None:
+    assert last_id(parse(encode(id=1, method="initialize", params={"_meta": {"acp-gateway": {"lastId": value}}}))) == (
+        expected
+    )
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (b"null", b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b"[]", b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"x":1.10}', b'{"x":1.10,"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"_meta":5}', b'{"_meta":{"acp-gateway":{"a":1}}}'),
+        (b'{"_meta":{"y":2,"acp-gateway":{"b":2}}}', b'{"_meta":{"y":2,"acp-gateway":{"b":2,"a":1}}}'),
+    ],
+)
+def test_the_gateways_own_member_is_added_to_whatever_there_is(result: bytes, expected: bytes) -> None:
+    assert with_own_meta(result, b'{"a":1}') == expected
+
+
+@pytest.mark.parametrize(
+    ("meta", "left"),
+    [
+        (b'{"a":1.10,"acp-gateway":{"epoch":"e"}}', b'{"a":1.10}'),
+        (b'{"acp-gateway":5}', b"{}"),
+        (b'{"a" : 1}', b'{"a" : 1}'),
+        (b"5", b"5"),
+        (b"null", b"null"),
+    ],
+)
+def test_nothing_of_it_is_left_for_the_agent(meta: bytes, left: bytes) -> None:
+    text = b'{"id":1,"method":"session/load","params":{"sessionId":"s","_meta":%b}}'
+    assert without_own_meta(text % meta) == text % left
+    assert without_own_meta(b'{"id":1,"method":"session/load"}') == b'{"id":1,"method":"session/load"}'
+
+
+def test_own_meta_is_not_searched_in_a_message_without_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    def walk(*_: Any) -> None:
+        raise AssertionError("the members were walked")
+
+    for function in ("lookup.param", "lookup.members_at", "spans.find"):
+        monkeypatch.setattr(f"acp_gateway.core.sessions.rejoining.{function}", walk)
+    text = encode(id=1, method="session/load", params={"sessionId": "s", "_meta": {f"m{n}": n for n in range(500)}})
+    assert without_own_meta(text) is text
+    assert Rejoin.read(parse(text)) is None
+    assert last_id(parse(text)) == 0
+
+
+def test_own_meta_under_an_escaped_name_is_removed_as_well() -> None:
+    text = b'{"id":1,"method":"session/load","params":{"_meta":{"acp\\u002dgateway":{"epoch":"e"},"a":1}}}'
+    assert b"epoch" not in without_own_meta(text)
+    assert Rejoin.read(parse(text)) is not None
+
+
+# A session that is live.
+
+
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_rejoin_of_a_live_session_gets_each_missed_message_once(scene: Scene, ann: Peer, method: str) -> None:
+    scene.agent.update("seen")
+    epoch, position = ann.seen["s"]
+    ann.gone()
+    scene.agent.update("missed")
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method=method, epoch=epoch, position=position, connection="first")
+    messages = back.heard()
+    assert texts(messages) == ["missed"]
+    assert messages[-1] == {
+        "jsonrpc": "2.0",
+        "id": own,
+        "result": {"_meta": {"acp-gateway": {"prompts": [], "questions": []}}},
+    }
+    assert back.marks == [{"s": (epoch, position)}, {"s": scene.place()}]
+    assert back.seen["s"] == scene.place()
+    scene.agent.update("live")
+    assert texts(back.heard()) == ["live"]
+    assert scene.agent.heard() == []
+
+
+@pytest.mark.parametrize("place", [("other", 1), ("", 0), (None, 1)])
+def test_where_the_epoch_is_another_all_of_it_comes_and_no_mark_before_the_answer(
+    scene: Scene, ann: Peer, place: tuple[str | None, int]
+) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    back.comes_back(method="session/load", epoch=place[0], position=place[1])
+    assert texts(back.heard()) == ["seen"]
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_a_rejoin_gets_a_gap_for_truncated_history() -> None:
+    scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    place: Place = ann.seen["s"]
+    for number in range(5):
+        scene.agent.update(f"talk {number}")
+    back = scene.join("ann again", link="second")
+    own = back.comes_back(method="session/load", epoch=place[0], position=place[1])
+    gap, *history, answer = back.heard()
+    assert gap["params"]["update"]["content"]["text"] == PART_MISSING
+    assert "talk 0" not in texts(history)
+    assert 0 < len(history) < 5
+    assert answer["id"] == own
+    assert answer["result"]["_meta"]["acp-gateway"]["truncated"] is True
+    epoch, end = scene.place()
+    before = {"s": (epoch, end - len(history))}
+    assert back.marks == [{"s": place}, before, {"s": (epoch, end)}]
+
+
+def test_a_rejoin_gets_the_states_from_before_a_gap() -> None:
+    scene = Scene(make_policy(journal_limit=400), agentCapabilities=LOADS)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    place: Place = ann.seen["s"]
+    scene.agent.state("plan", entries=[])
+    for number in range(5):
+        scene.agent.update(f"talk {number}")
+    back = scene.join("ann again", link="second")
+    back.comes_back(method="session/resume", epoch=place[0], position=place[1])
+    _, state, *_ = back.heard()
+    assert state["params"]["update"]["sessionUpdate"] == "plan"
+
+
+def test_a_position_behind_the_end_proves_nothing(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    back.comes_back(epoch=ann.seen["s"][0], position=50)
+    answer, *rest = back.heard()
+    assert "result" in answer
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_a_sub_agents_words_among_what_was_missed_are_counted_by_a_mark(scene: Scene, ann: Peer) -> None:
+    ann.prompt()
+    epoch, position = ann.seen["s"]
+    scene.agent.update("own")
+    scene.agent.update("of the child", "child")
+    scene.agent.update("own again")
+    back = scene.join("ann again", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    assert texts(back.heard()) == ["own", "of the child", "own again"]
+    counted = [mark["s"][1] - position for mark in back.marks]
+    assert counted == [0, 2, 3]
+    assert back.seen["s"] == scene.place()
+
+
+def test_a_client_without_a_link_gets_the_whole_history_and_no_mark(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    bob = scene.join("bob")
+    bob.comes_back(method="session/load", epoch=ann.seen["s"][0], position=1)
+    assert texts(bob.heard()) == ["seen"]
+
+
+def test_a_repeated_request_for_a_session_waits_like_any_other(scene: Scene, ann: Peer) -> None:
+    scene.agent.update("seen")
+    back = scene.join("ann again", link="second")
+    sizes: list[bool] = []
+    for _ in range(2):
+        text = encode(
+            id=len(sizes),
+            method="session/load",
+            params={
+                "sessionId": "s",
+                "cwd": "/srv",
+                "_meta": {"acp-gateway": {"epoch": ann.seen["s"][0], "position": 0}},
+            },
+        )
+        scene.multiplexer.receive_from_client(back.client, text)
+        sizes.append(bool(scene.multiplexer.take_output().replayed))
+    assert sizes == [True, False]
+
+
+def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene, ann: Peer) -> None:
+    watcher = scene.join("watcher", role=Role.OBSERVER, link="o")
+    watcher.load()
+    prompt = ann.prompt()
+    epoch, position = watcher.seen["s"]
+    ann.gone()
+    scene.agent.update("missed")
+    again = scene.join("watcher", role=Role.OBSERVER, link="p")
+    again.comes_back(epoch=epoch, position=position, connection="first", prompts=[prompt])
+    messages = again.heard()
+    assert texts(messages) == ["missed"]
+    assert taken_over(messages) == {"prompts": [], "questions": []}
+
+
+def test_a_guest_returns_to_the_session_that_was_granted(scene: Scene, ann: Peer) -> None:
+    guest = scene.join("guest", "guest-1", only="s", guest=True, link="g")
+    guest.load()
+    scene.agent.update("seen")
+    prompt = guest.prompt()
+    epoch, position = guest.seen["s"]
+    guest.gone()
+    scene.agent.update("missed")
+    again = scene.join("guest", "guest-1", only="s", guest=True, link="h")
+    again.comes_back(epoch=epoch, position=position, connection="g", prompts=[prompt])
+    messages = again.heard()
+    assert texts(messages) == ["missed"]
+    assert taken_over(messages)["prompts"] == [prompt]
+
+
+# What waits for an answer.
+
+
+def test_a_prompt_whose_turn_is_running_is_answered_on_the_new_link_under_its_id(scene: Scene, ann: Peer) -> None:
+    ann.say(rb'{"jsonrpc":"2.0","id":"\u0041","method":"session/prompt","params":{"sessionId":"s","prompt":[]}}')
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(**at(ann), connection="first", prompts=["A", "A", 99])
+    (answer,) = back.heard_text()
+    assert rb'"prompts":["\u0041"]' in answer
+    scene.agent.answer(asked, stopReason="end_turn")
+    assert back.heard_text() == [rb'{"jsonrpc": "2.0", "id": "\u0041", "result": {"stopReason": "end_turn"}}']
+
+
+def test_prompts_that_wait_are_given_back_as_well_and_not_told_to_who_sent_them(scene: Scene, ann: Peer) -> None:
+    first = ann.prompt("one")
+    asked = scene.agent.takes("session/prompt")
+    second = ann.prompt("two")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[second, first])
+    assert taken_over(back.heard())["prompts"] == [first, second]
+    scene.agent.answer(asked, stopReason="end_turn")
+    messages = back.heard()
+    assert [message["id"] for message in messages] == [first]
+    assert back.seen["s"] == scene.place()
+    scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
+    assert back.hears()["id"] == second
+
+
+def test_a_prompt_whose_turn_is_over_is_answered_after_the_response(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    ann.gone()
+    scene.agent.answers("session/prompt", stopReason="refusal")
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[own])
+    response, answer = back.heard()[:2]
+    assert taken_over([response])["prompts"] == [own]
+    assert answer == {"jsonrpc": "2.0", "id": own, "result": {"stopReason": "refusal"}}
+
+
+@pytest.mark.parametrize(
+    ("identity", "connection"), [("you", "first"), ("me", "other"), ("me", None), ("me", ""), ("me", 5)]
+)
+def test_knowing_an_id_is_not_an_authority(identity: str, connection: Any) -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann = scene.join("ann", identity, link="first")
+    ann.new_session()
+    own = ann.prompt()
+    ann.gone()
+    # A guest may see the session, too.
+    back = scene.join("eve", "me", only="s", guest=identity == "you", link="second")
+    back.comes_back(connection=connection, prompts=[own], questions=[1])
+    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+
+
+def test_a_link_that_is_there_or_away_keeps_what_it_has(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    scene.agent.ask_permission()
+    ann.away()
+    back = scene.join("ann again", link="second")
+    back.comes_back(**at(ann), connection="first", prompts=[own], questions=[1])
+    answer, asked = back.heard()
+    assert taken_over([answer]) == {"prompts": [], "questions": []}
+    assert asked["id"] == 2
+
+
+def test_a_prompt_whose_id_is_in_use_on_the_new_link_is_not_given_back(scene: Scene, ann: Peer) -> None:
+    ann.send(id=7, method="session/prompt", params={"sessionId": "s", "prompt": []})
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.send(id=7, method="x/long", params={})
+    back.comes_back(connection="first", prompts=[7])
+    assert taken_over(back.heard())["prompts"] == []
+
+
+def test_over_a_chain_of_links_the_first_or_the_last_may_be_named(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    for link, named in (("second", "first"), ("third", "first"), ("fourth", "third")):
+        back = scene.join("ann", link=link)
+        back.comes_back(connection=named, prompts=[own])
+        assert taken_over(back.heard())["prompts"] == [own]
+        assert back.client.former_links == {named}
+        last = back
+        if link != "fourth":
+            back.gone()
+    scene.agent.answer(asked, stopReason="end_turn")
+    assert last.hears()["id"] == own
+
+
+def test_nothing_is_remembered_of_a_link_that_nothing_was_taken_over_from(scene: Scene, ann: Peer) -> None:
+    back = scene.join("ann again", link="second")
+    back.comes_back(connection="x" * 1000)
+    assert back.client.former_links == set()
+
+
+def test_a_prompt_that_was_given_back_can_be_cancelled_in_both_ways(scene: Scene, ann: Peer) -> None:
+    own = ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[own])
+    back.send(method="$/cancel_request", params={"requestId": own})
+    assert scene.agent.hears()["params"] == {"requestId": asked["id"]}
+    back.cancel()
+    assert scene.agent.hears()["method"] == "session/cancel"
+
+
+def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene: Scene, ann: Peer) -> None:
+    ann.prompt()
+    scene.agent.ask_permission(raw_id=77)
+    (agent_request,) = [message for message in ann.heard() if message.get("method") == "session/request_permission"]
+    ann.gone()
+    scene.agent.heard()
+    back = scene.join("ann", link="second")
+    back.comes_back(**at(ann), connection="first", questions=[agent_request["id"], 99])
+    (answer,) = back.heard()
+    assert taken_over([answer])["questions"] == [agent_request["id"]]
+    back.choose(agent_request, "yes")
+    assert scene.agent.hears()["id"] == 77
+    back.choose(agent_request, "no")
+    assert scene.agent.heard() == []
+    # Ids go on above those of the old link.
+    scene.agent.ask_permission(raw_id=78)
+    assert back.hears()["id"] > 99
+
+
+def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    bob.load()
+    scene.agent.ask_permission()
+    agent_request, his = ann.hears(), bob.hears()
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", questions=[agent_request["id"]])
+    back.heard()
+    bob.choose(his, "yes")
+    assert back.hears() == {
+        "jsonrpc": "2.0",
+        "method": "$/cancel_request",
+        "params": {"requestId": agent_request["id"]},
+    }
+
+
+def test_a_question_that_is_not_named_is_asked_again_and_one_that_is_decided_is_not_open(
+    scene: Scene, ann: Peer
+) -> None:
+    bob = scene.join("bob")
+    bob.load()
+    scene.agent.ask_permission(raw_id=1)
+    scene.agent.ask_permission(raw_id=2)
+    decided, other = ann.heard()
+    ann.gone()
+    bob.choose(bob.heard()[0], "yes")
+    back = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": other["id"]}})
+    back.comes_back(**at(ann), connection="first", questions=[decided["id"]])
+    answer, asked = back.heard()
+    assert taken_over([answer])["questions"] == []
+    assert asked["id"] > other["id"]
+    assert asked["params"] == other["params"]
+
+
+def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given_back(scene: Scene, ann: Peer) -> None:
+    scene.agent.ask_permission(raw_id=1)
+    agent_request = ann.hears()
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.new_session("t")
+    scene.agent.ask_permission(raw_id=2, session_id="t")
+    assert back.hears()["id"] == agent_request["id"] == 1
+    back.comes_back(**at(ann), connection="first", questions=[1])
+    answer, asked = back.heard()
+    assert taken_over([answer])["questions"] == []
+    assert asked["id"] == 2
+
+
+@pytest.mark.parametrize(("said", "first"), [(41, 42), (41.0, 42), (-5, 1), (0, 1), ("41", 1), (10**30, 1), (None, 1)])
+def test_ids_begin_above_those_of_the_old_link(said: Any, first: int) -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": said}})
+    ann.new_session()
+    scene.agent.ask_permission()
+    assert ann.hears()["id"] == first
+
+
+def test_the_agent_of_one_client_does_not_see_what_is_the_gateways_in_initialize() -> None:
+    scene = Scene(make_policy(shared=False))
+    ann = scene.join("ann", link="second", initialize=False)
+    ann.request("initialize", protocolVersion=1, _meta={"acp-gateway": {"lastId": 4}, "other": 1})
+    assert scene.agent.takes("initialize")["params"]["_meta"] == {"other": 1}
+
+
+# A session that is not live.
+
+
+@pytest.fixture
+def shelf() -> Shelf:
+    return Shelf()
+
+
+def over(shelf: Shelf, capabilities: dict[str, Any] = LOADS, policy: Policy | None = None) -> tuple[Scene, Place]:
+    """A scene in which a session was left and closed."""
+    scene = Scene(policy, Registry("me", shelf, "run"), agentCapabilities=capabilities)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    for text in ("one", "two", "three"):
+        scene.agent.update(text)
+    place = ann.seen["s"]
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.gone()
+    scene.agent.heard()
+    return scene, place
+
+
+@pytest.mark.parametrize(
+    ("method", "capabilities"), [("session/load", LOADS), ("session/resume", LOADS), ("session/resume", RESUMES)]
+)
+@pytest.mark.parametrize("result", ['"result":null', '"result":{}', '"result":{"_meta":{"x":1}}', '"error":null'])
+def test_a_rejoin_of_a_session_that_is_not_live_gets_missed_messages_from_the_archive(
+    shelf: Shelf, method: str, result: str, capabilities: dict[str, Any]
+) -> None:
+    scene, (epoch, position) = over(shelf, capabilities)
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method=method, more={"x": 2}, epoch=epoch, position=position - 1, connection="first")
+    assert scene.agent.heard() == []
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    asked = scene.agent.hears()
+    assert asked["method"] == ("session/load" if capabilities is LOADS else "session/resume")
+    assert asked["params"]["_meta"] == {"x": 2}
+    scene.agent.update("all of it")
+    scene.agent.state("plan", entries=[])
+    assert back.heard() == []
+    scene.agent.say(b'{"jsonrpc":"2.0","id":%d,%b}' % (asked["id"], result.encode()))
+    *missed, answer = back.heard()
+    assert texts(missed) == ["three"]
+    assert missed[-1]["params"]["update"]["sessionUpdate"] == "plan"
+    assert answer["id"] == own
+    assert answer["result"]["_meta"].pop("acp-gateway") == {"prompts": [], "questions": []}
+    assert answer["result"] == {"_meta": {"x": 1} if '"x"' in result else {}}
+    assert back.marks[0] == {"s": (epoch, position - 1)}
+    assert back.seen["s"] == scene.place()
+    assert scene.place()[0] != epoch
+    kept = next(iter(shelf.journals.values()))
+    assert (kept.epoch, kept.position) == scene.place()
+    assert kept.replay() == scene.session().journal.replay()
+
+
+def test_the_state_of_a_client_is_read_once_however_often_its_request_waits(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, (epoch, position) = over(shelf)
+    read: list[Message] = []
+    original = Rejoin.read
+
+    def reading(message: Message) -> Rejoin | None:
+        read.append(message)
+        return original(message)
+
+    monkeypatch.setattr(Rejoin, "read", reading)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position, connection="first")
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert back.seen["s"] == scene.place()
+    assert len(read) == 1
+
+
+def test_of_a_session_that_is_not_opened_after_all_no_history_stays_in_memory(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf, policy=make_policy(max_sessions=1))
+    back = scene.join("ann", link="second")
+    own = back.comes_back(epoch=epoch, position=position)
+    (journal_loaded,) = scene.wanted
+    written = shelf.journals[journal_loaded].replay()
+    back.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("session/new", sessionId="other")
+    scene.load_journal(shelf.read(journal_loaded))
+    refusal = next(message for message in back.heard() if message.get("id") == own)
+    assert "max_sessions" in refusal["error"]["message"]
+    assert (journal_loaded.journal.epoch, journal_loaded.journal.replay(), journal_loaded.journal_loaded) == (
+        "",
+        [],
+        False,
+    )
+    assert shelf.journals[journal_loaded].replay() == written
+
+
+def test_history_that_is_truncated_in_memory_during_an_opening_stays_in_the_archive(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    (journal_loaded,) = scene.wanted
+    kept = shelf.journals[journal_loaded]
+    written = kept.replay()
+    scene.load_journal(shelf.read(journal_loaded))
+    journal_loaded.journal.shrink(0)
+    scene.agent.answers("session/load")
+    assert journal_loaded.journal.replay() == []
+    assert shelf.journals[journal_loaded] is kept
+    assert kept.replay() == written
+    assert (kept.epoch, kept.position) == scene.place()
+
+
+def test_where_more_was_seen_than_was_written_nothing_comes_again(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position + 10)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == []
+    assert back.marks == [{"s": (epoch, position + 10)}, {"s": scene.place()}, {"s": scene.place()}]
+
+
+def test_where_the_archive_has_nothing_the_agents_own_history_comes(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch=epoch, position=position)
+    scene.load_journal(None)
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("all of it")
+    assert texts(back.heard()) == ["all of it"]
+    scene.agent.answer(asked)
+    assert taken_over(back.heard()) == {"prompts": [], "questions": []}
+    assert back.marks == [{"s": scene.place()}]
+
+
+def test_an_unknown_epoch_of_one_that_is_over_brings_the_history_that_is_kept(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch="other", position=1)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.update("all of it")
+    scene.agent.answer(asked)
+    assert texts(back.heard()) == ["one", "two", "three"]
+    assert back.marks == [{"s": scene.place()}]
+
+
+@pytest.mark.parametrize("place", [{"epoch": "other", "position": 1}, {}])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_resume_without_a_provable_position_gets_a_gap(shelf: Shelf, place: dict[str, Any], *, live: bool) -> None:
+    scene, _ = over(shelf)
+    if live:
+        first = scene.join("bob", link="bob")
+        first.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+        scene.load_journal(shelf.read(scene.wanted[0]))
+        scene.agent.answers("session/load")
+    back = scene.join("ann", link="second")
+    own = back.comes_back(method="session/resume", connection="first", **place)
+    if not live:
+        scene.load_journal(shelf.read(scene.wanted[0]))
+        asked = scene.agent.takes("session/load")
+        scene.agent.update("all of it")
+        scene.agent.answer(asked)
+    answer, *rest = back.heard()
+    assert answer["id"] == own
+    # Behind the answer: what comes before it is history for a client that knows of no mark.
+    assert texts(rest) == [MAY_BE_MISSING]
+    assert back.seen["s"] == scene.place()
+
+
+def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_could_prove_nothing(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch="other", position=1)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position - 2)
+    assert texts(bob.heard()) == ["two", "three"]
+
+
+def test_a_place_beyond_what_reached_the_disk_is_never_taken_for_one_in_what_came_later(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("plan", entries=[])
+    scene.agent.answer(asked)
+    scene.agent.update("four")
+    bob = scene.join("bob", link="bob")
+    # It has seen two more before the gateway was killed, which take the same positions.
+    bob.comes_back(epoch=epoch, position=position + 2)
+    plan, four, *_ = bob.heard()
+    assert plan["params"]["update"]["sessionUpdate"] == "plan"
+    assert texts([four]) == ["four"]
+
+
+def test_the_places_of_several_restarts_ago_are_known(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    for number in range(3):
+        back = scene.join("ann", link=f"link {number}")
+        back.comes_back(**(at(back) if "s" in back.seen else {"epoch": epoch, "position": position}))
+        scene.load_journal(shelf.read(scene.wanted[0]))
+        scene.agent.answers("session/load")
+        scene.agent.update(f"life {number}")
+        back.request("session/close", sessionId="s")
+        scene.agent.answers("session/close")
+        back.gone()
+    bob = scene.join("bob", link="bob")
+    bob.comes_back(epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(bob.heard()) == ["life 0", "life 1", "life 2"]
+
+
+@pytest.mark.parametrize("role", [Role.OBSERVER, Role.CONTROLLER])
+def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shelf: Shelf, role: Role) -> None:
+    scene, (epoch, position) = over(shelf)
+    guest = role is Role.CONTROLLER
+    watcher = scene.join("eve", "you" if guest else "me", role, only="s" if guest else None, guest=guest, link="eve")
+    own = watcher.comes_back(epoch=epoch, position=position - 1)
+    assert watcher.heard() == []
+    ann = scene.join("ann", link="second")
+    ann.comes_back(epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    missed, answer = watcher.heard()
+    assert texts([missed]) == ["three"]
+    assert answer["id"] == own
+    scene.agent.update("live")
+    assert texts(watcher.heard()) == ["live"]
+
+
+def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
+    asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
+    watchers[0].send(method="$/cancel_request", params={"requestId": asked[0]})
+    assert "error" in watchers[0].hears()
+    watchers[1].gone()
+    scene.lose_agent()
+    assert "error" in watchers[2].hears()
+    ann = scene.join("ann", link="second")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert [watcher.heard() for watcher in watchers] == [[], [], []]
+
+
+def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch=epoch, position=position - 1)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.session().journal.shrink(0)
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == ["three"]
+
+
+def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    for well in (False, True):
+        own = back.comes_back(epoch=epoch, position=position - 1)
+        scene.load_journal(shelf.read(scene.wanted[0]))
+        if well:
+            scene.agent.answers("session/load")
+        else:
+            scene.agent.refuses("session/load")
+            assert back.hears()["error"] == {"code": -32603, "message": "no"}
+    *missed, answer = back.heard()
+    assert texts(missed) == ["three"]
+    assert answer["id"] == own
+
+
+def test_a_client_that_leaves_while_the_archive_is_read_is_not_waited_for(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    back.gone()
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    assert scene.agent.heard() == []
+    again = scene.join("ann", link="third")
+    again.comes_back(epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    again.gone()
+    scene.agent.answers("session/load")
+    assert scene.session().attached == {}
+
+
+def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    clients = [scene.join(f"ann {number}", link=f"link {number}") for number in range(3)]
+    for client in clients:
+        client.comes_back(epoch=epoch, position=position)
+    assert len(scene.wanted) == 1
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert len(scene.session().attached) == 3
+
+
+def test_requests_for_a_session_whose_journal_is_being_read_keep_their_order(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    loads = back.comes_back(epoch=epoch, position=position - 1)
+    again = back.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    prompts = back.prompt()
+    elsewhere = back.request("x/about", sessionId="other")
+    assert back.hears()["id"] == elsewhere
+    assert scene.agent.heard() == []
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert [message["id"] for message in back.heard() if "id" in message] == [loads, again]
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    assert back.hears()["id"] == prompts
+
+
+def test_a_request_that_waits_for_a_journal_can_be_cancelled(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position)
+    prompts = back.prompt()
+    back.send(method="$/cancel_request", params={"requestId": prompts})
+    assert back.hears()["error"]["code"] == -32800
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert scene.agent.heard() == []
+
+
+def test_a_plain_session_load_waits_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back, bob = scene.join("ann", link="second"), scene.join("bob")
+    back.comes_back(epoch=epoch, position=position - 1)
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    assert scene.agent.heard() == []
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert texts(back.heard()) == ["three"]
+    assert texts(bob.heard()) == ["one", "two", "three"]
+
+
+def test_a_rejoin_state_over_its_maximum_size_is_ignored(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(epoch=epoch, position=position, questions=list(range(20_000)))
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    (answer,) = back.heard()
+    assert "_meta" not in answer["result"]
+
+
+def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    first = scene.join("ann", link="second")
+    first.comes_back(epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    scene.agent.update("after the restart")
+    first.heard()
+    second = scene.join("ann's phone", link="third")
+    second.comes_back(method="session/resume", epoch=epoch, position=position)
+    *missed, _ = second.heard()
+    assert second.marks[0] == {"s": (epoch, position)}
+    assert texts(missed)[-1] == "after the restart"
+    assert second.seen["s"] == scene.place()
+
+
+def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    other = Scene(registry=scene.registry, agentCapabilities=LOADS)
+    back, bob = scene.join("ann", link="second"), other.join("bob")
+    own = back.comes_back(epoch=epoch, position=position)
+    bob.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    other.load_journal(shelf.read(other.wanted[0]))
+    other.agent.answers("session/load")
+    had = other.session().journal
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    answer = back.hears()
+    assert answer["id"] == own
+    assert "is open in another connection" in answer["error"]["message"]
+    assert other.session().journal is had
+
+
+def test_the_state_of_a_rejoin_is_not_kept_for_reopening_the_session(shelf: Shelf) -> None:
+    scene, (epoch, position) = over(shelf)
+    back = scene.join("ann", link="second")
+    back.comes_back(more={"x": 2}, epoch=epoch, position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    scene.lose_agent()
+    back.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    assert scene.agent.takes("session/load")["params"]["_meta"] == {"x": 2}
+
+
+def test_an_id_that_is_too_long_gets_no_mark(scene: Scene) -> None:
+    ann = scene.join("ann", link="first")
+    ann.new_session("s" * 2000)
+    assert ann.marks == []
+    assert ann.client.positions() == {}
+
+
+def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its_session(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
+    own = watcher.comes_back(epoch="e", position=0)
+    ann = scene.join("ann", link="second")
+    ann.new_session("s")
+    assert [message["id"] for message in watcher.heard() if "id" in message] == [own]
+
+
+@pytest.mark.parametrize("guest", [False, True])
+def test_a_rejoining_observer_does_not_wait_for_a_session_that_the_agent_cannot_reopen(*, guest: bool) -> None:
+    scene = Scene(agentCapabilities={})
+    ann = scene.join("ann")
+    ann.new_session()
+    identity, only = ("guest-1", "s") if guest else ("me", None)
+    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
+    watcher.load()
+    scene.lose_agent()
+    watcher.heard()
+    # Before the agent is started again, it may turn out to be another one.
+    early = watcher.comes_back(epoch="e", position=0)
+    assert not [message for message in watcher.heard() if "id" in message]
+    ann.request("session/new", cwd="/srv", mcpServers=[])
+    scene.agent.answers("initialize", **scene.welcome)
+    refusal = watcher.hears()
+    assert (refusal["id"], refusal["error"]["code"]) == (early, jsonrpc.SESSION_NOT_FOUND)
+    late = watcher.comes_back(epoch="e", position=0)
+    refusal = watcher.hears()
+    assert (refusal["id"], refusal["error"]["code"]) == (late, jsonrpc.SESSION_NOT_FOUND)
+
+
+def test_a_rejoining_observer_does_not_wait_for_an_unknown_session(scene: Scene) -> None:
+    watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
+    watcher.comes_back("unknown", epoch="e", position=0)
+    assert watcher.hears()["error"]["code"] == jsonrpc.SESSION_NOT_FOUND
+
+
+def test_too_many_prompts_of_another_link_say_nothing() -> None:
+    returned = said(connection="c", prompts=[1] * 20_000)
+    assert returned is not None
+    assert returned.prompts == ()
+
+
+# The ends of a wait for a client that may re-open a session.
+
+
+def watcher_of(scene: Scene, *, guest: bool = False, identity: str = "me") -> tuple[Peer, int]:
+    """Add an observer that returns to the session, which is not live; return it with the id of its request."""
+    only = "s" if guest else None
+    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
+    own = watcher.comes_back(epoch="e", position=0)
+    assert watcher.heard() == []
+    return watcher, own
+
+
+def refusal_of(peer: Peer, own: int) -> str:
+    """Take the only message, which must refuse a request for an unknown session; return its text."""
+    message = peer.hears()
+    assert (message["id"], message["error"]["code"]) == (own, jsonrpc.SESSION_NOT_FOUND)
+    assert message["error"]["data"]["sessionId"] == "s"
+    return str(message["error"]["message"])
+
+
+@pytest.mark.parametrize("guest", [False, True])
+def test_a_wait_for_a_session_ends_when_the_agent_refuses_to_open_it(shelf: Shelf, *, guest: bool) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene, guest=guest, identity="guest-1" if guest else "me")
+    ann = scene.join("ann", link="second")
+    ann.comes_back(epoch="e", position=0)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.refuses("session/load", message="a secret of its owner")
+    assert "error" in ann.hears()
+    why = "session s is not open any more: the agent has refused to open it again"
+    assert refusal_of(watcher, own) == why
+
+
+def test_a_wait_for_a_session_ends_when_initialize_fails(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.stop_agent()
+    assert watcher.heard() == []
+    ann = scene.join("ann")
+    ann.request("session/list")
+    scene.agent.refuses("initialize", message="not logged in")
+    assert ann.hears()["error"]["message"] == "not logged in"
+    failure = watcher.hears()
+    assert (failure["id"], failure["error"]["message"]) == (own, "not logged in")
+
+
+def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_none(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.stop_agent()
+    ann = scene.join("ann")
+    ann.request("session/list")
+    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={})
+    assert "session/load" in refusal_of(watcher, own)
+
+
+def test_a_wait_for_a_session_ends_with_the_agent(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    scene.lose_agent()
+    failure = watcher.hears()
+    assert (failure["id"], failure["error"]["message"]) == (own, "the agent ended")
+
+
+def test_a_wait_for_a_session_ends_with_its_client(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    watcher.dismissed("it is slow")
+    assert (answer := watcher.hears())["id"] == own
+    assert answer["error"]["message"] == "it is slow"
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    scene.agent.answers("session/load")
+    assert watcher.heard() == []
+
+
+def test_a_wait_for_a_session_ends_when_its_owner_deletes_it(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    ann = scene.join("ann")
+    ann.request("session/delete", sessionId="s")
+    scene.agent.answers("session/delete")
+    assert refusal_of(watcher, own).startswith("no session 's' is open")
+
+
+def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
+    registry = Registry("me")
+    here, there = (Scene(make_policy(shared=False), registry, agentCapabilities=LOADS) for _ in range(2))
+    ann = there.join("ann")
+    ann.new_session()
+    ann.request("session/close", sessionId="s")
+    there.agent.answers("session/close")
+    watcher, own = watcher_of(here)
+    here.end_vain_waits()
+    assert watcher.heard() == []
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    there.agent.answers("session/load")
+    here.end_vain_waits()
+    assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")
+
+
+def test_a_wait_for_a_session_ends_after_away_grace(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    scene.pass_time(1000.0)
+    watcher, own = watcher_of(scene)
+    scene.pass_time(1059.0)
+    scene.end_vain_waits(60.0)
+    assert watcher.heard() == []
+    scene.pass_time(1060.0)
+    scene.end_vain_waits(math.inf)
+    assert watcher.heard() == []
+    scene.end_vain_waits(60.0)
+    why = "session s is not open any more: no client that may open it has come within away_grace (60 s)"
+    assert refusal_of(watcher, own) == why
+
+
+def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shelf: Shelf) -> None:
+    scene, _ = over(shelf)
+    watcher, own = watcher_of(scene)
+    (session,) = scene.registry.by_id("s")
+    scene.registry.remove(session)
+    scene.end_vain_waits()
+    assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")

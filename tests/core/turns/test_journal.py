@@ -1,0 +1,481 @@
+"""A journal stays within its bound, is cut where turns end, and never loses a state."""
+
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from acp_gateway.core.turns.journal import FORMER_EPOCHS, Journal, TurnMessages
+from acp_gateway.core.turns.times import Times
+from tests.fuzz.effort import effort
+
+
+def journal(limit: int, *turns: Iterable[bytes], running: Iterable[bytes] = ()) -> Journal:
+    written = Journal(limit)
+    for turn in turns:
+        for message in turn:
+            written.append(message)
+        written.turn_ended()
+    for message in running:
+        written.append(message)
+    return written
+
+
+# Within the limit
+
+
+def test_a_new_journal_is_empty_and_misses_nothing() -> None:
+    new = Journal(10)
+    assert (new.replay(), new.states(), new.size, new.position, new.truncated) == ([], [], 0, 0, False)
+
+
+def test_a_joiner_gets_all_messages_in_order_as_they_came() -> None:
+    written = journal(100, [b"a", b"b"], [b"c"], running=[b"d"])
+    assert written.replay() == [b"a", b"b", b"c", b"d"]
+    assert not written.truncated
+
+
+def test_a_journal_may_be_full_to_the_last_byte() -> None:
+    written = journal(6, [b"aaa"], running=[b"bbb"])
+    assert (written.replay(), written.size, written.truncated) == ([b"aaa", b"bbb"], 6, False)
+
+
+def test_states_within_the_limit_stay_where_they_came_older_ones_too() -> None:
+    written = Journal(100)
+    for message, kind in [(b"mode 1", "mode"), (b"text", None), (b"mode 2", "mode")]:
+        written.append(message, kind)
+    assert written.replay() == [b"mode 1", b"text", b"mode 2"]
+
+
+def test_the_position_counts_what_was_cut_off_too() -> None:
+    written = journal(3, [b"aaa"], [b"bbb"])
+    written.append(b"cccc")
+    assert written.position == 3
+
+
+# Truncation
+
+
+def test_a_whole_turn_goes_where_one_message_would_do() -> None:
+    written = journal(6, [b"aa", b"aa"], running=[b"bbb"])
+    assert (written.replay(), written.size, written.truncated) == ([b"bbb"], 3, True)
+
+
+def test_as_many_turns_go_as_are_needed() -> None:
+    written = journal(6, [b"aa"], [b"bb"], [b"cc"], running=[b"ddd"])
+    assert written.replay() == [b"cc", b"ddd"]
+
+
+def test_a_journal_can_be_made_to_give_up_its_oldest_turns_once() -> None:
+    written = journal(10, [b"aa"], [b"bb"], [b"cc"])
+    written.shrink(4)
+    assert (written.replay(), written.truncated) == ([b"bb", b"cc"], True)
+    written.append(b"dddd")
+    assert written.size == 8
+
+
+def test_the_running_turn_alone_loses_its_beginning() -> None:
+    written = journal(6, [b"aa"], running=[b"bb", b"cc", b"dd", b"ee"])
+    assert written.replay() == [b"cc", b"dd", b"ee"]
+
+
+def test_the_held_rest_of_a_truncated_turn_counts_as_one_turn_when_it_ends() -> None:
+    written = journal(6, [b"bb", b"cc", b"dd", b"ee"])
+    written.append(b"f")
+    assert written.replay() == [b"f"]
+
+
+def test_a_turn_ends_once() -> None:
+    written = journal(6, [b"aaa"], [], [])
+    written.append(b"bbb")
+    written.turn_ended()
+    written.turn_ended()
+    written.append(b"c")
+    assert written.replay() == [b"bbb", b"c"]
+
+
+def test_a_message_larger_than_all_the_journal_leaves_it_empty() -> None:
+    written = journal(6, [b"aa"], running=[b"bb", b"c" * 7])
+    assert (written.replay(), written.size, written.truncated) == ([], 0, True)
+    written.turn_ended()
+    written.append(b"dddddd")
+    assert written.replay() == [b"dddddd"]
+
+
+def test_a_history_that_began_elsewhere_is_truncated() -> None:
+    written = journal(100, running=[b"a"])
+    written.begin_truncated()
+    assert written.truncated
+    assert written.replay() == [b"a"]
+
+
+def test_a_cleared_journal_is_as_new() -> None:
+    written = journal(6, [b"aa", b"aa"], running=[b"bbb"])
+    written.append(b"mode", "mode")
+    written.append(b"cccc")
+    written.clear()
+    assert (written.replay(), written.states(), written.size, written.position) == ([], [], 0, 0)
+    assert not written.truncated
+    for message in (b"ddd", b"eee"):
+        written.append(message)
+        written.turn_ended()
+    assert written.replay() == [b"ddd", b"eee"]
+    written.append(b"f")
+    assert written.replay() == [b"eee", b"f"]
+
+
+# States
+
+
+def test_a_state_that_is_cut_off_comes_first_in_a_replay_and_counts() -> None:
+    written = Journal(8)
+    written.append(b"mode", "mode")
+    written.append(b"aa")
+    written.turn_ended()
+    written.append(b"bbb")
+    assert (written.replay(), written.size, written.truncated) == ([b"mode", b"bbb"], 7, True)
+
+
+def test_of_each_kind_the_last_state_that_was_cut_off_stays_in_the_order_of_the_cuts() -> None:
+    written = Journal(6)
+    for message, kind in [(b"m1", "mode"), (b"c1", "commands"), (b"m2", "mode"), (b"aa", None), (b"bb", None)]:
+        written.append(message, kind)
+    assert (written.replay(), written.size) == ([b"c1", b"m2", b"bb"], 6)
+
+
+def test_where_only_states_were_cut_off_nothing_is_missing() -> None:
+    written = Journal(4)
+    for message in (b"m1", b"m2", b"m3"):
+        written.append(message, "mode")
+    assert (written.replay(), written.size, written.truncated) == ([b"m1", b"m2", b"m3"][1:], 4, False)
+
+
+def test_a_state_larger_than_all_the_journal_is_kept_and_nothing_else() -> None:
+    written = Journal(4)
+    written.append(b"commands", "commands")
+    assert (written.replay(), written.size, written.truncated) == ([b"commands"], 8, False)
+    written.append(b"a")
+    assert (written.replay(), written.size, written.truncated) == ([b"commands"], 8, True)
+    written.append(b"none", "commands")
+    assert (written.replay(), written.size) == ([b"none"], 4)
+
+
+def test_the_states_are_the_last_of_each_kind_in_the_order_in_which_they_came() -> None:
+    written = Journal(8)
+    for message, kind in [(b"m1", "mode"), (b"c1", "commands"), (b"aa", None), (b"t1", "title"), (b"m2", "mode")]:
+        written.append(message, kind)
+    assert written.replay() == [b"m1", b"c1", b"t1", b"m2"]
+    assert written.states() == [b"c1", b"t1", b"m2"]
+
+
+# Epochs
+
+
+def test_a_place_counts_in_all_epochs_that_a_journal_ever_had_up_to_where_each_ended() -> None:
+    written = Journal(100, "a")
+    written.extend([b"1", b"2"])
+    written.rename("b")
+    written.extend([b"3"])
+    written.rename("c")
+    written.extend([b"4"])
+    assert written.former == (("a", 2), ("b", 3))
+    assert [written.shared_with(epoch, 1) for epoch in ("a", "b", "c")] == [1, 1, 1]
+    # A client has seen more of it than is here: later messages are new to it.
+    assert [written.shared_with(epoch, 50) for epoch in ("a", "b")] == [2, 3]
+
+
+@pytest.mark.parametrize(("epoch", "position"), [("", 0), ("other", 1), ("b", 3)])
+def test_a_place_in_another_journal_or_past_the_end_of_this_one_proves_nothing(epoch: str, position: int) -> None:
+    written = Journal(100, "b")
+    written.extend([b"1", b"2"])
+    assert written.shared_with(epoch, position) is None
+    assert Journal(100).shared_with("", 0) is None
+
+
+def test_former_epochs_of_a_journal_are_restored_up_to_a_maximum() -> None:
+    restored = Journal(100, "x")
+    restored.restore(
+        [],
+        [TurnMessages([b"1", b"2"], {}, ends_turn=False)],
+        2,
+        truncated=False,
+        former=[("a", 1), ("damaged", 3), ("b", 2)],
+    )
+    assert restored.former == (("a", 1), ("b", 2))
+    for number in range(FORMER_EPOCHS - 1):
+        restored.rename(f"epoch {number}")
+    assert len(restored.former) == FORMER_EPOCHS
+    assert restored.shared_with("a", 1) is None
+    assert restored.shared_with("b", 1) == 1
+    assert restored.shared_with("x", 2) == 2
+
+
+# Forks
+
+
+def test_a_copy_has_every_message_rewritten_once_and_goes_its_own_way() -> None:
+    written = Journal(12)
+    for message, kind in [(b"mode a", "mode"), (b"cut off", None), (b"text a", None)]:
+        written.append(message, kind)
+    fork = written.copy(lambda message: message[:-1] + b"b", "copy")
+    assert (fork.replay(), fork.states()) == ([b"mode b", b"text b"], [b"mode b"])
+    assert (fork.size, fork.position, fork.truncated) == (12, 3, True)
+    fork.append(b"b", "title")
+    assert (written.replay(), written.states()) == ([b"mode a", b"text a"], [b"mode a"])
+    written.clear()
+    assert fork.replay() == [b"mode b", b"b"]
+
+
+def test_a_copy_whose_messages_got_longer_is_cut_too() -> None:
+    written = journal(6, [b"a", b"a"], [b"b"], running=[b"c"])
+    fork = written.copy(lambda message: message * 3, "copy")
+    assert (fork.replay(), fork.size, fork.truncated) == ([b"bbb", b"ccc"], 6, True)
+    assert (written.replay(), written.truncated) == ([b"a", b"a", b"b", b"c"], False)
+
+
+# Any order of events
+
+Said = list[tuple[bytes, str | None]]
+
+TIME = st.sampled_from([None, 1, 1, 2, 3])
+
+
+def last_of_each_kind(said: Said) -> list[bytes]:
+    """In the order in which they were said."""
+    last = {kind: place for place, (_, kind) in enumerate(said) if kind is not None}
+    return [said[place][0] for place in sorted(last.values())]
+
+
+class History(RuleBasedStateMachine):
+    """The model is all that was ever said, in a list, where turns ended in it, and where it is cut."""
+
+    @initialize(limit=st.integers(0, 60))
+    def begin(self, limit: int) -> None:
+        self.limit = limit
+        self.journal = Journal(limit)
+        self.start_again()
+
+    def start_again(self) -> None:
+        self.said: Said = []
+        self.times: list[int | None] = []
+        self.ends: set[int] = set()
+        self.cut = 0
+        self.unknown_before = False
+
+    def expected(self, cut: int) -> list[bytes]:
+        return last_of_each_kind(self.said[:cut]) + [message for message, _ in self.said[cut:]]
+
+    def move_cut(self) -> None:
+        """To the first place that will do: where it is, where a turn ended, or anywhere behind the last of these."""
+        last_end = max(self.ends | {self.cut})
+        places = [self.cut, *sorted(end for end in self.ends if end > self.cut), *range(last_end, len(self.said))]
+        fitting = (place for place in places if sum(map(len, self.expected(place))) <= self.limit)
+        self.cut = next(fitting, len(self.said))
+
+    @rule(size=st.integers(0, 20), kind=st.sampled_from([None, None, None, "mode", "commands", "title"]), time=TIME)
+    def append(self, size: int, kind: str | None, time: int | None) -> None:
+        message = b"%d" % len(self.said) + b"." * size
+        self.journal.append(message, kind, time)
+        self.said.append((message, kind))
+        self.times.append(time)
+        self.move_cut()
+
+    @rule(sizes=st.lists(st.integers(0, 20), max_size=6), time=TIME)
+    def extend(self, sizes: list[int], time: int | None) -> None:
+        """All at once is as one after the other, but for what did not fit in between."""
+        messages = [b"%d" % (len(self.said) + number) + b"." * size for number, size in enumerate(sizes)]
+        self.journal.extend(messages, time)
+        self.said += [(message, None) for message in messages]
+        self.times += [time] * len(messages)
+        self.move_cut()
+
+    @rule()
+    def turn_ended(self) -> None:
+        self.journal.turn_ended()
+        self.ends.add(len(self.said))
+
+    @rule()
+    def begin_truncated(self) -> None:
+        self.journal.begin_truncated()
+        self.unknown_before = True
+
+    @rule(tail=st.sampled_from([b"", b"~", b"~~~~~"]), short=st.booleans())
+    def go_on_with_a_copy(self, tail: bytes, short: bool) -> None:
+        def rewrite(message: bytes) -> bytes:
+            return (message.rstrip(b".~") if short else message) + tail
+
+        original, before = self.journal, self.journal.replay()
+        self.journal = original.copy(rewrite, "copy")
+        self.said = [(rewrite(message), kind) for message, kind in self.said]
+        self.move_cut()
+        assert original.replay() == before
+        # Nothing that happens to the original concerns the copy.
+        for kind in ("mode", None):
+            original.append(b"?" * self.limit, kind)
+            original.turn_ended()
+
+    @rule()
+    def clear(self) -> None:
+        self.journal.clear()
+        self.start_again()
+
+    @invariant()
+    def it_is_what_the_model_says(self) -> None:
+        expected = self.expected(self.cut)
+        assert self.journal.replay() == expected
+        assert self.journal.size == sum(map(len, expected))
+        assert self.journal.position == len(self.said)
+        cut_off = any(kind is None for _, kind in self.said[: self.cut])
+        assert self.journal.truncated == (cut_off or self.unknown_before)
+
+    @invariant()
+    def it_is_bounded(self) -> None:
+        assert self.journal.size <= self.limit or self.journal.replay() == self.journal.states()
+
+    @invariant()
+    def its_runs_are_what_it_holds(self) -> None:
+        runs = self.journal.runs()
+        held = [(message, states.get(n)) for messages, states, *_ in runs for n, message in enumerate(messages)]
+        assert held == self.said[len(self.said) - len(held) :]
+        times = [time for run in runs for time in run.times.of(0, len(run.messages))]
+        assert times == self.times[len(self.said) - len(held) :]
+        assert [message for message, _ in [*self.journal.states_set_aside(), *held]] == self.journal.replay()
+        assert all(messages and list(states) == sorted(states) for messages, states, *_ in runs)
+
+    @invariant()
+    def any_part_of_it_has_its_times(self) -> None:
+        start, end = self.journal.start, self.journal.position
+        for begin, last in ((0, end), (start, end), ((start + end) // 2, end), (start, (start + end) // 2), (end, end)):
+            held = slice(max(begin, start), last)
+            assert self.journal.messages(begin, last) == [message for message, _ in self.said[held]]
+            assert self.journal.times(begin, last) == self.journal.times_view(begin, last) == self.times[held]
+
+    @invariant()
+    def its_states_before_any_place_are_the_last_until_there(self) -> None:
+        for place in (self.journal.start, (self.journal.start + self.journal.position) // 2):
+            assert self.journal.states(place) == last_of_each_kind(self.said[:place])
+
+    @invariant()
+    def another_can_become_what_it_is(self) -> None:
+        journal, other = self.journal, Journal(self.limit)
+        other.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
+        assert (other.runs(), other.states_set_aside(), other.size) == (
+            journal.runs(),
+            journal.states_set_aside(),
+            journal.size,
+        )
+        assert (other.position, other.truncated) == (journal.position, journal.truncated)
+
+    @invariant()
+    def no_state_is_lost(self) -> None:
+        assert self.journal.states() == last_of_each_kind(self.said)
+
+
+TestHistory = History.TestCase
+TestHistory.settings = effort(50, steps=40)
+
+
+# Positions, and journals that another process of the gateway has written.
+
+
+def runs(*turns: str) -> list[TurnMessages]:
+    return [TurnMessages(turn.encode().split(), {}, turn.endswith("."), Times()) for turn in turns]
+
+
+def test_a_journal_returns_the_messages_since_a_position_as_far_as_it_holds_them() -> None:
+    journal = Journal(6, "e")
+    for text in (b"aa", b"bb", b"cc", b"dd"):
+        journal.append(text)
+    assert journal.position == 4
+    assert journal.since(4) == []
+    assert journal.since(2) == [b"cc", b"dd"]
+    assert journal.since(1) == [b"bb", b"cc", b"dd"]
+    assert journal.since(0) is None
+    assert journal.since(5) is None
+
+
+def test_a_journal_can_be_written_down_and_taken_up_with_its_states_turns_and_positions() -> None:
+    journal = Journal(10, "e")
+    for text, state in ((b"plan1", "plan"), (b"mode1", "mode"), (b"aa", None)):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text in (b"bb", b"cc"):
+        journal.append(text)
+    journal.turn_ended()
+    journal.append(b"dd")
+    assert journal.states_set_aside() == [(b"plan1", "plan"), (b"mode1", "mode")]
+    taken_up = Journal(10, "e")
+    taken_up.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
+    assert taken_up.replay() == journal.replay()
+    assert (taken_up.size, taken_up.position, taken_up.truncated) == (journal.size, 6, True)
+    assert taken_up.runs() == journal.runs()
+    for each in (journal, taken_up):
+        each.append(b"ee")
+    assert taken_up.replay() == journal.replay()
+
+
+def test_the_runs_say_where_a_turn_ends() -> None:
+    journal = Journal(100, "e")
+    journal.restore([], runs("a b.", "c.", "d"), 4, truncated=False)
+    assert journal.runs() == runs("a b.", "c.", "d")
+    assert not journal.truncated
+    journal.turn_ended()
+    assert journal.runs() == [*runs("a b.", "c."), ([b"d"], {}, True, Times())]
+    journal.shrink(2)
+    assert journal.runs() == [([b"d"], {}, True, Times())]
+    journal.shrink(0)
+    assert journal.runs() == []
+
+
+def test_the_runs_say_which_messages_tell_a_state() -> None:
+    journal = Journal(8, "e")
+    for text, state in ((b"cut", "mode"), (b"off", None)):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text, state in ((b"a", None), (b"b", "plan"), (b"c", "mode")):
+        journal.append(text, state)
+    journal.turn_ended()
+    for text, state in ((b"d", "plan"), (b"e", None)):
+        journal.append(text, state)
+    expected = [
+        ([b"a", b"b", b"c"], {1: "plan", 2: "mode"}, True, Times()),
+        ([b"d", b"e"], {0: "plan"}, False, Times()),
+    ]
+    assert journal.runs() == expected
+    taken_up = Journal(8, "e")
+    taken_up.restore(journal.states_set_aside(), journal.runs(), journal.position, truncated=journal.truncated)
+    assert taken_up.runs() == expected
+    assert taken_up.states() == journal.states() == [b"c", b"d"]
+
+
+def test_runs_of_a_journal_do_not_change_with_later_messages() -> None:
+    journal = Journal(100, "e")
+    journal.extend([b"a"])
+    before = journal.runs()
+    journal.append(b"b", "mode")
+    journal.turn_ended()
+    assert before == [([b"a"], {}, False, Times())]
+
+
+def test_a_journal_is_taken_up_within_a_smaller_limit_too() -> None:
+    journal = Journal(4, "e")
+    journal.restore([(b"plan", "plan")], runs("aa.", "bb."), 9, truncated=False)
+    assert journal.replay() == [b"plan"]
+    assert (journal.position, journal.truncated) == (9, True)
+
+
+def test_a_turn_without_messages_is_taken_up_as_none() -> None:
+    journal = Journal(100, "e")
+    empty = TurnMessages([], {}, ends_turn=True)
+    journal.restore([], [empty, *runs("a.")], 1, truncated=False)
+    assert journal.runs() == runs("a.")
+
+
+def test_times_of_messages_that_were_cut_off_take_no_memory() -> None:
+    journal = Journal(100, "e")
+    for time in range(1000):
+        journal.append(b"x" * 10, None, time)
+        journal.turn_ended()
+    assert journal.times(0, 1000) == list(range(990, 1000))
+    assert len(journal._times.starts) == 10

@@ -1,0 +1,208 @@
+"""Browsers over `/ws`, side by side with others."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.dialects.browser import calls as browser_calls
+from acp_gateway.dialects.browser.description import Describer
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
+from acp_gateway.gateway.sessions.session_view import SessionView
+from tests.dialects.bridging import TEXT, YES, asks, editor_in, ends_turn, prompted, running, says, texts
+from tests.doubles import ServingAgent, ServingAgents
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+
+async def test_a_watching_browser_is_told_of_every_session_in_its_scope(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        watching = await bench.page(bench.access(), "watching")
+        assert (await watching.result("session/list", watch=True))["sessions"] == []
+        page = await bench.page(bench.access())
+        session = await page.new_session(title="one")
+        await (await bench.page(bench.access("ben"), "ben")).new_session()
+        await prompted(page, loading_agents[0], session)
+
+        def states() -> list[tuple[str, str]]:
+            return [(it["session"]["id"], it["session"]["status"]) for it in watching.of("session/changed")]
+
+        await watching.until(lambda: (session, "running") in states())
+        assert {name for name, _ in states()} == {session}
+        await page.result("session/archive", sessionId=session)
+        await watching.until(lambda: watching.of("session/changed")[-1]["session"]["archived"])
+        assert (await page.result("session/list"))["sessions"] == []
+        assert len((await page.result("session/list", archived=True))["sessions"]) == 1
+        await page.result("session/archive", sessionId=session, archived=False)
+        assert len((await page.result("session/list"))["sessions"]) == 1
+
+
+async def test_two_browsers_and_an_editor_see_the_same(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        first, second = [await bench.page(bench.access(), name) for name in ("first", "second")]
+        session = await first.new_session()
+        await second.result("session/get", sessionId=session)
+        editor = await editor_in(bench, session)
+        await prompted(first, loading_agents[0], session)
+        await says(loading_agents[0], session, "a", "b")
+        await ends_turn(loading_agents[0])
+        await editor.send(id=9, method="session/prompt", params={"sessionId": session, "prompt": TEXT})
+        await second.until_status(session, "completed", "running")
+        await says(loading_agents[0], session, "c")
+        await ends_turn(loading_agents[0], result={"stopReason": "refusal"})
+        for page in (first, second):
+            await page.until_status(session, "running", "completed", "running", "completed")
+            found = page.updates(session)
+            assert [update["seq"] for update in found] == [1, 2, 3, 4, 5]
+            assert texts(found) == ["hello", "a", "b", "hello", "c"]
+            assert page.of("session/status_changed", session)[-1]["stopReason"] == "refusal"
+        got = await (await bench.page(bench.access(), "third")).result("session/get", sessionId=session)
+        assert got["updates"] == first.updates(session)
+        seen: list[str] = []
+        while len(seen) < 4:
+            message = await editor.receive()
+            if message.get("method") == "session/update":
+                seen.append(message["params"]["update"]["content"]["text"])
+        assert seen == ["hello", "a", "b", "c"]
+
+
+async def test_a_change_during_a_list_is_told_after_it(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        for _ in range(5):
+            await page.new_session()
+        watching = await bench.page(bench.access(), "watching")
+        await watching.result("gateway/info")
+        monkeypatch.setattr(browser_calls, "_AT_ONCE", 1)
+        describe = Describer.of
+
+        def change_after(self: Describer, view: SessionView) -> dict[str, Any]:
+            described = describe(self, view)
+            if view.session.title is None:
+                view.session.title = "changed"
+                view.session.archive.keep(view.session)
+            return described
+
+        monkeypatch.setattr(Describer, "of", change_after)
+        await watching.result("session/list", watch=True)
+        await trio.testing.wait_all_tasks_blocked()
+        shown: dict[str, str] = {}
+        for message in watching.arrived:
+            if "method" in message:
+                shown[message["params"]["session"]["id"]] = message["params"]["session"]["title"]
+            elif "sessions" in message["result"]:
+                shown |= {it["id"]: it["title"] for it in message["result"]["sessions"]}
+        assert list(shown.values()) == ["changed"] * 5
+
+
+async def test_a_new_session_with_the_id_of_a_removed_one_is_told_after_its_removal(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents.session_id = "only"
+    monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        await page.result("session/list", watch=True)
+        session = await page.new_session()
+        agents[0].end(0)
+        await agents[0].close()
+        await page.until_status(session, "exited")
+        del page.told[:]
+        assert (await page.result("session/new"))["sessionId"] == session
+        await trio.testing.wait_all_tasks_blocked()
+        told = [message["method"] for message in page.told]
+        assert told.count("session/removed") == 1
+        assert told.index("session/removed") < told.index("session/changed")
+        assert [it["id"] for it in (await page.result("session/list"))["sessions"]] == [session]
+
+
+async def test_of_two_owners_with_sessions_of_one_id_a_guest_is_shown_none(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "s"
+    async with running(tmp_path, spawner) as bench:
+        ann = await bench.page(bench.access("ann"), "ann")
+        session = await ann.new_session()
+        guest, control = (
+            await bench.page(bench.guest(session), "guest"),
+            bench.editor(bench.guest(session), control=True),
+        )
+        assert len((await guest.result("session/list", watch=True))["sessions"]) == 1
+        bob = await bench.page(bench.access("bob"), "bob")
+        await bob.new_session()
+        assert (await guest.result("session/list"))["sessions"] == []
+        assert guest.of("session/changed") == []
+        await control.send(id=1, method="_acp-gateway/sessions", params={})
+        assert (await control.receive())["result"]["sessions"] == []
+        assert (await guest.error("session/get", sessionId=session))[0] == -32602
+
+
+async def test_a_guest_who_has_joined_keeps_the_session_of_that_owner(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "s"
+    async with running(tmp_path, spawner) as bench:
+        ann = await bench.page(bench.access("ann"), "ann")
+        session = await ann.new_session(title="ann's")
+        guest = await bench.page(bench.guest(session), "guest")
+        await guest.result("session/get", sessionId=session)
+        bob = await bench.page(bench.access("bob"), "bob")
+        await bob.new_session()
+        assert [it["title"] for it in (await guest.result("session/list"))["sessions"]] == ["ann's"]
+
+
+async def test_an_idle_session_that_ends_is_removed_for_its_guests_and_no_other_of_its_id_is(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agents.session_id = "only"
+    monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
+    async with running(tmp_path, spawner) as bench:
+        owner, other = await bench.page(bench.access(), "owner"), await bench.page(bench.access("ben"), "other")
+        session = await owner.new_session()
+        guest = await bench.page(bench.guest(session), "guest")
+        await guest.result("session/list", watch=True)
+        await guest.result("session/get", sessionId=session)
+        await other.new_session()
+        agents[1].end(0)
+        await agents[1].close()
+        await other.until_status(session, "exited")
+        assert (await other.result("session/new"))["sessionId"] == session
+        await trio.testing.wait_all_tasks_blocked()
+        assert guest.of("session/removed") == []
+        agents[0].end(0)
+        await agents[0].close()
+        await guest.until(lambda: guest.of("session/removed"))
+        assert guest.of("session/removed") == [{"sessionId": session}]
+
+
+@pytest.mark.parametrize("method", ["session/cancel", "session/respond"])
+async def test_a_call_that_the_agent_does_not_answer_delays_no_cancellation_and_no_decision(
+    method: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = ServingAgent._answer
+
+    async def without_modes(agent: ServingAgent, to: Any, name: str) -> None:
+        if name != "session/set_mode":
+            await answer(agent, to, name)
+
+    monkeypatch.setattr(ServingAgent, "_answer", without_modes)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        await prompted(page, loading_agents[0], session)
+        await asks(loading_agents[0], session)
+        (asked,) = await page.until(lambda: page.of("session/request"))
+        await page.send(id="mode", method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+        await loading_agents[0].got("session/set_mode")
+        answered = {"requestId": asked["requestId"], "response": YES} if method == "session/respond" else {}
+        await page.result(method, sessionId=session, **answered)
+        await page.until(lambda: page.of("session/request_resolved"))
+        assert "mode" not in [message.get("id") for message in page.arrived]

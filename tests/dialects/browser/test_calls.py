@@ -1,0 +1,417 @@
+"""The calls of browsers, one by one."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
+from acp_gateway.protocol import jsonrpc
+from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
+from tests.doubles import ServingAgent, ServingAgents
+
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
+
+
+async def test_gateway_info_tells_the_browser_who_it_is(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        info = await page.result("gateway/info")
+        assert {name: info[name] for name in ("identity", "role", "guest", "session", "mayShare")} == {
+            "identity": "ann",
+            "role": "controller",
+            "guest": False,
+            "session": None,
+            "mayShare": True,
+        }
+        guest = await bench.page(bench.guest(session, "observer"), "guest")
+        info = await guest.result("gateway/info")
+        assert (info["role"], info["guest"], info["session"], info["mayShare"]) == ("observer", True, session, False)
+        narrowed = await bench.page(replace(bench.access(), only=session), "narrowed")
+        info = await narrowed.result("gateway/info")
+        assert (info["guest"], info["session"], info["mayShare"]) == (False, session, False)
+
+
+async def test_agents_list_has_those_that_the_token_allows_with_its_workspaces(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, a=section(), b=section()) as bench:
+        page = await bench.page(bench.access(agents=["b"]))
+        (agent,) = (await page.result("agents/list"))["agents"]
+        assert agent == {
+            "name": "b",
+            "title": "b",
+            "default": True,
+            "machine": None,
+            "workspaces": [{"name": "everything", "path": "/"}],
+        }
+
+
+async def test_session_list_has_live_and_past_sessions_the_latest_first(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        first = await page.new_session(cwd="/", title="one")
+        bench.gateway.hubs[0].end()
+        await page.until_status(first, "exited")
+        second = await page.new_session(cwd="/", title="two")
+        other = await (await bench.page(bench.access("ben"), "ben")).new_session()
+        listed = (await page.result("session/list"))["sessions"]
+        assert [(it["id"], it["title"], it["status"], it["live"]) for it in listed] == [
+            (second, "two", "completed", True),
+            (first, "one", "exited", False),
+        ]
+        assert other not in str(listed)
+        (only,) = (await page.result("session/list", status=["exited"]))["sessions"]
+        assert only["id"] == first
+        (client,) = listed[0]["clients"]
+        assert (client["identity"], client["role"], client["presence"], client["via"], client["you"]) == (
+            "ann",
+            "controller",
+            "connected",
+            "browser",
+            True,
+        )
+
+
+async def test_a_prompt_is_answered_at_once_and_its_turn_is_told(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/", title="Mend it")
+        assert await page.result("session/prompt", sessionId=session, prompt=TEXT) == {"success": True}
+        (update,) = await page.until_updates(session, 1)
+        assert (update["seq"], update["updateType"]) == (1, "user_message")
+        assert update["payload"] == {"sessionUpdate": "user_message_chunk", "content": TEXT[0]}
+        assert update["createdAt"].endswith("Z")
+        await page.until_status(session, "running")
+        assert await page.result("session/cancel", sessionId=session) == {"success": True}
+        await page.until_status(session, "running", "completed")
+        assert page.of("session/status_changed")[-1]["stopReason"] == "cancelled"
+
+
+async def test_modes_and_options_are_passed_on_with_the_agents_answer(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        assert await page.result("session/set_mode", sessionId=session, modeId="plan") == 1
+        assert (await loading_agents[0].got("session/set_mode"))["params"] == {"sessionId": session, "modeId": "plan"}
+        (update,) = await page.until_updates(session, 1)
+        assert update["payload"] == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
+        await page.result("session/set_model", sessionId=session, modelId="large")
+        await page.result("session/set_config_option", sessionId=session, configId="c", value="v")
+        assert (await loading_agents[0].got("session/set_config_option"))["params"]["value"] == "v"
+
+
+async def test_prompts_beyond_the_limit_are_refused_in_the_gateways_words(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, LimitsSection(queued_prompts_per_session=1)) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        for _ in range(2):
+            await page.result("session/prompt", sessionId=session, prompt=TEXT)
+        code, text = await page.error("session/prompt", sessionId=session, prompt=TEXT)
+        assert (code, "queued_prompts_per_session" in text) == (jsonrpc.INVALID_REQUEST, True)
+        (listed,) = (await page.result("session/list"))["sessions"]
+        assert (listed["turn"], listed["queued"]) == (True, 1)
+
+
+async def test_a_prompt_that_fails_later_without_a_turn_is_told(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        loading_agents[0].end(0)
+        await loading_agents[0].close()
+        await page.until_status(session, "exited")
+
+        async def broken(*_: object, task_status: object) -> None:
+            raise AgentError("no such program")
+
+        monkeypatch.setattr(agent_runner, "run_agent", broken)
+        monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
+        await page.result("session/prompt", sessionId=session, prompt=TEXT)
+        told = await page.until(lambda: next((it for it in page.of("session/status_changed") if "error" in it), None))
+        assert "no such program" in told["error"]["message"]
+
+
+async def test_an_observer_sees_all_and_can_do_nothing(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        owner = await bench.page(bench.access())
+        session = await owner.new_session()
+        await prompted(owner, loading_agents[0], session)
+        await asks(loading_agents[0], session)
+        await owner.until(lambda: owner.of("session/request"))
+        (told,) = owner.of("session/request")
+        before = len(loading_agents[0].received)
+        pages = [
+            await bench.page(bench.access(role="observer"), "observer"),
+            await bench.page(bench.access(), "observing", observe=True),
+            await bench.page(bench.guest(session, "observer"), "guest"),
+        ]
+        calls: dict[str, dict[str, Any]] = {
+            "session/new": {},
+            "session/prompt": {"prompt": TEXT},
+            "session/cancel": {},
+            "session/respond": {"requestId": told["requestId"], "response": YES},
+            "session/set_mode": {"modeId": "m"},
+            "session/set_model": {"modelId": "m"},
+            "session/set_config_option": {"configId": "c", "value": "v"},
+            "session/archive": {},
+            "session/delete": {},
+            "session/share": {},
+            "files/list": {"query": ""},
+        }
+        for page in pages:
+            got = await page.result("session/get", sessionId=session)
+            assert texts(got["updates"]) == ["hello"]
+            assert got["pendingRequests"] == []
+            (waiting,) = got["session"]["waiting"]
+            assert (waiting["requestId"], waiting["method"]) == (told["requestId"], "session/request_permission")
+            assert not got["session"]["mayControl"]
+            for method, params in calls.items():
+                code, text = await page.error(method, sessionId=session, **params)
+                assert (code, "observers may only look" in text) == (jsonrpc.METHOD_NOT_FOUND, True)
+            await page.send(id=told["requestId"], result=YES)
+            await page.result("gateway/info")
+        await says(loading_agents[0], session, "more")
+        for page in pages:
+            await page.until_updates(session, 1)
+            assert page.of("session/request") == []
+        assert loading_agents[0].received[before:] == []
+
+
+async def test_a_session_of_another_identity_does_not_exist(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, fake=section("shared")) as bench:
+        session = await (await bench.page(bench.access())).new_session()
+        ben = await bench.page(bench.access("ben"), "ben")
+        calls: dict[str, dict[str, Any]] = {
+            "session/get": {},
+            "session/prompt": {"prompt": TEXT},
+            "session/cancel": {},
+            "session/unsubscribe": {},
+            "session/delete": {},
+            "session/archive": {},
+            "session/share": {},
+            "files/list": {"query": ""},
+        }
+        for method, params in calls.items():
+            assert (await ben.error(method, sessionId=session, **params))[0] == jsonrpc.INVALID_PARAMS
+        assert (await ben.result("session/list"))["sessions"] == []
+
+
+async def test_errors_have_the_codes_that_browsers_know(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        assert (await page.error("session/get", sessionId="never"))[0] == -32602
+        assert (await page.error("session/get"))[0] == -32602
+        assert (await page.error("session/nothing"))[0] == -32601
+        assert (await page.error("session/new", agentType="other"))[0] == -32602
+        assert (await page.error("session/new", cwd="relative"))[0] == -32602
+        await page.stream.send(b"{")
+        assert (await page.response(None))["error"]["code"] == -32700
+        await page.stream.send(b"[]")
+        assert (await page.response(None))["error"]["code"] == -32600
+        assert await page.new_session()
+
+
+async def test_an_agent_that_cannot_start_is_told(tmp_path: Path, spawner: Spawner) -> None:
+    missing = replace(section(), command=("/no/such/program",))
+    async with running(tmp_path, spawner, fake=missing) as bench:
+        page = await bench.page(bench.access())
+        code, text = await page.error("session/new")
+        assert (code, "/no/such/program" in text) == (-32603, True)
+        assert len(bench.gateway.connections) == 1
+
+
+async def test_session_new_is_answered_in_time_by_an_agent_that_never_answers(
+    tmp_path: Path,
+    spawner: Spawner,
+    loading_agents: ServingAgents,
+    autojump_clock: object,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def silent(*_: object) -> None: ...
+
+    monkeypatch.setattr(ServingAgent, "_answer", silent)
+    async with running(tmp_path, spawner, timeout=100) as bench:
+        page = await bench.page(bench.access())
+        began = trio.current_time()
+        with trio.fail_after(30):
+            code, text = await page.error("session/new")
+        assert trio.current_time() - began == pytest.approx(ANSWER_TIMEOUT)
+        assert (code, "not answered" in text) == (-32603, True)
+
+
+async def test_files_are_found_below_the_directory_of_the_session(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    for name in ("main.py", "src/domain.py", "src/other.txt"):
+        (folder / name).write_text("")
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd=str(folder))
+        found = await page.result("files/list", sessionId=session, query="main")
+        assert found == {"files": ["main.py", "src/domain.py"], "complete": True}
+        found = await page.result("files/list", sessionId=session, query="", limit=1)
+        assert found["files"] == ["main.py"]
+        inside = {"inside": WorkspaceSection(root=tmp_path / "other")}
+        bench.gateway.services.config = replace(bench.gateway.config, workspaces=inside)
+        code, text = await page.error("files/list", sessionId=session, query="")
+        assert (code, "is in no workspace" in text) == (-32602, True)
+
+
+async def test_a_session_is_deleted_for_all_clients(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        pages = [await bench.page(bench.access(), name) for name in ("first", "second")]
+        session = await pages[0].new_session()
+        await pages[1].result("session/get", sessionId=session)
+        assert await pages[0].result("session/delete", sessionId=session) == {"success": True}
+        assert (await loading_agents[0].got("session/delete"))["params"] == {"sessionId": session}
+        for page in pages:
+            await page.until(lambda page=page: page.of("session/removed", session))  # type: ignore[misc]
+        assert (await pages[1].result("session/list"))["sessions"] == []
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    1.5,
+    10**30,
+    "",
+    "\ud83d",
+    "x" * 5000,
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+    "s1.1",
+    ["s1.1"],
+]
+
+
+async def test_every_call_with_odd_members_gets_one_response_and_harms_nothing(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, timeout=60) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        for method, rules in browser.METHODS.items():
+            if method in (browser.NEW, browser.DELETE, browser.SHARE):
+                continue  # They take their time.
+            for name in rules.members:
+                fitting: dict[str, Any] = {"sessionId": session, "prompt": TEXT, "response": YES, "requestId": "1"}
+                fitting |= {"modeId": "m", "modelId": "m", "configId": "c", "value": "v", "query": "a"}
+                for odd in ODD:
+                    params = {key: value for key, value in fitting.items() if key in rules.members} | {name: odd}
+                    response = await page.ask(method, **params)
+                    assert ("result" in response) != ("error" in response), (method, params)
+        await page.result("session/cancel", sessionId=session)
+        assert (await page.result("session/get", sessionId=session))["session"]["live"]
+
+
+async def test_a_session_of_a_node_has_its_machine_in_its_id_here_and_its_own_id_there(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "1"
+    names = {"own": "1", "gpu1/a": "gpu1/1", "gpu2/a": "gpu2/1"}
+    agents: Any = dict.fromkeys(names, section())
+    async with running(tmp_path, spawner, **agents) as bench:
+        page = await bench.page(bench.access())
+        await page.result("session/list", watch=True)
+        for agent, name in names.items():
+            assert await page.new_session(agentType=agent, cwd="/") == name
+        listed = (await page.result("session/list"))["sessions"]
+        assert {it["id"]: (it["agentType"], it["machine"]) for it in listed} == {
+            "1": ("own", None),
+            "gpu1/1": ("gpu1/a", "gpu1"),
+            "gpu2/1": ("gpu2/a", "gpu2"),
+        }
+        for number, name in enumerate(names.values()):
+            process = loading_agents[number]
+            await prompted(page, process, name)
+            await page.result("session/set_mode", sessionId=name, modeId="m")
+            for method in ("session/prompt", "session/set_mode"):
+                assert (await process.got(method))["params"]["sessionId"] == "1"
+            await says(process, "1", f"of {name}")
+        for name in names.values():
+            await page.until_updates(name, 3)
+            assert f"of {name}" in str(page.updates(name))
+            assert not any("sub" in update for update in page.updates(name))
+            assert page.statuses(name)[-1] == "running"
+        told = {params["session"]["id"] for params in page.of("session/changed")}
+        assert told == {*names.values()}
+        await page.result("session/cancel", sessionId="gpu1/1")
+        await page.until_status("gpu1/1", "completed")
+        assert [page.statuses(name)[-1] for name in names.values()] == ["running", "completed", "running"]
+        assert (await page.error("session/get", sessionId="gpu3/1"))[0] == jsonrpc.INVALID_PARAMS
+
+
+async def test_equal_ids_of_two_agents_of_one_machine_are_not_mixed(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    loading_agents.session_id = "1"
+    async with running(tmp_path, spawner, a=section(), b=section()) as bench:
+        page, other = await bench.page(bench.access()), await bench.page(bench.access(), "other")
+        await other.result("session/list", watch=True)
+        assert await page.new_session(agentType="a") == "1"
+        await other.result("session/get", sessionId="1")
+        assert await page.new_session(agentType="b") == "1"
+        for watching, agent in ((page, "b"), (other, "a")):
+            (listed,) = (await watching.result("session/list"))["sessions"]
+            assert listed["agentType"] == agent
+        assert {params["session"]["agentType"] for params in other.of("session/changed")} == {"a"}
+        await says(loading_agents[0], "1", "of a")
+        await says(loading_agents[1], "1", "of b")
+        assert texts(await page.until_updates("1", 1)) == ["of b"]
+        assert texts(await other.until_updates("1", 1)) == ["of a"]
+        await other.result("session/prompt", sessionId="1", prompt=TEXT)
+        assert await loading_agents[0].got("session/prompt")
+        assert not [it for it in loading_agents[1].received if it.get("method") == "session/prompt"]
+        bench.gateway.registry.remove(next(it for it in bench.gateway.registry if it.agent == "b"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not other.of("session/removed")
+
+
+async def test_a_list_has_the_latest_sessions_and_tells_how_many_more_there_are(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, LimitsSection(max_browser_sessions=2), a=section()) as bench:
+        page = await bench.page(bench.access())
+        for count in range(1, 5):
+            bench.gateway.registry.restore(Session("a", str(count), "ann", Journal(1)))
+            told = await page.result("session/list")
+            assert [one["id"] for one in told["sessions"]] == ["4", "3", "2", "1"][4 - count :][:2]
+            assert told.get("more", 0) == max(count - 2, 0)

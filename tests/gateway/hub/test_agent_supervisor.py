@@ -1,0 +1,141 @@
+"""Backoff between restarts of an agent; `test_hub` has its life."""
+
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from acp_gateway.errors import AgentError
+from acp_gateway.gateway.hub.agent_supervisor import (
+    MAX_BACKOFF,
+    WINDOW,
+    AgentSupervisor,
+    RestartBackoff,
+    TooManyRestarts,
+)
+
+
+def test_restart_backoff_is_zero_before_the_first_end() -> None:
+    assert RestartBackoff(5).next_start(100.0) == 100.0
+
+
+def test_each_end_doubles_the_pause_up_to_a_bound() -> None:
+    restarts = RestartBackoff(100)
+    pauses = []
+    for _ in range(8):
+        restarts.ended(10.0, "it ended")
+        pauses.append(restarts.next_start(10.0) - 10.0)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF, MAX_BACKOFF, MAX_BACKOFF]
+
+
+def test_a_pause_counts_from_the_end_and_not_from_the_next_request() -> None:
+    restarts = RestartBackoff(5)
+    restarts.ended(10.0, "it ended")
+    assert restarts.next_start(500.0) == 11.0
+
+
+def test_one_end_too_many_is_refused_with_the_reason_the_setting_and_when_to_try_again() -> None:
+    restarts = RestartBackoff(2)
+    for moment in (10.0, 20.0, 30.5):
+        restarts.ended(moment, f"it ended at {moment}")
+    with pytest.raises(
+        TooManyRestarts, match=r"it ended at 30\.5; .* 3 times within 10 min \(max_restarts is 2\)"
+    ) as caught:
+        restarts.next_start(31.5)
+    assert caught.value.retry_after == 579
+
+
+def test_restart_backoff_allows_a_start_after_retry_after() -> None:
+    restarts = RestartBackoff(1)
+    restarts.ended(10.0, "it ended")
+    restarts.ended(20.0, "it ended")
+    assert restarts.next_start(10.0 + WINDOW) == 21.0
+
+
+def test_restart_backoff_forgets_ends_older_than_the_window() -> None:
+    restarts = RestartBackoff(1)
+    restarts.ended(10.0, "it ended")
+    restarts.ended(20.0, "it ended")
+    assert restarts.next_start(1000.0) == 1000.0
+
+
+class Missed:
+    """A hub with a client that watches a session behind another gateway."""
+
+    name = "gpu1/agent"
+    ended = False
+
+    def __init__(self) -> None:
+        self.multiplexer: Any = self
+        self.attachments: Any = {"a client": "an attachment"}
+        self.is_missed = True
+        self.wants_agent = self.initializing = False
+        self.asked: list[float] = []
+
+    def reach_again(self) -> None:
+        assert not self.wants_agent
+        self.asked.append(trio.current_time())
+        self.wants_agent = True
+
+    def deliver(self) -> None:
+        """Do nothing: no message is sent."""
+
+    def agent_lost(self, why: str, data: dict[str, Any], written: object, details: str | None) -> None:
+        self.wants_agent = False
+
+
+async def cannot_start(*, task_status: trio.TaskStatus[Any]) -> None:
+    raise AgentError("no way there")
+
+
+def supervisor_of(owner: Missed) -> AgentSupervisor:
+    return AgentSupervisor(
+        owner,  # type: ignore[arg-type]
+        run_agent=cannot_start,
+        audit=lambda _: None,
+        high_water=1,
+        stall_timeout=1.0,
+        max_restarts=1,
+        initialize_timeout=1.0,
+    )
+
+
+@pytest.fixture
+async def missed(autojump_clock: MockClock) -> AsyncIterator[Missed]:
+    owner = Missed()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor_of(owner).run, nursery)
+        yield owner
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_agent_behind_another_gateway_is_reached_for_as_long_as_a_client_watches(
+    missed: Missed, autojump_clock: MockClock
+) -> None:
+    owner = missed
+    await trio.sleep(1100 * MAX_BACKOFF)
+    pauses = [after - before for before, after in pairwise([0.0, *owner.asked])]
+    assert pauses[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, MAX_BACKOFF]
+    assert len(pauses) > 1024
+    owner.is_missed = False
+    await trio.sleep(10 * MAX_BACKOFF)
+    assert len(owner.asked) <= len(pauses) + 1
+
+
+async def test_a_client_that_asks_at_the_moment_of_an_attempt_makes_that_one(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Missed()
+    looks = iter([True, False])
+
+    def is_missed(_: Missed) -> bool:
+        missed = next(looks)
+        owner.wants_agent = not missed
+        return missed
+
+    monkeypatch.setattr(Missed, "is_missed", property(is_missed, lambda *_: None), raising=False)
+    await supervisor_of(owner)._wait_until_wanted()
+    assert owner.asked == []

@@ -1,0 +1,261 @@
+"""Tokens that count on every node."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from acp_gateway.nodes.directory.store import Change, ClusterLost, SharedTokens
+from acp_gateway.nodes.directory.token_news import News
+from acp_gateway.nodes.directory.token_sync import TokenSync
+from acp_gateway.security.token_store import TokenStore
+from tests.nodes.directory.memory_store import MemoryDirectory
+
+
+class Node:
+    """The tokens of one gateway."""
+
+    def __init__(self, directory: MemoryDirectory, folder: Path) -> None:
+        self.tokens = TokenStore(folder)
+        self.changes = 0
+        self.sync = TokenSync(folder.name, directory.store(folder.name), folder, self.note)
+
+    def note(self) -> None:
+        self.changes += 1
+
+    @property
+    def labels(self) -> set[str]:
+        return {token.label for token in self.tokens.tokens()}
+
+
+@pytest.fixture
+async def directory() -> MemoryDirectory:
+    return MemoryDirectory()
+
+
+@pytest.fixture
+async def nodes(directory: MemoryDirectory, tmp_path: Path) -> tuple[Node, Node]:
+    return Node(directory, tmp_path / "gpu1"), Node(directory, tmp_path / "gpu2")
+
+
+async def test_token_that_one_node_makes_is_accepted_by_the_other(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    _, secret = first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    await second.sync.sync()
+    assert second.tokens.authenticate(secret).identity == "ann"
+    assert (first.changes, second.changes) == (0, 1)
+
+
+async def test_revoked_token_goes_everywhere_and_its_connections_are_looked_at(nodes: tuple[Node, Node]) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    await second.sync.sync()
+    second.tokens.revoke(token.id)
+    await second.sync.sync()
+    await first.sync.sync()
+    assert first.labels == set()
+    assert first.changes == 1
+
+
+async def test_revoked_token_does_not_come_back_when_the_directory_is_emptied(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    first.tokens.revoke(token.id)
+    await first.sync.sync()
+    directory.empty()
+    # The other one has not compared since, and has the token still.
+    await second.sync.sync()
+    await first.sync.sync()
+    await second.sync.sync()
+    assert (first.labels, second.labels) == (set(), set())
+
+
+async def test_token_that_is_revoked_while_the_directory_is_lost_is_revoked_elsewhere_later(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    first.tokens.revoke(token.id)
+    with pytest.raises(ClusterLost):
+        await first.sync.sync()
+    directory.reachable = True
+    for node in nodes:
+        await node.sync.renewed()
+    assert second.labels == set()
+
+
+async def test_renewal_without_changes_reads_the_number_of_the_tokens_alone(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    # The first one reads again what it has written itself.
+    for node in (first, second, first):
+        await node.sync.renewed()
+    directory.operations.clear()
+    await first.sync.renewed()
+    await second.sync.renewed()
+    assert directory.operations == ["tokens_number"] * 2
+    # What could not be written is written by a renewal, though nothing has changed elsewhere.
+    directory.lose()
+    first.tokens.revoke(token.id)
+    with pytest.raises(ClusterLost):
+        await first.sync.sync()
+    directory.reachable = True
+    await first.sync.renewed()
+    assert directory.revoked == {token.id}
+
+
+async def test_run_compares_after_changes_here_and_elsewhere(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    async with trio.open_nursery() as nursery:
+        for node in nodes:
+            nursery.start_soon(node.sync.run)
+        first.tokens.create("laptop", "ann", None)
+        while not directory.tokens:
+            await trio.lowlevel.checkpoint()
+        second.sync.note(Change("tokens", "", "gpu1"))
+        while second.labels != {"laptop"}:
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+
+
+async def test_file_that_cannot_be_read_is_told_once_and_revokes_nothing(
+    nodes: tuple[Node, Node], tmp_path: Path, caplog: pytest.LogCaptureFixture, directory: MemoryDirectory
+) -> None:
+    first, _ = nodes
+    first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    (tmp_path / "gpu1" / "tokens.json").write_text("nonsense")
+    await first.sync.sync()
+    await first.sync.sync()
+    assert sum("tokens are not shared with the cluster" in line for line in caplog.messages) == 1
+    assert len(directory.tokens) == 1
+    assert directory.revoked == set()
+
+
+async def test_revocation_is_told_by_a_node_to_another_without_the_directory(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    told = []
+    first.sync.tell = lambda: told.append(first.sync.news())
+    first.tokens.revoke(token.id)
+    assert await first.sync.look()
+    assert not await first.sync.look()
+    (news,) = told
+    assert news.revoked == (token.id,)
+    assert not first.sync.has_confirmed("gpu2", token.id)
+    before = second.changes
+    await second.sync.receive(news)
+    assert (second.labels, second.changes) == (set(), before + 1)
+    await first.sync.receive(second.sync.news())
+    assert first.sync.has_confirmed("gpu2", token.id)
+    directory.reachable = True
+    await second.sync.renewed()
+    assert directory.revoked == {token.id}
+
+
+async def test_rotated_token_is_told_by_a_node_to_another_and_stays_when_the_directory_is_back(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    token, old = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.sync()
+    directory.lose()
+    _, secret = first.tokens.rotate(token.id)
+    await first.sync.look()
+    await second.sync.receive(first.sync.news())
+    assert second.tokens.identify(old) is None
+    assert second.tokens.authenticate(secret).id == token.id
+    await first.sync.receive(second.sync.news())
+    assert first.sync.has_confirmed("gpu2", token.id)
+    directory.reachable = True
+    for node in (second, first, second):
+        await node.sync.sync()
+    assert second.tokens.authenticate(secret).id == first.tokens.authenticate(secret).id == token.id
+
+
+async def test_node_confirms_in_the_directory_what_it_has_taken_over(
+    nodes: tuple[Node, Node], directory: MemoryDirectory
+) -> None:
+    first, second = nodes
+    first.tokens.create("laptop", "ann", None)
+    await first.sync.sync()
+    assert directory.confirmed.get("gpu2", 0) < directory.number
+    await second.sync.sync()
+    assert directory.confirmed["gpu2"] == directory.number
+    operations = len(directory.operations)
+    await second.sync.sync()
+    assert directory.operations[operations:] == ["tokens"]
+
+
+@pytest.mark.parametrize("name", ["cluster-tokens.json", "tokens.json"])
+async def test_damaged_file_confirms_nothing_and_does_not_count_as_read(
+    nodes: tuple[Node, Node], tmp_path: Path, name: str
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.renewed()
+    damaged = tmp_path / "gpu2" / name
+    good = damaged.read_bytes()
+    damaged.write_bytes(b"{")
+    age = second.sync.hearsay.age(trio.current_time())
+    first.tokens.revoke(token.id)
+    await first.sync.renewed()
+    await second.sync.renewed()
+    assert second.sync.problem is not None
+    assert name in second.sync.problem
+    assert not await second.sync.sync()
+    assert age is not None
+    assert (second.sync.hearsay.age(trio.current_time()) or 0) > age
+    assert not second.sync.has_confirmed("gpu1", token.id)
+    damaged.write_bytes(good)
+    await second.sync.renewed()
+    assert second.sync.problem is None
+    assert second.labels == set()
+
+
+async def test_what_another_node_tells_during_a_comparison_is_written_to_the_directory(
+    nodes: tuple[Node, Node], directory: MemoryDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = nodes
+    token, _ = first.tokens.create("laptop", "ann", None)
+    for node in nodes:
+        await node.sync.renewed()
+    second.tokens.revoke(token.id)
+    await second.sync.look()
+    apply, news = first.sync._apply, second.sync.news()
+    told: list[News] = []
+
+    def told_then(shared: SharedTokens | None, told_news: News | None) -> Any:
+        if shared is not None and not told:
+            told.append(news)
+            trio.from_thread.run_sync(nursery.start_soon, first.sync.receive, news)
+            trio.from_thread.run(wait_all_tasks_blocked)
+        return apply(shared, told_news)
+
+    monkeypatch.setattr(first.sync, "_apply", told_then)
+    async with trio.open_nursery() as nursery:
+        await first.sync.sync()
+    await first.sync.renewed()
+    assert token.id in (await first.sync._store.tokens()).revoked

@@ -1,0 +1,243 @@
+"""Revoked tokens at nodes of a cluster that have lost the directory."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.client.control import list_sessions, request
+from acp_gateway.client.dialing import dial
+from acp_gateway.config.cluster import ClusterSection
+from acp_gateway.errors import Forbidden, Unauthorized, Unreachable
+from acp_gateway.nodes import membership as cluster
+from acp_gateway.nodes import node_watcher, token_exchange
+from acp_gateway.nodes.directory.directory import ClusterNodes
+from acp_gateway.nodes.directory.store import ClusterStore
+from acp_gateway.nodes.directory.token_news import Hearsay
+from acp_gateway.nodes.token_exchange import SharedTrust
+from acp_gateway.protocol.methods import CONFIRM, TOKENS
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.transports.websocket.stream import Timing
+from tests.doubles import Editor
+from tests.nodes.directory.memory_store import MemoryDirectory
+from tests.nodes.machines import control, save_token, until_agents
+from tests.nodes.test_membership import member_config, status_of
+from tests.server.serving import serving
+
+
+class Directories:
+    """One directory, which each node reaches by a way of its own."""
+
+    def __init__(self) -> None:
+        self.shared = MemoryDirectory()
+        self.cut: set[str] = set()
+
+    def lose(self, *names: str) -> None:
+        """Cut the way of these nodes."""
+        self.cut |= {*names}
+
+    def store(self, name: str) -> ClusterStore:
+        store = self.shared.store(name)
+        reach = store._reach
+
+        async def reach_if_connected(operation: str) -> MemoryDirectory:
+            if name in self.cut:
+                lost = MemoryDirectory()
+                lost.reachable = False
+                return await lost.store(name)._reach(operation)
+            return await reach(operation)
+
+        store._reach = reach_if_connected  # type: ignore[method-assign]
+        return store
+
+
+@pytest.fixture
+def directories(monkeypatch: pytest.MonkeyPatch) -> Directories:
+    directories = Directories()
+
+    @asynccontextmanager
+    async def open_store(section: ClusterSection, _token: str) -> AsyncIterator[ClusterStore]:
+        yield directories.store(section.name)
+
+    monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
+    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
+    return directories
+
+
+async def opened(url: str, secret: Path) -> Editor:
+    """An editor with a session at work, by a token."""
+    editor = Editor(await dial(control(url, secret, agent="memory", control=False), Timing()))
+    await editor.initialize()
+    return editor
+
+
+async def until_shared(tokens: TokenStore, other: Path) -> None:
+    while [token.id for token in TokenStore(other).tokens() if token.label == "laptop"] != [
+        token.id for token in tokens.tokens() if token.label == "laptop"
+    ]:
+        await trio.lowlevel.checkpoint()
+
+
+def ann(folder: Path) -> Path:
+    return save_token(folder, "laptop", "ann")
+
+
+async def confirm(url: str, token_id: str) -> dict[str, dict[str, Any]]:
+    answer = await request(control(url), CONFIRM, {"id": token_id}, time_limit=30)
+    return {node["name"]: node for node in answer["nodes"]}
+
+
+async def test_revoked_token_ends_at_a_node_that_has_lost_the_directory_by_the_other_node(
+    directories: Directories, tmp_path: Path
+) -> None:
+    first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    tokens = TokenStore(tmp_path / "gpu1")
+    async with serving(first) as (_, url), serving(second) as (websocket, other):
+        await until_agents(url, "gpu2/memory")
+        await until_agents(other, "gpu1/memory")
+        secret = ann(tmp_path / "gpu1")
+        await until_shared(tokens, tmp_path / "gpu2")
+        editor = await opened(websocket, secret)
+        directories.lose("gpu2")
+        (token,) = [token for token in tokens.tokens() if token.label == "laptop"]
+        tokens.revoke(token.id)
+        # No list and no renewal of that node brings it.
+        async for _batch in editor.stream:
+            pass
+        await editor.stream.aclose()
+        with pytest.raises(Unauthorized):
+            await list_sessions(control(websocket, secret), time_limit=30)
+        assert (await confirm(url, token.id))["gpu2"]["confirmed"]
+
+
+async def test_confirm_names_the_node_that_is_away_and_since_when(
+    directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 0.5)
+    first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    tokens = TokenStore(tmp_path / "gpu1")
+    async with serving(first) as (_, url):
+        async with serving(second):
+            await until_agents(url, "gpu2/memory")
+        token, _ = tokens.create("laptop", "ann", None)
+        tokens.revoke(token.id)
+        node = (await confirm(url, token.id))["gpu2"]
+        assert not node["confirmed"]
+        assert node["since"].endswith("Z")
+        assert node["why"]
+
+
+async def test_nothing_is_confirmed_where_the_file_of_shared_tokens_is_damaged(
+    directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 0.5)
+    tokens = TokenStore(tmp_path / "gpu1")
+    first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    async with serving(first) as (_, url), serving(second):
+        await until_agents(url, "gpu2/memory")
+        token, _ = tokens.create("laptop", "ann", None)
+        await until_shared(tokens, tmp_path / "gpu2")
+        damaged = tmp_path / "gpu1" / "cluster-tokens.json"
+        damaged.write_text("{")
+        tokens.revoke(token.id)
+        node = (await confirm(url, token.id))["gpu2"]
+        assert not node["confirmed"]
+        assert "cluster-tokens.json" in node["why"]
+        assert any("cluster-tokens.json" in problem for problem in (await status_of(url))["problems"])
+
+
+async def test_confirmation_comes_by_the_directory_where_no_node_reaches_the_other(
+    directories: Directories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_exchange, "CONFIRM_TIME", 30)
+    tokens = TokenStore(tmp_path / "gpu1")
+    first, second = member_config(tmp_path, "gpu1"), member_config(tmp_path, "gpu2")
+    async with serving(first) as (_, url), serving(second) as (_, other):
+        await until_agents(url, "gpu2/memory")
+        await until_agents(other, "gpu1/memory")
+        monkeypatch.setattr(token_exchange, "read_news", lambda _: None)
+        token, _ = tokens.create("laptop", "ann", None)
+        await until_shared(tokens, tmp_path / "gpu2")
+        tokens.revoke(token.id)
+        assert (await confirm(url, token.id))["gpu2"]["confirmed"]
+
+
+async def test_token_of_the_cluster_is_needed_to_tell_news_and_own_user_to_ask(
+    directories: Directories, tmp_path: Path
+) -> None:
+    config = member_config(tmp_path, "gpu1")
+    async with serving(config) as (websocket, url):
+        secret = ann(tmp_path / "gpu1")
+        for at in (control(websocket, secret), control(url)):
+            with pytest.raises(Forbidden, match="only a node of the same cluster"):
+                await request(at, TOKENS, {"node": "gpu9"}, time_limit=30)
+        of_cluster = control(websocket, tmp_path / "cluster.token")
+        assert (await request(of_cluster, TOKENS, {"node": "gpu9"}, time_limit=30))["node"] == "gpu1"
+        for at in (control(websocket, secret), of_cluster):
+            with pytest.raises(Forbidden, match="own user"):
+                await request(at, CONFIRM, {"id": "00000001"}, time_limit=30)
+
+
+async def test_isolated_node_ends_connections_by_shared_tokens_after_isolation_limit_and_lets_none_in(
+    directories: Directories, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It has known another node, which has gone for good.
+    config = member_config(tmp_path, "gpu1", isolation_limit=0.5)
+    async with serving(config) as (websocket, url):
+        async with serving(member_config(tmp_path, "gpu2")):
+            await until_agents(url, "gpu2/memory")
+        secret = ann(tmp_path / "gpu1")
+        local = save_token(tmp_path / "gpu1", "local", "bob", local=True)
+        editor, kept = await opened(websocket, secret), await opened(websocket, local)
+        directories.lose("gpu1")
+        async for _batch in editor.stream:
+            pass
+        await editor.stream.aclose()
+        with pytest.raises(Unreachable, match=r"cluster\.isolation_limit"):
+            await list_sessions(control(websocket, secret), time_limit=30)
+        # Tokens that count here only, the gateway's own user and other nodes do not depend on the others.
+        await list_sessions(control(websocket, local), time_limit=30)
+        await list_sessions(control(websocket, tmp_path / "cluster.token"), time_limit=30)
+        status = await status_of(url)
+        assert status["ready"]
+        assert any("cluster.isolation_limit" in line for line in status["problems"])
+        assert await kept.request("session/new", {"cwd": "/", "mcpServers": []})
+        directories.cut.clear()
+        while (await status_of(url))["problems"]:
+            await trio.lowlevel.checkpoint()
+        await list_sessions(control(websocket, secret), time_limit=30)
+        await kept.stream.aclose()
+
+
+async def test_node_that_hears_of_all_others_is_not_isolated(directories: Directories, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"isolation_limit": 30.0}
+    first, second = member_config(tmp_path, "gpu1", **options), member_config(tmp_path, "gpu2", **options)
+    async with serving(first) as (_, url), serving(second) as (_, other):
+        await until_agents(url, "gpu2/memory")
+        await until_agents(other, "gpu1/memory")
+        directories.lose("gpu1", "gpu2")
+        while not (await status_of(url))["problems"]:
+            await trio.lowlevel.checkpoint()
+        assert "isolation_limit" not in json.dumps((await status_of(url))["problems"])
+
+
+async def test_isolation_is_logged_once_and_its_end(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    hearsay = Hearsay(trio.current_time())
+    trust = SharedTrust(hearsay, ClusterNodes("gpu1", Path("t")), 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trust.run)
+        await trio.sleep(59.5)
+        assert (trust.problem(), caplog.messages) == (None, [])
+        await trio.sleep(100)
+        assert len(caplog.messages) == 1
+        hearsay.read(trio.current_time())
+        await trio.sleep(2)
+        assert caplog.messages[1:] == ["this node knows again which tokens were revoked: it accepts shared ones"]
+        nursery.cancel_scope.cancel()
