@@ -27,8 +27,7 @@ from acp_conformance.agent_judges import (
     judge_updates,
     judge_version,
 )
-from acp_conformance.common_checks import common_checks
-from acp_conformance.common_judges import judge_echoed_ids, judge_stream
+from acp_conformance.common_judges import common_checks, judge_echoed_ids, judge_stream
 from acp_conformance.dialogue import Check
 from acp_conformance.scenarios import IDS, UNUSUAL_IDS
 

@@ -1,12 +1,14 @@
 """Judges that the checks of agents and of clients share. `outgoing` is the side of the checked program."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Final
 
 from acp_conformance.dialogue import (
     NOTIFICATION,
     REQUEST,
     RESPONSE,
+    Check,
     Dialogue,
     Dialogues,
     Exchange,
@@ -188,3 +190,67 @@ def judge_alive(dialogue: Dialogue, line: Line, scenario: str, *, outgoing: bool
     if dialogue.ending == "ended":
         raise Fault(f"after this {describe_end(dialogue)}", line, scenario)
     return not_shown("no request came after it")
+
+
+def common_checks(*, outgoing: bool, requests: str, notifications: str) -> dict[str, Check]:
+    """Return the checks by name.
+
+    Args:
+        outgoing: the side of the checked program.
+        requests: the scenario with unknown requests of the kit.
+        notifications: the scenario with its unknown notifications.
+    """
+    unknown = partial(judge_not_found, scenario=requests, outgoing=outgoing)
+    ignored = partial(judge_not_answered, scenario=notifications, outgoing=outgoing)
+    checks = (
+        Check(
+            "messages",
+            "MUST",
+            "JSON-RPC 2.0: 4, 5",
+            "messages are JSON-RPC 2.0",
+            partial(judge_messages, outgoing=outgoing),
+        ),
+        Check(
+            "responses",
+            "MUST",
+            "JSON-RPC 2.0: 5",
+            "each request has one response",
+            partial(judge_answers, outgoing=outgoing),
+        ),
+        Check(
+            "session-known",
+            "MUST",
+            "Session Setup: Session ID",
+            "messages name sessions that were opened",
+            partial(judge_sessions, outgoing=outgoing),
+        ),
+        Check(
+            "paths",
+            "MUST",
+            "Overview: Argument Requirements",
+            "paths are absolute",
+            partial(judge_paths, outgoing=outgoing),
+        ),
+        Check(
+            "unknown-method",
+            "MUST",
+            "JSON-RPC 2.0: 5.1",
+            "unknown methods are answered with -32601",
+            partial(unknown, method=UNKNOWN),
+        ),
+        Check(
+            "unknown-extension",
+            "MUST",
+            "Extensibility: Custom Requests",
+            "so are unknown extensions",
+            partial(unknown, method=UNKNOWN_EXTENSION),
+        ),
+        Check(
+            "unknown-notification",
+            "MUST",
+            "Extensibility: Custom Notifications",
+            "unknown notifications are ignored",
+            ignored,
+        ),
+    )
+    return {check.name: check for check in checks}

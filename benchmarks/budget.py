@@ -30,9 +30,10 @@ from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
-from acp_gateway.protocol import jsonrpc, strict_parsing
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.outbox import Outbox
+from acp_gateway.protocol.text import strict_parsing
 from acp_gateway.transports.websocket.frames import encode_text
 from benchmarks.budget_pairs import compare
 

@@ -19,8 +19,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.hub_limits import Limits
+from acp_gateway.gateway.hub.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import Link

@@ -9,7 +9,9 @@ from typing import Final
 
 from acp_gateway.client.positions import Positions
 from acp_gateway.client.reopening import PendingRequests
-from acp_gateway.protocol.json_text import (
+from acp_gateway.protocol.link_messages import read_control
+from acp_gateway.protocol.methods import CLOSE, DELETE, FORK, INITIALIZE, LOAD, META, NEW, RESERVED_PREFIX, RESUME
+from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
     error,
@@ -20,8 +22,6 @@ from acp_gateway.protocol.json_text import (
     read_envelope,
     text_at,
 )
-from acp_gateway.protocol.link_messages import read_control
-from acp_gateway.protocol.methods import CLOSE, DELETE, FORK, INITIALIZE, LOAD, META, NEW, RESERVED_PREFIX, RESUME
 
 _RESERVED: Final = RESERVED_PREFIX.encode()
 

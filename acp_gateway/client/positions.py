@@ -16,8 +16,8 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import TypeAlias
 
-from acp_gateway.protocol.json_text import text_at
 from acp_gateway.protocol.methods import SESSION_UPDATE
+from acp_gateway.protocol.text.json_text import text_at
 
 Position: TypeAlias = tuple[str, int]
 """The epoch, and the number of updates since its start."""

@@ -27,7 +27,16 @@ from acp_gateway.client.editor_state import EditorState, Outcome
 from acp_gateway.client.positions import updated_session
 from acp_gateway.client.reopening import SessionRestore, restore_method
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
-from acp_gateway.protocol.json_text import (
+from acp_gateway.protocol.link_messages import Mark
+from acp_gateway.protocol.methods import (
+    CANCEL_REQUEST,
+    LOAD,
+    META,
+    PROMPT,
+    RESERVED_PREFIX,
+    SESSION_UPDATE,
+)
+from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
     NOTHING,
     elements_at,
@@ -43,15 +52,6 @@ from acp_gateway.protocol.json_text import (
     whole_number,
     with_member,
     with_own_meta,
-)
-from acp_gateway.protocol.link_messages import Mark
-from acp_gateway.protocol.methods import (
-    CANCEL_REQUEST,
-    LOAD,
-    META,
-    PROMPT,
-    RESERVED_PREFIX,
-    SESSION_UPDATE,
 )
 
 _RESTARTED: Final = "gateway_restarted"

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from acp_gateway.client.positions import Position
-from acp_gateway.protocol.json_text import encode, raw_at, whole_number, with_member, with_own_meta
 from acp_gateway.protocol.methods import LOAD, RESUME
+from acp_gateway.protocol.text.json_text import encode, raw_at, whole_number, with_member, with_own_meta
 
 ANSWERED_KEPT: Final = 1000
 """Maximum answered requests that are kept, because their responses may not have been sent: more than a user answers

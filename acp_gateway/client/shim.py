@@ -28,9 +28,9 @@ from acp_gateway.client.reconnect_policy import BACKOFF_MAX, ReconnectSettings, 
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.client.uplink import Uplink
 from acp_gateway.errors import GatewayError, ProtocolError
-from acp_gateway.protocol import json_text, spans
 from acp_gateway.protocol.methods import PROMPT
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.protocol.text import json_text, spans
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, MessageStream, MessageTooLarge, is_utf8

@@ -40,9 +40,9 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.printable import printable
-from acp_gateway.protocol.json_text import NOTHING, read_envelope
 from acp_gateway.protocol.link_messages import goodbye
 from acp_gateway.protocol.methods import SESSION_CANCEL
+from acp_gateway.protocol.text.json_text import NOTHING, read_envelope
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge

@@ -15,15 +15,16 @@ from acp_gateway.config.addresses import Address, overlap, parse_target
 from acp_gateway.config.agents.options import AgentSection
 from acp_gateway.config.directories import config_home, state_home
 from acp_gateway.config.editing.toml_file import TomlFile, suggestion
-from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.environment import RESERVED_PREFIX, read_env_file
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.options import (
     CertificateSection,
+    EditorSection,
     GatewaySection,
     HooksSection,
     ListenSection,
     LogSection,
+    TapSection,
     WorkspaceSection,
 )
 from acp_gateway.config.schema import (
@@ -33,7 +34,6 @@ from acp_gateway.config.schema import (
     read_section,
     unknown_keys,
 )
-from acp_gateway.config.tap_options import TapSection
 from acp_gateway.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -2,29 +2,41 @@
 
 A field is an option, its default is the option's default, and the text below it says what it does and, for a limit,
 where the number comes from. The options of `[limits]` are in `limits`. `load` checks options against each other.
+
+The options of `[editor]`, each with its default and where that comes from.
+
+An editor's conversation, its composer, has one session per identity and agent. Which one is remembered in
+`composers.json` of `state_dir`, so that a composer finds its session again after a restart of the gateway. The file is
+written as a whole when a composer is new, so its size is bounded by the number of composers.
+
+The number of requests has no option of its own: each counts as a connection, within `connections_per_identity`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Final, Literal, get_args
 
-from acp_gateway.config.addresses import Address, parse_address
-from acp_gateway.config.agent_values import read_command
-from acp_gateway.config.directories import state_home
-from acp_gateway.config.listen_values import (
+from acp_gateway.config.addresses import (
+    Address,
     Network,
+    PublicUrl,
     Service,
+    parse_address,
     read_hosts,
     read_listen_url,
     read_networks,
     read_origins,
+    read_public_url,
     read_services,
 )
-from acp_gateway.config.public_url import PublicUrl, read_public_url
+from acp_gateway.config.agent_values import read_command
+from acp_gateway.config.directories import state_home
 from acp_gateway.config.schema import (
+    MIB,
     AbsolutePath,
     AgentName,
     Count,
+    Entry,
     FilePath,
     Flag,
     LargeSize,
@@ -37,6 +49,75 @@ from acp_gateway.config.schema import (
     Texts,
     choice,
 )
+
+MESSAGE_SIZE: Final = 4 * MIB
+"""Bytes: see `EditorSection.message_size`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditorSection:
+    """`[editor]`: the editor bridge over HTTP; `serves = ["editor"]` of a listener serves it."""
+
+    composers_per_identity: Count = 500
+    """Maximum composers of one identity whose sessions are remembered. Beyond it, the one that was unused for longest
+    is forgotten: its session stays, and its next message begins another one. More than one person opens within
+    `retention_days`, and some 100 KiB of the file that remembers them."""
+
+    message_size: Size = MESSAGE_SIZE
+    """Maximum bytes of the body of a request, and of the text of an answer in one piece. Both are text: a long log that
+    was pasted has a few hundred KiB, and a long turn less. Images have no place in this protocol. An answer in lines
+    has no limit."""
+
+    bodies_per_identity: Count = 8
+    """Maximum bodies of one identity that are received at a time. An editor sends one after the other from each of its
+    windows. Together with `message_size` it bounds the memory of bodies that arrive slowly, and that of messages whose
+    turns have not begun: 32 MiB each, as much as `outbox_limit` allows one client. Beyond it requests get 429."""
+
+    open_timeout: Seconds = 120.0
+    """Seconds for an agent to start and to open a session before a request gets an error. Twice the default of an
+    agent's `initialize_timeout`, whose error says more: an agent that `npx` has to fetch first takes forty seconds, and
+    one that loads a long history needs some more. Unlike a page, an editor of this kind waits for as long as it
+    takes."""
+
+
+IGNORED: Final = (
+    *(".git", ".hg", ".svn", "node_modules", "__pycache__", ".venv", "venv", ".tox", ".mypy_cache", ".pytest_cache"),
+    *(".ruff_cache", ".next", "dist", "build", "target", ".gradle", ".idea", ".cache"),
+)
+"""Names of directories that hold what programs have made."""
+
+
+def read_names(entry: Entry) -> tuple[str, ...]:
+    """Read names of directories. Raises `ConfigError`."""
+    for element in entry.array("an array of names of directories"):
+        # A path, or a pattern, would never match.
+        if not (isinstance(element.value, str) and element.value) or "/" in element.value or "*" in element.value:
+            raise element.error('expected the name of a directory, without a slash, such as "node_modules"')
+    return tuple(entry.value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TapSection:
+    """`[tap]`: the file tap, which tells the files that agents use; `serves = ["tap"]` of a listener serves it."""
+
+    ignore: Annotated[tuple[str, ...], read_names] = IGNORED
+    """Names of directories. Files below one of them are left out, because programs have made them: one search in
+    `node_modules` would push all files of the project out of `files`. A directory above the session's own does not
+    count."""
+
+    files: Count = 1000
+    """Maximum files of one session that are told; beyond it, the one that was unused for longest is removed. More than
+    a heat map shows, and at most some 2 MiB for each session and reader, as a path has at most 1024 bytes."""
+
+    sessions: Count = 64
+    """Maximum sessions that are told over one connection; those that become live beyond it are left out. More than one
+    person has open at a time. One session can be chosen by the connection's first line."""
+
+    context_turns: Count = 3
+    """Turns without access to a file after which it counts as out of the agent's context. Agents compact their context
+    when they need to, and tell nothing about single files: a task has rarely more turns between two looks at a file
+    that it still needs."""
+
 
 Journal = Literal["disk", "memory"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions.session import Client, Session
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
@@ -23,7 +23,8 @@ from acp_gateway.protocol.methods import (
     Audience,
     current_name,
 )
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""

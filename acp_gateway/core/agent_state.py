@@ -17,18 +17,18 @@ from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
-from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Session
-from acp_gateway.core.sessions.unopened import Unopened
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.turns.cut_turns import cut_reason
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Until, Waiting
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.text import lookup, spans
 
 if TYPE_CHECKING:
     from acp_gateway.core.sessions.rejoining import Rejoin

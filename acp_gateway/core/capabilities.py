@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE, META, Capability
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 VERSION: Final = 1
 """Protocol version offered to an agent that several clients share: the one that all clients speak."""

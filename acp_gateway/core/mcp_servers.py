@@ -22,8 +22,9 @@ from itertools import islice
 from typing import Final, Literal
 from urllib.parse import unquote
 
-from acp_gateway.protocol import lookup, methods, spans
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol import methods
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 McpPolicy = Literal["drop", "deny", "allow"] | tuple[str, ...]
 """Policy for local servers; a tuple holds the names that are passed on, and the others are dropped."""

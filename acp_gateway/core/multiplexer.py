@@ -14,11 +14,11 @@ from acp_gateway.core.output import Output
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.closing import SessionClosing
-from acp_gateway.core.sessions.continuing import journal_loaded
 from acp_gateway.core.sessions.far_history import FarHistory
 from acp_gateway.core.sessions.opening import SessionOpening
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.rejoining import end_vain_waits
+from acp_gateway.core.sessions.reopening import journal_loaded
 from acp_gateway.core.sessions.session import AgentHandle, Client, Session
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
@@ -28,9 +28,10 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, methods, spans, strict_parsing
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
-from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.text import spans, strict_parsing
+from acp_gateway.protocol.text.large_messages import Parsed
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 

@@ -4,9 +4,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE
+from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.core.sessions.rejoining import Rejoin

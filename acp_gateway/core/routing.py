@@ -10,7 +10,7 @@ owner, and never dropped.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.core import access_rules, file_fence
+from acp_gateway.core import access_rules
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import Request
@@ -20,10 +20,11 @@ from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
+from acp_gateway.protocol.text import lookup, spans
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
@@ -340,7 +341,7 @@ class Routing:
         message = agent_request.message
         if methods.agent_method(message.method).needs is not Capability.FS:
             return False
-        flaw = file_fence.flaw_of_file_request(message, session)
+        flaw = access_rules.flaw_of_file_request(message, session)
         if flaw is None:
             return False
         owner = None if session is None else session.owner

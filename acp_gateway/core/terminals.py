@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from acp_gateway.core.sessions.session import Client
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup, spans
 
 MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered terminals of one agent. A released one is still shown in the tool call that it was

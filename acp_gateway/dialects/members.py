@@ -8,9 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
-from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import MalformedJson
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum characters of a session id, as of every id."""

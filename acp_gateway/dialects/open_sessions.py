@@ -16,8 +16,9 @@ from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message
+from acp_gateway.protocol.text import lookup
 
 log = logging.getLogger(__name__)
 

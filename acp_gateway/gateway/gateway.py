@@ -18,7 +18,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
 from acp_gateway.gateway.agent.connection import DialAgent
 from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.agent.runner import AgentRunner
+from acp_gateway.gateway.agent.startup import AgentRunner
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.control_channel import REQUEST_SIZE, Operations, TokenExchange
@@ -28,8 +28,7 @@ from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.hub_limits import limits_of
+from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import GatewayServices, contained, policy_of
 from acp_gateway.gateway.metrics import Metrics
 from acp_gateway.gateway.readiness import Readiness

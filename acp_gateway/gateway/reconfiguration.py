@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from acp_gateway.config.load import Config
-from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.hub_limits import limits_of
+from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import policy_of
 
 _RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits", "removed")

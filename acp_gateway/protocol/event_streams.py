@@ -22,8 +22,9 @@ from itertools import islice
 from typing import Final
 from urllib.parse import unquote
 
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.text import lookup
 
 _OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
 _CREATING: Final = frozenset({methods.NEW, methods.FORK})

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.redaction import redact_json
+from acp_gateway.protocol.text import lookup
 
 DIRECTION: Final = "direction"
 OUTGOING: Final = b'"outgoing"'

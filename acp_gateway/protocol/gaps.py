@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from acp_gateway.protocol.json_text import encode
 from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE
+from acp_gateway.protocol.text.json_text import encode
 
 GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
 PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"

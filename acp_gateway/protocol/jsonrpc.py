@@ -19,8 +19,8 @@ from typing import Any, Final, Literal, NewType, TypeAlias, TypeVar
 
 import msgspec
 
-from acp_gateway.protocol import spans
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.spans import TooMany
 
 _T = TypeVar("_T")
 

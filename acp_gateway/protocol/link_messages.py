@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.protocol import spans
 from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
+from acp_gateway.protocol.text import spans
 
 CONTROL_SIZE: Final = 1024 * 1024
 """Bytes of a message between the two ends of a link at most; what is larger is a message like any other."""

@@ -9,8 +9,8 @@ Both ends use this, so it takes the standard library alone.
 from typing import Final
 
 from acp_gateway.printable import printable
-from acp_gateway.protocol.json_text import text_at
 from acp_gateway.protocol.secret_patterns import beginning_without_secrets
+from acp_gateway.protocol.text.json_text import text_at
 
 MAX_REASON_LENGTH: Final = 300
 """Characters of a reason: two lines of a dialog."""

@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.secret_patterns import (
     HIDDEN,
     MAX_SECRET_LENGTH,
@@ -33,6 +32,7 @@ from acp_gateway.protocol.secret_patterns import (
     is_secret_name,
     likely_shapes,
 )
+from acp_gateway.protocol.text.lookup import method_of
 
 MIN_LIMIT: Final = 128
 """Minimum of the limit of a result, in bytes: room for a note."""

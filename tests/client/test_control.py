@@ -27,7 +27,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway

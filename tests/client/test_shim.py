@@ -15,9 +15,8 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
+from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
 from acp_gateway.client.reconnect_policy import LinkLoss
-from acp_gateway.client.status_file import StatusFile
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,

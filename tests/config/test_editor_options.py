@@ -1,7 +1,6 @@
 """The options of the editor bridge."""
 
-from acp_gateway.config.editor_options import EditorSection
-from acp_gateway.config.options import GatewaySection
+from acp_gateway.config.options import EditorSection, GatewaySection
 
 
 def test_the_bodies_that_are_received_at_a_time_fit_what_one_client_may_make_the_gateway_hold() -> None:

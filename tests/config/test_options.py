@@ -11,21 +11,21 @@ import pytest
 from acp_gateway.config.agents.options import AgentSection
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.editing.toml_file import TomlFile
-from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import load_config
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.config.options import (
     CertificateSection,
+    EditorSection,
     GatewaySection,
     HooksSection,
     ListenSection,
     LogSection,
+    TapSection,
     WorkspaceSection,
 )
 from acp_gateway.config.schema import Entry, read_section
-from acp_gateway.config.tap_options import TapSection
 from acp_gateway.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

@@ -2,8 +2,8 @@
 
 import pytest
 
+from acp_gateway.config.addresses import PublicUrl
 from acp_gateway.config.load import ListenSection
-from acp_gateway.config.public_url import PublicUrl
 from acp_gateway.errors import UsageError
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.config.editing.toml_file import TomlFile
+from acp_gateway.config.options import IGNORED, TapSection, read_names
 from acp_gateway.config.schema import Entry
-from acp_gateway.config.tap_options import IGNORED, TapSection, read_names
 from acp_gateway.dialects.browser.file_search import SKIPPED
 from acp_gateway.errors import ConfigError
 

@@ -3,7 +3,7 @@
 import pytest
 
 from acp_conformance import agent_checks, client_checks
-from acp_conformance.common_checks import common_checks
+from acp_conformance.common_judges import common_checks
 from acp_conformance.dialogue import Check
 from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS
 

@@ -14,7 +14,7 @@ from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, parse
-from acp_gateway.protocol.lookup import params_of
+from acp_gateway.protocol.text.lookup import params_of
 from tests.core.scene import encode, make_policy
 
 MOST = make_policy().max_additional_directories

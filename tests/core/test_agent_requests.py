@@ -11,9 +11,9 @@ from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import MAX_DECISIONS, Decision, Role, Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol import spans
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
+from acp_gateway.protocol.text import spans
 from tests.core.scene import Peer, Scene, make_policy, news_params
 
 CANCELLED = {"outcome": {"outcome": "cancelled"}}

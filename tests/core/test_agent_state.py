@@ -8,8 +8,9 @@ from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionScope
 from acp_gateway.core.states import AgentPhase
-from acp_gateway.protocol import jsonrpc, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
+from acp_gateway.protocol.text import spans
 from tests.core.scene import Scene, make_policy, news_params
 
 LIMIT = 1000

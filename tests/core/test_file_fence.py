@@ -4,15 +4,16 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.access_rules import PATH_SIZE, flaw_of_file_request, flaw_of_path
 from acp_gateway.core.agent_requests import AgentRequest
-from acp_gateway.core.file_fence import PATH_SIZE, flaw_of_file_request, flaw_of_path
 from acp_gateway.core.sessions.archive import NoArchive
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol import jsonrpc, strict_parsing
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.methods import Capability
+from acp_gateway.protocol.text import strict_parsing
 from tests.core.scene import Peer, Scene, make_policy
 
 FS = frozenset({Capability.FS})

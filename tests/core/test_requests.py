@@ -3,7 +3,8 @@
 from acp_gateway.core.requests import OwnRequest, Request
 from acp_gateway.core.sessions.session import Client, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.text import lookup
 
 
 def test_what_the_gateway_itself_asked_is_forgotten_as_well() -> None:

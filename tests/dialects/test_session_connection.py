@@ -14,7 +14,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.protocol.large_texts import LARGE
+from acp_gateway.protocol.text.large_messages import LARGE
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.streams import CloseReason, Stalled

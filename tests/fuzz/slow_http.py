@@ -24,6 +24,7 @@ from acp_gateway.server.http.link import HttpLink
 from acp_gateway.server.http.route import CODE_SIZE
 from acp_gateway.server.http.sign_in import SignInRoutes
 from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
+from acp_gateway.transports.http import head
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import CHUNK_SIZE, HttpConnection, Request
 from acp_gateway.transports.streams import READ_SIZE, ByteStream

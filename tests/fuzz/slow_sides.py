@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.config.options import GatewaySection
-from acp_gateway.config.tap_options import TapSection
+from acp_gateway.config.options import GatewaySection, TapSection
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
@@ -23,11 +22,10 @@ from acp_gateway.dialects.tap.files import FileFinder
 from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams
-from acp_gateway.protocol.large_messages import Parsed, parse_large
-from acp_gateway.protocol.large_texts import LARGE, Outline, check_large
 from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import REQUEST_PERMISSION, Capability
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 from acp_gateway.server import hello
 from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, make_policy
 from tests.fuzz import slow_http

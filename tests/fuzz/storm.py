@@ -13,9 +13,10 @@ from zlib import crc32
 
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import lookup, methods
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Kind
 from acp_gateway.protocol.link_messages import read_control
+from acp_gateway.protocol.text import lookup
 from tests.fuzz import texts
 from tests.fuzz.corpus import METHODS, Mutation, Raw, message, mutations
 from tests.fuzz.witness import FRUIT, Part, Party, Witness, Word

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import Audit

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.client.control import exchange, read_listing, session_rows
 from acp_gateway.errors import ProtocolError
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.methods import SESSIONS

@@ -13,11 +13,12 @@ from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import EVENTS, ChatOutput
-from acp_gateway.protocol import json_text, jsonrpc, lookup, spans, strict_parsing
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import PARSE_ERROR, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.link_messages import read_control
 from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE, STATE_UPDATES, SUBAGENT_UPDATE
-from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol.text import json_text, lookup, spans, strict_parsing
+from acp_gateway.protocol.text.spans import MalformedJson
 from tests.fuzz import reference, texts
 from tests.fuzz.effort import effort
 from tests.fuzz.reference import MISSING, Envelope, Number, Object

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.transports.streams import MessageStream

@@ -17,8 +17,7 @@ from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, serve_control_channel
 from acp_gateway.gateway.hub.attachment import Disconnect
-from acp_gateway.gateway.hub.hub import Hub
-from acp_gateway.gateway.hub.hub_limits import Limits
+from acp_gateway.gateway.hub.hub import Hub, Limits
 from acp_gateway.protocol.methods import ACCESS
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair

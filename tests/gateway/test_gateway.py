@@ -34,7 +34,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit

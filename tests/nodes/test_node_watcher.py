@@ -22,7 +22,7 @@ from acp_gateway.gateway.sessions.told_list import ToldList
 from acp_gateway.nodes import node_watcher
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.agent_link import AgentLink
+from acp_gateway.server.agent_dialer import AgentLink
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 from tests.doubles import Editor
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy

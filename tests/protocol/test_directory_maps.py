@@ -2,8 +2,8 @@
 
 import pytest
 
-from acp_gateway.protocol import directory_maps
-from acp_gateway.protocol.directory_maps import DirectoryMap, Root
+from acp_gateway.protocol import path_maps as directory_maps
+from acp_gateway.protocol.path_maps import DirectoryMap, Root
 
 
 def directory_map(*pairs: tuple[str, str]) -> DirectoryMap:

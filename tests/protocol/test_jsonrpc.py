@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from acp_gateway.core.turns import updates
-from acp_gateway.protocol import jsonrpc, strict_parsing
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import (
     INVALID_REQUEST,
     NO_ID,
@@ -20,6 +20,7 @@ from acp_gateway.protocol.jsonrpc import (
     RawId,
     parse,
 )
+from acp_gateway.protocol.text import strict_parsing
 from tests.fuzz.effort import effort
 from tests.protocol.json_documents import documents, mutated, pieces
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from acp_gateway.protocol import large_texts
 from acp_gateway.protocol.jsonrpc import INVALID_REQUEST, PARSE_ERROR, InvalidMessage
-from acp_gateway.protocol.large_texts import OUTLINE_SIZE, Outline, check_large
+from acp_gateway.protocol.text import large_messages as large_texts
+from acp_gateway.protocol.text.large_messages import OUTLINE_SIZE, Outline, check_large
 from tests.fuzz.effort import effort
 
 PIECE = 4096

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import UsageError
-from acp_gateway.protocol import spans, string_finder
 from acp_gateway.protocol.path_maps import (
     PARAMS_FROM_AGENT,
     PARAMS_FROM_EDITOR,
@@ -17,6 +16,7 @@ from acp_gateway.protocol.path_maps import (
     parse_map,
     suggest_map,
 )
+from acp_gateway.protocol.text import spans, string_finder
 
 HERE, THERE = "/Users/ann/proj", "/srv/proj"
 MAPS = PathMaps([(HERE, THERE)])
@@ -383,7 +383,7 @@ def test_what_is_walked_through_in_a_message_is_bounded_by_its_size(monkeypatch:
         skipped += 1
         return spans.value_end(plain, start)
 
-    monkeypatch.setattr("acp_gateway.protocol.string_finder.value_end", counting)
+    monkeypatch.setattr("acp_gateway.protocol.text.string_finder.value_end", counting)
     message = blocks(990, b'{"uri":"file:///srv/proj/a",%b"y":1}' % (b'"x":[],' * 400))
     assert MAPS.to_local(message) is message
     assert skipped < 4000 + len(message) // 256

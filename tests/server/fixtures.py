@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from acp_gateway.dialects.editor import answers as editor_answers
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate

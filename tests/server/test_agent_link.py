@@ -26,8 +26,8 @@ from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import agent_link
-from acp_gateway.server.agent_link import PER_MESSAGE, AgentLink
+from acp_gateway.server import agent_dialer as agent_link
+from acp_gateway.server.agent_dialer import PER_MESSAGE, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import CloseReason

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.server.network_turns import NetworkTurns
+from acp_gateway.server.handshake_limits import NetworkTurns
 from acp_gateway.server.pending import ANSWER_TIMEOUT, PendingConnection
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway.gateway.agent.orphans import ProcessStat
-from acp_gateway.server.peer_credentials import PeerCredentials, belongs_to_agent, peer_credentials
+from acp_gateway.server.authentication import PeerCredentials, belongs_to_agent, peer_credentials
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
 

@@ -24,7 +24,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore

@@ -13,8 +13,8 @@ from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
+    from acp_gateway.client.feedback import StatusFile
     from acp_gateway.client.reconnect_policy import LinkEvent
-    from acp_gateway.client.status_file import StatusFile
 
 
 def relay_editor(
@@ -121,7 +121,7 @@ def relay_editor(
 
 
 def _open_status(path: Path, target: str) -> "StatusFile":
-    from acp_gateway.client.status_file import StatusFile
+    from acp_gateway.client.feedback import StatusFile
 
     return StatusFile(path, target)
 

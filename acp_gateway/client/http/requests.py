@@ -18,7 +18,6 @@ from math import inf
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from acp_gateway.protocol.json_text import NOTHING, raw_at, read_envelope, text_at
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CLOSE,
@@ -30,6 +29,7 @@ from acp_gateway.protocol.methods import (
     RESUME,
     SESSION_CANCEL,
 )
+from acp_gateway.protocol.text.json_text import NOTHING, raw_at, read_envelope, text_at
 
 ANSWER_TIMEOUT: Final = 1.0
 """Seconds after which a `POST` that was sent and is not answered counts as slow."""

@@ -29,7 +29,7 @@ from acp_gateway.client.http.events import (
 from acp_gateway.client.http.pool import Endpoint, HttpPool, Reply
 from acp_gateway.client.http.requests import Post, PostQueue, is_response, messages_in, session_header
 from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
-from acp_gateway.protocol.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
+from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.maintained import MaintainedStream

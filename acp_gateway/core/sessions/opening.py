@@ -15,9 +15,7 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
-from acp_gateway.core.sessions.continuing import continue_journal, waits_for_journal
 from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
-from acp_gateway.core.sessions.far_opening import FarOpening
 from acp_gateway.core.sessions.rejoining import (
     Rejoin,
     missed_messages,
@@ -32,7 +30,7 @@ from acp_gateway.core.sessions.rejoining import (
     without_own_meta,
     without_result_meta,
 )
-from acp_gateway.core.sessions.reopening import SessionReopening
+from acp_gateway.core.sessions.reopening import FarOpening, SessionReopening, continue_journal, waits_for_journal
 from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
@@ -40,8 +38,9 @@ from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
 from acp_gateway.core.turns.lost_prompts import claims_in, reclaim_requests
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 
 @dataclass(frozen=True, slots=True)

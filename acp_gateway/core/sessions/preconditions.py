@@ -8,8 +8,9 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
 from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location, Request
 from acp_gateway.core.sessions.session import Client, Session
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.reasons import in_one_line
+from acp_gateway.protocol.text import lookup
 
 AUDITED_SERVERS: Final = 10
 """Maximum number of MCP servers of one request in the audit, and of characters of each name; editors have a handful."""

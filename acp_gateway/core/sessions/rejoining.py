@@ -21,12 +21,13 @@ from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.far_places import Place, place_of, seen_up_to, start_of
 from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import LOAD, META
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 MAX_STATE_SIZE: Final = 64 * 1024
 """Maximum size of a client's state in a session, in bytes: the ids of a thousand prompts. Each is searched for."""

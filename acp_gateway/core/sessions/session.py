@@ -21,8 +21,9 @@ from acp_gateway.core.states import (
     moved,
 )
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
+from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.core.agent_requests import AgentRequest

@@ -11,9 +11,10 @@ from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, ListEntry, Session
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 PAGES = 100
 """Maximum number of consecutive pages without an entry for a client, before it gets an empty one and continues

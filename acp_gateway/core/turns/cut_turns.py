@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 from acp_gateway.core.sessions.far_places import place_of
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
+from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.core.sessions.rejoining import Rejoin

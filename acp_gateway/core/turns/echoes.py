@@ -12,7 +12,7 @@ withheld from the other clients; they are fanned out after all if the echo ends 
 
 from typing import TYPE_CHECKING, Final
 
-from acp_gateway.protocol import lookup
+from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.core.requests import Request

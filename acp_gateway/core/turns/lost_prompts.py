@@ -21,11 +21,12 @@ from acp_gateway.core.sessions.far_places import former_places, place_of, start_
 from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
 from acp_gateway.core.sessions.session import Client, Session, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import META
 from acp_gateway.protocol.reasons import reason_of
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.spans import TooMany
 
 CLAIM_SIZE: Final = 64
 """Maximum length of a claim, in characters."""

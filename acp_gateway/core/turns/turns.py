@@ -21,8 +21,9 @@ from acp_gateway.core.turns.lost_prompts import (
     with_claim,
 )
 from acp_gateway.core.waiting import Until
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 
 class Turns:

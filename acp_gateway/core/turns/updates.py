@@ -7,12 +7,13 @@ import msgspec
 
 from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.session import Session
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 _CODE_LENGTH: Final = 12
 """Maximum length of an error code that is read, in digits: codes have 32 bits."""

@@ -23,8 +23,9 @@ from acp_gateway.dialects.session_sharing import may_share, qr_code, share_sessi
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge

@@ -10,8 +10,9 @@ from typing import Any, Final
 
 import msgspec
 
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 UPDATED: Final = "session/updated"
 STATUS_CHANGED: Final = "session/status_changed"

@@ -27,9 +27,10 @@ from acp_gateway.dialects.members import (
     read_texts,
     request_key,
 )
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
-from acp_gateway.protocol.strict_parsing import parse_strictly
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.strict_parsing import parse_strictly
 
 GATEWAY_INFO: Final = "gateway/info"
 AGENTS: Final = "agents/list"

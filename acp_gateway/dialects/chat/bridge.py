@@ -26,8 +26,9 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.gateway.sessions.session_changes import Changed
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.text import lookup, spans
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
 
 EVENTS: Final = (
     "message_chunk",

@@ -22,9 +22,10 @@ from acp_gateway.dialects.members import (
     read_text,
     request_key,
 )
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.strict_parsing import members_strictly
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.strict_parsing import members_strictly
 
 SEND: Final = "send_message"
 CANCEL: Final = "cancel_turn"

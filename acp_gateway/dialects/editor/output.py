@@ -7,8 +7,9 @@ and the updates of sub-agents are not: the editor has no words for them.
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from acp_gateway.protocol import jsonrpc, lookup
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 LINES: Final = "application/x-ndjson"
 """Media type of a turn in lines."""

@@ -9,9 +9,10 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, RawId
-from acp_gateway.protocol.spans import MalformedJson, TooMany
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import MalformedJson, TooMany
 
 SEND_MESSAGE: Final = "/acp/sendMessage"
 GET_COMMANDS: Final = "/acp/getSlashCommands"

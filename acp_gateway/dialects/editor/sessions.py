@@ -17,7 +17,8 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_view import Viewer
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.text import lookup
 
 COMMANDS_TIMEOUT: Final = 1.0
 """Seconds to wait for the commands of a new session, which agents tell right behind the response."""

@@ -22,8 +22,9 @@ from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, fitting, 
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
-from acp_gateway.protocol import jsonrpc, lookup, methods
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.protocol.text import lookup
 
 CANCELLED: Final = "cancelled"
 """Stop reason of a turn that another message has superseded."""

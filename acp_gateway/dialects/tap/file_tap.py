@@ -26,7 +26,8 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import BUG, Disconnect
 from acp_gateway.gateway.sessions.session_changes import Subscription
 from acp_gateway.gateway.sessions.session_view import Viewer
-from acp_gateway.protocol import lookup, methods
+from acp_gateway.protocol import methods
+from acp_gateway.protocol.text import lookup
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import Signal

@@ -14,10 +14,11 @@ from urllib.parse import unquote
 
 import msgspec
 
-from acp_gateway.protocol import lookup, methods
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import MalformedJson
-from acp_gateway.protocol.string_finder import Shape, StringFinder
+from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.spans import MalformedJson
+from acp_gateway.protocol.text.string_finder import Shape, StringFinder
 
 Action = Literal["user_provided", "user_referenced", "read", "write", "search"]
 

@@ -1,4 +1,4 @@
-"""The timeout of `initialize`: a warning, and then the end of an agent that does not answer.
+"""Starts agents: runs processes or opens links for hubs, and ends an agent that does not answer `initialize`.
 
 A command that starts something else than an ACP agent mostly starts well: a shell, a program that draws for a terminal
 or waits for a person. It reads what it is sent, or not, and never answers. Its own output says best what it
@@ -6,14 +6,29 @@ is, so the last of that is kept for the error.
 """
 
 import logging
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import trio
 
 from acp_gateway.config.agents.known_agents import guess
-from acp_gateway.gateway.agent.process import STDERR_KEPT_SIZE, STDERR_TAIL_LINES, Agent, readable_lines
+from acp_gateway.config.load import AgentSection, Config, agent_environment
+from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.errors import AgentError, ConfigError
+from acp_gateway.gateway.agent.connection import DialAgent, LinkOrigin, run_listening_agent
+from acp_gateway.gateway.agent.process import (
+    STDERR_KEPT_SIZE,
+    STDERR_TAIL_LINES,
+    Agent,
+    Launch,
+    Spawner,
+    readable_lines,
+    run_agent,
+)
+from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 
@@ -108,3 +123,76 @@ class Startup:
 def _guess(agent: Agent) -> str:
     """Return the likely cause of an agent's silence."""
     return guess(agent.command) if agent.url is None else "is an ACP agent listening there?"
+
+
+class AgentRunner:
+    """Runs the agents of one gateway.
+
+    Args:
+        config: returns the configuration in force.
+        spawner: starts their processes.
+        environment: the gateway's own; agents get a part of it.
+        dial: connects to agents that listen; None where there are none.
+        audit: is told of each link to a node.
+    """
+
+    def __init__(
+        self,
+        config: Callable[[], Config],
+        spawner: Spawner,
+        environment: Mapping[str, str],
+        dial: DialAgent | None,
+        audit: AuditThrottle,
+    ) -> None:
+        self._config = config
+        self._spawner = spawner
+        self._environment = environment
+        self._dial = dial
+        self._audit = audit
+
+    async def run(
+        self, name: str, section: AgentSection, scope: SessionScope, *, task_status: trio.TaskStatus[Agent]
+    ) -> None:
+        """Run an agent until cancelled, and hand it over by `task_status`.
+
+        `section` is used if the configuration does not have the agent any more. `scope` is that of the client for which
+        the hub was started: a link to a node is opened for its identity, if the node keeps identities apart.
+
+        Raises `AgentError`.
+        """
+        config = self._config()
+        section = config.find_agent(name) or section
+        if section.url is None:
+            await run_agent(self.launch(name, section), self._spawner, task_status=task_status)
+            return
+        assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
+        origin = None
+        # No agent of the configuration has a slash in its name, so this is one of a node.
+        if "/" in name:
+            origin = LinkOrigin(secrets.token_hex(8), scope.identity if scope.apart else None)
+            identity, request = scope.identity, origin.request_id
+            self._audit.record("node_link", agent=name, identity=identity, request=request, speaks_for=scope.apart)
+        await run_listening_agent(
+            name,
+            section.url,
+            partial(self._dial, name, section, config.gateway, origin),
+            connect_timeout=section.connect_timeout,
+            task_status=task_status,
+        )
+
+    def launch(self, name: str, section: AgentSection) -> Launch:
+        """Return how the process of an agent is started. Raises `AgentError`."""
+        try:
+            environment = agent_environment(section, self._environment)
+        except ConfigError as error:
+            raise AgentError(f"the agent {name} cannot be started: {error}") from error
+        return Launch(
+            name=name,
+            command=section.command or (),
+            environment=environment,
+            cwd=None if section.cwd is None else str(section.cwd),
+            max_message_size=self._config().gateway.max_message_size,
+            eof_grace=section.eof_grace,
+            term_grace=section.term_grace,
+            log_stderr=section.log_stderr,
+        )

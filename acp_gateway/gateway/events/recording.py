@@ -24,10 +24,10 @@ from typing import Any, Final, Literal, Protocol
 from acp_gateway import __version__
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.lookup import method_of
 from acp_gateway.protocol.methods import RESERVED_PREFIX
 from acp_gateway.protocol.redaction import MAX_SIZE, describe, redact, redact_json
 from acp_gateway.protocol.secret_patterns import redact_text
+from acp_gateway.protocol.text.lookup import method_of
 
 Direction = Literal["from_client", "to_client"]
 

@@ -23,10 +23,11 @@ import trio
 
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.events.recording import FORMAT_MEMBER, VERSION
-from acp_gateway.protocol import jsonrpc, lookup, spans
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.fixtures import is_fixture_line, read_line
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.methods import CREATE_ELICITATION
+from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream

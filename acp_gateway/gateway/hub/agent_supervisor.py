@@ -27,8 +27,7 @@ from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.hub.attachment import Attachment
 from acp_gateway.gateway.hub.large_messages import has_large, parse_message
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.large_messages import Parsed
-from acp_gateway.protocol.large_texts import LARGE
+from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.streams import MessageTooLarge
 

@@ -20,8 +20,7 @@ from acp_gateway.gateway.hub.attachment import Attachment, ClientConnection, Dis
 from acp_gateway.gateway.hub.large_messages import has_large, parse_messages
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.large_messages import Parsed
-from acp_gateway.protocol.large_texts import LARGE
+from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.link import Miscounted, Overrun
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 from acp_gateway.transports.timers import TaskSpawner, TimerQueue

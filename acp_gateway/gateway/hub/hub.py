@@ -11,15 +11,19 @@ A client with a resumable link is *away* while it has no connection: the core ke
 limit, and after `away_grace` it is gone.
 
 The agent is started on demand, restarted after it has ended, and stopped when it is idle; see `agent_supervisor`.
+
+What a hub needs from the gateway around it is an interface here, which `services` implements.
 """
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, Final, assert_never
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, assert_never
 
 import trio
 
+from acp_gateway.config.load import AgentSection, GatewaySection
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
@@ -32,7 +36,7 @@ from acp_gateway.core.output import (
     StopUnused,
 )
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.agent.startup import Written
@@ -40,15 +44,92 @@ from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor, RunAgent
 from acp_gateway.gateway.hub.attachment import BUG, EXPIRED, STOPPING, TOO_SLOW, Attachment, Disconnect
 from acp_gateway.gateway.hub.client_pump import ClientPump
-from acp_gateway.gateway.hub.hub_limits import Limits
-from acp_gateway.gateway.hub.hub_needs import HubServices
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.large_messages import Parsed
+from acp_gateway.protocol.text.large_messages import Parsed
+from acp_gateway.transports.link import HEARTBEAT, WINDOW
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.metering import Charge
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of a hub, from the configuration."""
+
+    write_high_water: int
+    """Pending bytes above which a client's stream gets no more, and above which clients are not read for the agent."""
+    outbox_limit: int
+    """Maximum bytes that wait for one connected client."""
+    stall_timeout: float
+    """Seconds without a read of the agent, while clients are not read for it, after which it is stopped."""
+    idle_timeout: float
+    """Seconds without messages or open requests after which the agent is stopped."""
+    max_restarts: int
+    """See `RestartBackoff`."""
+    initialize_timeout: float
+    """See `Startup`."""
+    permission_timeout: float
+    """Seconds before an unanswered decision counts as cancelled; the time between two checks is at most as long."""
+    window: int
+    """Maximum bytes on a resumable link that are sent and not acknowledged."""
+    link_timeout: float
+    """Seconds of silence after which the connection of a resumable link counts as lost."""
+    away_limit: int
+    """Maximum bytes that wait for one client that is away."""
+    away_grace: float
+    """Seconds that the link of a disconnected client is kept."""
+    away_grace_idle: float
+    """The same for the client of an agent of its own that is idle."""
+    receive_window: int = WINDOW
+    """Maximum bytes received over a resumable link and not passed on: the window that clients assume."""
+
+
+def limits_of(settings: GatewaySection, agent: AgentSection) -> Limits:
+    """Return the limits of a hub of this agent."""
+    return Limits(
+        write_high_water=settings.write_high_water,
+        outbox_limit=settings.outbox_limit,
+        stall_timeout=settings.stall_timeout,
+        idle_timeout=agent.idle_timeout,
+        max_restarts=agent.max_restarts,
+        initialize_timeout=agent.initialize_timeout,
+        permission_timeout=agent.permission_timeout,
+        window=settings.resume_window,
+        # An idle client sends only heartbeats.
+        link_timeout=max(settings.ping_interval + settings.ping_timeout, 2 * HEARTBEAT),
+        away_limit=settings.away_limit,
+        away_grace=settings.away_grace,
+        away_grace_idle=settings.away_grace_idle,
+    )
+
+
+class HubServices(Protocol):
+    """The services that a hub needs from the gateway around it."""
+
+    def notify(self, event: HookEvent) -> None:
+        """Run the hook for an event."""
+
+    def audit(self, event: AuditEvent) -> None:
+        """Record an event in the audit."""
+
+    def load_journal(self, hub: "Hub", session: Session) -> None:
+        """Read the journal of a session, and call `hub.journal_loaded` afterwards."""
+
+    def check_directories(self, hub: "Hub", check: DirectoryCheck) -> None:
+        """Check the directories of a request, and call `hub.directories_checked` afterwards."""
+
+    def stop_unused(self, handle: AgentHandle, *, left: bool = False) -> None:
+        """Stop the unused agent of another hub, and call `sessions_freed` of this one afterwards."""
+
+    def memory_grew(self, size: int) -> None:
+        """Account for bytes that were kept, and make room if all hubs together keep too many."""
+
+    def rate_limiter(self, client: Client) -> Charge:
+        """Return the function that charges a client for what it sends."""
+
 
 LOGGED_AS_WARNINGS: Final = 20
 """Log messages of one agent's core that are warnings, further ones are for debugging: agents print banners."""

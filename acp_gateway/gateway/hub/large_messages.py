@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.large_messages import Parsed, parse_large
-from acp_gateway.protocol.large_texts import LARGE, Outline, check_large
+from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 
 Spend = Callable[[float], object]
 

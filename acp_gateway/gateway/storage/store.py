@@ -16,11 +16,9 @@ from typing import Final
 import trio
 
 from acp_gateway.gateway.storage.database import Connect, Database
-from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
-from acp_gateway.gateway.storage.write_delay import WriteDelay
 from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
-from acp_gateway.gateway.storage.write_schedule import WriteSchedule
+from acp_gateway.gateway.storage.write_schedule import Kept, Reduction, WriteDelay, WriteSchedule, reduce
 from acp_gateway.gateway.storage.writer import Writer, cut, write
 
 _log = logging.getLogger(__name__)

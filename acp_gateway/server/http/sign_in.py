@@ -18,7 +18,7 @@ from acp_gateway.errors import Busy, ConfigError
 from acp_gateway.gateway.browsers import browser_details, record_ends
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.strict_parsing import members_strictly
+from acp_gateway.protocol.text.strict_parsing import members_strictly
 from acp_gateway.server.authorization import Client
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http.cookies import Site, site_of

@@ -22,11 +22,11 @@ import trio
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import parse_message
-from acp_gateway.protocol import jsonrpc, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.large_messages import Parsed
-from acp_gateway.protocol.large_texts import LARGE
-from acp_gateway.protocol.strict_parsing import parse_strictly
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.large_messages import LARGE, Parsed
+from acp_gateway.protocol.text.strict_parsing import parse_strictly
 from acp_gateway.server.hello import SESSION_ID_SIZE, BadRequest, read_query
 from acp_gateway.server.http.event_reader import LAST_EVENT_ID, SESSION_ID, Reader
 from acp_gateway.server.http.link import HttpLink, HttpLinks, Refused

@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.registry import MAX_REMEMBERED, Registry, Unopened
 from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
-from acp_gateway.core.sessions.unopened import MAX_REMEMBERED, Unopened
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene, Shelf

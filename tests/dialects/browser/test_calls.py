@@ -14,7 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
 from acp_gateway.errors import AgentError
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.protocol import jsonrpc

@@ -13,7 +13,7 @@ from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import EVENTS, ID_SIZE, TERMINALS, ChatOutput
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import ELEMENTS
+from acp_gateway.protocol.text.spans import ELEMENTS
 from tests.fuzz.effort import effort
 
 OUTPUT = ChatOutput(lambda: 5000)

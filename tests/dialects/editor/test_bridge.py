@@ -16,14 +16,14 @@ import trio.lowlevel
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
+from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.output import TurnLines
 from acp_gateway.dialects.editor.sessions import composers_of
 from acp_gateway.errors import Busy, Forbidden, UnknownAgent, UnknownSession
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.protocol import jsonrpc

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.config.editor_options import EditorSection
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import WorkspaceSection
+from acp_gateway.config.options import EditorSection
 from acp_gateway.gateway.agent.process import Spawner
 from tests.dialects.bridging import editor_in, ends_turn, section
 from tests.dialects.editor.editing import EditingBench, HttpEditor, serving_editors, tells

@@ -14,12 +14,12 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.config.editor_options import EditorSection
+from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import answers as editor_answers
 from acp_gateway.dialects.editor import turns as editor_turns
 from acp_gateway.dialects.editor.sessions import EditorSessions, viewer_of
 from acp_gateway.dialects.editor.turns import CANCELLED, LAGGED, EditorTurn, Lanes, Outcome, WaitingMessage
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import Message
 from tests.dialects.bridging import asks, editor_in, ends_turn, running, says, spawner_in

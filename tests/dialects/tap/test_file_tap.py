@@ -13,7 +13,7 @@ import trio.testing
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
-from acp_gateway.config.tap_options import TapSection
+from acp_gateway.config.options import TapSection
 from acp_gateway.dialects.tap import file_tap
 from acp_gateway.dialects.tap.file_events import SharedFileEvents
 from acp_gateway.dialects.tap.file_tap import FileTap

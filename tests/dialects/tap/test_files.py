@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from acp_gateway.dialects.tap import files
 from acp_gateway.dialects.tap.files import FileFinder, Refusable, Seen, Touch, Usage, listed, redirected
-from acp_gateway.protocol import jsonrpc, lookup, spans, string_finder
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.text import lookup, spans, string_finder
 
 IGNORED = ("node_modules", ".git", "build")
 

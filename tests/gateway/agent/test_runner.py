@@ -17,7 +17,7 @@ from acp_gateway.errors import AgentError, Forbidden
 from acp_gateway.gateway.agent.connection import LinkOrigin
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Spawner
-from acp_gateway.gateway.agent.runner import AgentRunner
+from acp_gateway.gateway.agent.startup import AgentRunner
 from acp_gateway.gateway.events.audit import NO_AUDIT, AuditThrottle
 from tests.doubles import make_config
 

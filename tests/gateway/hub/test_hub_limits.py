@@ -3,7 +3,7 @@
 import dataclasses
 
 from acp_gateway.config.load import AgentSection, GatewaySection
-from acp_gateway.gateway.hub.hub_limits import limits_of
+from acp_gateway.gateway.hub.hub import limits_of
 from acp_gateway.transports.link import HEARTBEAT
 
 AGENT = AgentSection(

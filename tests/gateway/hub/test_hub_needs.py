@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.gateway.hub.hub_needs import HubServices
+from acp_gateway.gateway.hub.hub import HubServices
 from acp_gateway.gateway.hub.services import GatewayServices
 from tests.hub_scene import FakeServices
 

@@ -11,10 +11,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.gateway.hub import agent_supervisor, large_messages
 from acp_gateway.gateway.hub.large_messages import check_message, has_large, parse_message, parse_messages
-from acp_gateway.protocol import large_texts
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.large_messages import Parsed
-from acp_gateway.protocol.large_texts import LARGE, Outline
+from acp_gateway.protocol.text import large_messages as large_texts
+from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed
 from tests.doubles import encode
 from tests.hub_scene import methods_of, resuming, sharing
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
+from acp_gateway.gateway.storage.write_schedule import Kept, Reduction, reduce
 
 HISTORIES = [
     Kept(1, "ann", 100, used=3.0, live=False),

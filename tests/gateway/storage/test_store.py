@@ -28,8 +28,8 @@ from acp_gateway.gateway.storage.database import Database, read_session_ids, rea
 from acp_gateway.gateway.storage.histories import HistoryTables
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.store import READINGS, RETRY, Storage
-from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING
 from acp_gateway.gateway.storage.write_queue import Change, WriteBatch
+from acp_gateway.gateway.storage.write_schedule import GATHERING, MAX_GATHERING
 from acp_gateway.gateway.storage.writer import write
 from tests.doubles import TIMEOUT
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import pytest
 import trio
 
-from acp_gateway.gateway.storage.worker_thread import NICE, WorkerThread
+from acp_gateway.gateway.storage.writer import NICE, WorkerThread
 
 TIMEOUT = 30.0
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING, WriteDelay
+from acp_gateway.gateway.storage.write_schedule import GATHERING, MAX_GATHERING, WriteDelay
 
 
 @pytest.fixture

@@ -6,8 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.gateway.storage.write_delay import GATHERING, MAX_GATHERING, WriteDelay
-from acp_gateway.gateway.storage.write_schedule import WriteSchedule
+from acp_gateway.gateway.storage.write_schedule import GATHERING, MAX_GATHERING, WriteDelay, WriteSchedule
 
 LIMIT = 1000
 

@@ -18,7 +18,7 @@ import trio.testing
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AgentError, ConfigError
-from acp_gateway.gateway.agent import runner as agent_runner
+from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect

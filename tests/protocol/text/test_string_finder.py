@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.protocol import string_finder
-from acp_gateway.protocol.spans import MalformedJson, TooMany
-from acp_gateway.protocol.string_finder import StringFinder
+from acp_gateway.protocol.text import string_finder
+from acp_gateway.protocol.text.spans import MalformedJson, TooMany
+from acp_gateway.protocol.text.string_finder import StringFinder
 
 
 class Word(Enum):

@@ -8,9 +8,10 @@ from typing import Final
 
 import msgspec
 
-from acp_gateway.protocol import methods, spans
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.spans import MalformedJson, TooMany
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.spans import MalformedJson, TooMany
 
 _ABSENT: Final = msgspec.Raw(b"")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from acp_gateway.protocol.spans import (
+from acp_gateway.protocol.text.spans import (
     ELEMENTS,
     MEMBERS,
     MalformedJson,

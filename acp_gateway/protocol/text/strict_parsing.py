@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from acp_gateway.protocol import methods, spans
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import (
     FEW_BRACKETS,
     INVALID_REQUEST,
@@ -23,7 +23,8 @@ from acp_gateway.protocol.jsonrpc import (
     is_shallow,
     parse,
 )
-from acp_gateway.protocol.spans import TooMany
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.spans import TooMany
 
 _ABSENT: Final = msgspec.Raw(b"")
 

@@ -2,11 +2,11 @@
 
 import pytest
 
-from acp_gateway.protocol import jsonrpc, lookup, methods, spans
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, RawId
-from acp_gateway.protocol.large_messages import Parsed, parse_large
-from acp_gateway.protocol.large_texts import check_large
-from acp_gateway.protocol.strict_parsing import parse_strictly
+from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.large_messages import Parsed, check_large, parse_large
+from acp_gateway.protocol.text.strict_parsing import parse_strictly
 
 WORDS = b"x" * 3000 + rb"\n\"[]{},:" * 100
 

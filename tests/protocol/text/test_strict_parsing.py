@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.protocol import lookup, strict_parsing
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
+from acp_gateway.protocol.text import lookup, strict_parsing
 from tests.fuzz.effort import effort
 from tests.protocol.json_documents import SCALARS, STRINGS, documents, mutated
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.protocol.spans import (
+from acp_gateway.protocol.text.spans import (
     MalformedJson,
     Member,
     count,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from acp_gateway.protocol import lookup
 from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.text import lookup
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
-from acp_gateway.protocol import json_text, jsonrpc, strict_parsing
-from acp_gateway.protocol.json_text import Envelope
-from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.text import json_text, strict_parsing
+from acp_gateway.protocol.text.json_text import Envelope
+from acp_gateway.protocol.text.spans import MalformedJson
 
 BROKEN = [b"", b"junk", b"[]", b'"id"', b"\xff", b'{"id":1', b'{"id":1,"\xff":2}', b'{"id":1,"method":7}']
 

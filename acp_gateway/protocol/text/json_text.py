@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.protocol import spans
 from acp_gateway.protocol.methods import META
-from acp_gateway.protocol.spans import MalformedJson
+from acp_gateway.protocol.text import spans
+from acp_gateway.protocol.text.spans import MalformedJson
 
 METHOD_NOT_FOUND: Final = -32601
 INTERNAL_ERROR: Final = -32603
