@@ -27,9 +27,9 @@ from acp_conformance.agent_judges import (
     judge_updates,
     judge_version,
 )
+from acp_conformance.client_script import IDS, UNUSUAL_IDS
 from acp_conformance.common_judges import common_checks, judge_echoed_ids, judge_stream
 from acp_conformance.dialogue import Check
-from acp_conformance.scenarios import IDS, UNUSUAL_IDS
 
 _COMMON: Final = common_checks(outgoing=False, requests="extensions", notifications="extensions")
 

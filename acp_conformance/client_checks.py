@@ -25,9 +25,9 @@ from acp_conformance.client_judges import (
     judge_version_unsupported,
 )
 from acp_conformance.client_runner import FILE_TEXT
+from acp_conformance.client_script import BIG, IDS, UNUSUAL_IDS
 from acp_conformance.common_judges import common_checks, judge_stream
 from acp_conformance.dialogue import Check, Line
-from acp_conformance.scenarios import BIG, IDS, UNUSUAL_IDS
 from acp_conformance.service_judges import (
     judge_cancel,
     judge_cancel_permission,

@@ -15,9 +15,9 @@ from trio.abc import SendStream
 
 from acp_conformance.agent_listener import AgentListener, LentStreams, open_listener
 from acp_conformance.agent_script import Action, AgentScript
+from acp_conformance.client_script import Scenario, load_fixture
 from acp_conformance.dialogue import FOR_STDERR, Dialogue, Ending, Line
 from acp_conformance.processes import LineSplitter, RunLimits, Tail, reap
-from acp_conformance.scenarios import Scenario, load_fixture
 from acp_gateway.errors import AgentError, ConfigError
 
 AGENT_PLACE: Final = "{agent}"

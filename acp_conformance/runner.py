@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 import trio
 from trio.abc import ReceiveStream, SendStream
 
-from acp_conformance.client_script import ClientScript
+from acp_conformance.client_script import ClientScript, Scenario, load_fixture
 from acp_conformance.dialogue import Dialogue, Ending, Line
 from acp_conformance.processes import LineSplitter, RunLimits, Tail, reap
-from acp_conformance.scenarios import Scenario, load_fixture
 from acp_gateway.errors import AgentError
 
 

@@ -23,9 +23,8 @@ from acp_gateway.gateway.hub.hub import Hub, Limits
 from acp_gateway.gateway.resumption import ResumableLink, ResumeClaim, claim, serve_resumed
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.transports.link import Link
-from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.metering import Charge
 from acp_gateway.transports.streams import CloseReason, MessageStream
 from tests.core.scene import make_policy
 from tests.doubles import FAIL, INITIALIZE, TIMEOUT, Editor, FakeAgent, FakeAgents, FragileStream, encode

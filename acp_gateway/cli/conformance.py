@@ -83,9 +83,9 @@ def check_agent(
     import trio
 
     from acp_conformance.agent_checks import CHECKS
+    from acp_conformance.client_script import SCENARIOS
     from acp_conformance.processes import RunLimits
     from acp_conformance.runner import run_scenarios
-    from acp_conformance.scenarios import SCENARIOS
 
     limits = RunLimits(timeout=timeout, output_size=output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
@@ -164,8 +164,8 @@ def check_client(
 
     from acp_conformance.client_checks import CHECKS
     from acp_conformance.client_runner import User, run_client_scenarios
+    from acp_conformance.client_script import CLIENT_SCENARIOS
     from acp_conformance.processes import RunLimits
-    from acp_conformance.scenarios import CLIENT_SCENARIOS
 
     dialogues = trio.run(
         partial(

@@ -62,9 +62,8 @@ def doctor(config: Path | None, *, as_json: bool) -> None:
         gateways = None
     if gateways is not None:
         # Imported here, because a client's system may lack what a gateway needs.
-        from acp_gateway.diagnosis.gateway_checks import check_machine
+        from acp_gateway.diagnosis.gateway_checks import check_machine, check_nodes
         from acp_gateway.diagnosis.gateway_facts import gather
-        from acp_gateway.diagnosis.node_checks import check_nodes
 
         facts = gather(gateways, os.environ)
         for line in check_machine(facts):

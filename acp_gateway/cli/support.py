@@ -17,7 +17,7 @@ def _since(_context: click.Context, _option: click.Parameter, text: str | None) 
     import time
     from datetime import datetime
 
-    from acp_gateway.config.durations import parse_duration
+    from acp_gateway.config.schema import parse_duration
 
     if text is None:
         return None

@@ -23,7 +23,7 @@ import trio
 from acp_gateway.client.reconnect_policy import LinkEvent
 from acp_gateway.errors import GatewayError
 from acp_gateway.printable import printable
-from acp_gateway.protocol.gaps import gap
+from acp_gateway.protocol.reasons import gap
 
 log = logging.getLogger(__name__)
 

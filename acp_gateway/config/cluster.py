@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agent_values import read_pin
+from acp_gateway.config.agents.options import read_pin
 from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, read_section
 from acp_gateway.errors import ConfigError, UsageError
 

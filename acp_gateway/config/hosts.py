@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Literal
 
 from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agent_values import read_pin
+from acp_gateway.config.agents.options import read_pin
 from acp_gateway.config.directories import config_home, expand_user
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.schema import (

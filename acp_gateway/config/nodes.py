@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agent_values import read_pin
-from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.agents.options import AgentSection, read_pin
 from acp_gateway.config.schema import NAME, Entry, FilePath, Flag, Seconds, SecondsOrNever
 from acp_gateway.errors import ConfigError, UsageError
 

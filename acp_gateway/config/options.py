@@ -29,7 +29,7 @@ from acp_gateway.config.addresses import (
     read_public_url,
     read_services,
 )
-from acp_gateway.config.agent_values import read_command
+from acp_gateway.config.agents.options import read_command
 from acp_gateway.config.directories import state_home
 from acp_gateway.config.schema import (
     MIB,

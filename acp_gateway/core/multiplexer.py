@@ -1,5 +1,9 @@
-"""Multiplexes the clients of one agent process: routes, masks and answers messages."""
+"""Multiplexes the clients of one agent process: routes, masks and answers messages.
 
+Also counts the memory of messages that their receivers do not have yet, in bytes, beside that of journals and outboxes.
+"""
+
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
@@ -9,7 +13,6 @@ from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
-from acp_gateway.core.memory_use import MemoryUse
 from acp_gateway.core.output import Output
 from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
 from acp_gateway.core.routing import Routing
@@ -32,6 +35,42 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
+
+
+class MemoryUse:
+    """Memory of one agent process."""
+
+    def __init__(self, agent: AgentState, routing: Routing) -> None:
+        self._agent = agent
+        self._routing = routing
+
+    @property
+    def agent_bytes(self) -> int:
+        """Bytes that the agent has sent for clients that do not have them: unanswered requests, updates that came
+        before their session, and results of opening sessions."""
+        results = sum(sum(map(len, session.result.values())) for session in self._agent.live.values())
+        return self._agent.agent_requests.size + self._routing.early_size + results
+
+    @property
+    def echo_bytes(self) -> int:
+        """Bytes kept to recognize the echoes of prompts, and of prompts that have no place in the history yet."""
+        live = self._agent.live.values()
+        unplaced = sum(sum(map(len, chunks)) for session in live for chunks in session.unplaced.values())
+        return unplaced + sum(session.echo.size for session in live if session.echo is not None)
+
+    def end_echoes(self) -> None:
+        """Take no further update for the echo of a prompt, and fan out what was withheld."""
+        for session in self._agent.live.values():
+            self._agent.end_echo(session)
+
+    def abandoned_prompt_sizes(self) -> Counter[str]:
+        """Count the bytes of queued prompts whose clients have gone, by identity."""
+        return self._agent.waiting.abandoned_prompt_sizes()
+
+    def drop_abandoned_prompts(self, identity: str) -> None:
+        """Drop the queued prompts of an identity whose clients have gone."""
+        self._agent.waiting.drop_abandoned_prompts(identity)
+
 
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 

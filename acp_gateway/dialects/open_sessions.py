@@ -10,8 +10,7 @@ import trio
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.dialects.away_clients import away_clients
-from acp_gateway.dialects.local_client import ClientEnded, LocalClient
+from acp_gateway.dialects.local_client import ClientEnded, LocalClient, away_clients
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest

@@ -1,15 +1,20 @@
-"""The browsers of a gateway: ends those that have expired, and records in the audit why a browser has ended."""
+"""The browsers of a gateway: makes the codes that sign them in, ends the expired ones, and records why one ended."""
 
 import logging
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Any, Final
 
+import msgspec
 import trio
 
-from acp_gateway.config.load import Config
-from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.security.browser_sessions import Browser, BrowserStore, Code
+from acp_gateway.config.load import Config, ListenSection
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Role
+from acp_gateway.errors import Busy, ConfigError, Forbidden, UsageError
+from acp_gateway.gateway.access import Grant
+from acp_gateway.gateway.admission import unknown_session
+from acp_gateway.gateway.events.audit import Audit, AuditThrottle
+from acp_gateway.security.browser_sessions import Browser, BrowserRole, BrowserStore, Code
 from acp_gateway.security.token_store import TokenStore
 
 log = logging.getLogger(__name__)
@@ -52,3 +57,85 @@ async def end_expired_browsers(browsers: BrowserStore, audit: Audit) -> None:
         else:
             complaint = ""
         await trio.sleep(CHECK_INTERVAL)
+
+
+LABEL_SIZE: Final = 100
+"""Maximum characters of a browser's label: a name of a device, in a column of a table."""
+
+DEFAULT_LABEL: Final = "browser"
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    session: Annotated[str, msgspec.Meta(max_length=1024)] | None = None
+    observe: bool = False
+    label: Annotated[str, msgspec.Meta(max_length=LABEL_SIZE, min_length=1)] = DEFAULT_LABEL
+
+
+class SignInCodes:
+    """Makes codes for the principal of one control connection.
+
+    Args:
+        grant: the connection's.
+        registry: the sessions of the gateway.
+        browsers: where codes are kept.
+        audit: is told of each code.
+        listeners: of the gateway; one may have a public URL.
+    """
+
+    def __init__(
+        self,
+        grant: Grant,
+        registry: Registry,
+        browsers: BrowserStore,
+        audit: Audit | AuditThrottle,
+        listeners: Iterable[ListenSection],
+    ) -> None:
+        self._page = find_public_page(listeners)
+        self._grant = grant
+        self._registry = registry
+        self._browsers = browsers
+        self._audit = audit
+
+    def make(self, params: bytes) -> dict[str, Any]:
+        """Return a new code, its end and where to use it, as members of the response; see `docs/wire.md`.
+
+        Raises `UsageError` for params that are not understood, and `AccessError`.
+        """
+        try:
+            wanted = msgspec.json.decode(params, type=_Wanted)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise UsageError("there may be session, observe and label, a short line of text") from None
+        if not wanted.label.isprintable():
+            raise UsageError("a label is one line of printable text")
+        access, scope = self._grant.access, self._grant.scope
+        if access.browser is not None:
+            raise Forbidden("a browser can't sign in another one: use a token")
+        if access.certificate is not None:
+            raise Forbidden("a browser is bound to a token, and this connection has a client certificate: use a token")
+        if wanted.session is not None:
+            seen = (*self._registry.past(scope), *self._registry.live(scope))
+            if not any(session.id == wanted.session and access.may_use(session.agent) for session in seen):
+                raise unknown_session(wanted.session)
+        role: BrowserRole = "observer" if wanted.observe or self._grant.role is Role.OBSERVER else "controller"
+        try:
+            code, secret = self._browsers.make_code(
+                access.token, access.identity, role=role, session=wanted.session, label=wanted.label
+            )
+        except ConfigError as error:
+            raise Busy("the gateway can't store this now; its log says why") from error
+        self._audit.record(
+            "browser_code_created",
+            label=code.label,
+            identity=code.identity,
+            token=code.token_id,
+            role=code.role,
+            session=code.session,
+        )
+        answer = {"code": secret, "expires": code.expires}
+        return answer if self._page is None else answer | {"page": self._page}
+
+
+def find_public_page(sections: Iterable[ListenSection]) -> str | None:
+    """Return the first `public_url` of a listener that serves a page, with a slash at its end."""
+    found = (section.public for section in sections if "page" in section.services)
+    return next((f"{public.origin}{public.path}/" for public in found if public is not None), None)

@@ -18,14 +18,19 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.hub.attachment import STOPPING, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.sessions.session_view import Viewer, history_loss, past_sessions, shown_scope
-from acp_gateway.gateway.sessions.spoken_sessions import MAX_SIZE, fair_share, spoken_scopes, unlisted, within_size
-from acp_gateway.gateway.sessions.told_list import ToldList
+from acp_gateway.gateway.sessions.spoken_sessions import (
+    MAX_SIZE,
+    ToldList,
+    fair_share,
+    spoken_scopes,
+    unlisted,
+    within_size,
+)
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
 from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS
 from acp_gateway.protocol.text import lookup
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.metering import Charge, free
+from acp_gateway.transports.maintained import Charge, MaintainedStream, free
 from acp_gateway.transports.streams import CloseReason, Flooded, MessageTooLarge, Unfinished
 
 PAST: Final = 200

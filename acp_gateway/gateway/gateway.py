@@ -44,8 +44,7 @@ from acp_gateway.gateway.resumption import (
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews
-from acp_gateway.gateway.storage.archive import StoredArchive
-from acp_gateway.gateway.storage.deferral import Deferral
+from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
 from acp_gateway.security.revocations import Revocations

@@ -25,10 +25,9 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.nodes.directory.directory import ClusterNodes
 from acp_gateway.nodes.directory.known_nodes import KnownNodesFile
 from acp_gateway.nodes.directory.member import Member, tell_nodes
-from acp_gateway.nodes.directory.records import MAX_NAMES, TEXT, NodeRecord
+from acp_gateway.nodes.directory.records import MAX_NAMES, TEXT, NodeRecord, Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import ClusterStore
 from acp_gateway.nodes.directory.token_sync import TokenSync
 from acp_gateway.nodes.node_set import NodeSet

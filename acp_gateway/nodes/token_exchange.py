@@ -23,7 +23,7 @@ from acp_gateway.nodes.directory.member import Member
 from acp_gateway.nodes.directory.store import ClusterLost, ClusterStore
 from acp_gateway.nodes.directory.token_news import Hearsay, News, read_news
 from acp_gateway.nodes.directory.token_sync import TokenSync
-from acp_gateway.nodes.node_watcher import destination_of
+from acp_gateway.nodes.node_set import destination_of
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import TOKENS
 

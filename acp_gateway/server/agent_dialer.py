@@ -28,7 +28,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Signal, TaskSpawner
-from acp_gateway.transports.websocket.joined_texts import JOINED, JOINED_SIZE
+from acp_gateway.transports.websocket.frames import JOINED, JOINED_SIZE
 from acp_gateway.transports.websocket.stream import PASSED, Timing
 
 log = logging.getLogger(__name__)

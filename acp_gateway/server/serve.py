@@ -1,5 +1,16 @@
-"""Assembles the gateway, runs it until a stop signal, and shuts it down gracefully."""
+"""Assembles the gateway, runs it until a stop signal, and shuts it down gracefully.
 
+The C library is made to give memory back as soon as it is free. glibc takes what is smaller than a threshold from its
+heap, and raises that threshold to the size of the largest block that was freed, up to 32 MiB. A heap gives back only
+its end: after one large message, the memory of later ones would stay with the process for as long as anything lies
+behind them.
+
+Both thresholds are fixed here, before the first client comes. Smaller blocks still share the heap.
+
+A large message that is received grows in one block (`ChunkBuffer`).
+"""
+
+import ctypes
 import errno
 import logging
 import os
@@ -27,7 +38,6 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state_folder, holding
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
-from acp_gateway.server.allocator import give_back_memory
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
 from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.link import HttpLinks
@@ -36,11 +46,35 @@ from acp_gateway.server.reload import Reloader
 from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
+log = logging.getLogger(__name__)
+
+OWN_BLOCK: Final = 512 * 1024
+"""Bytes from which a block of memory is one of its own, which the system gets back when it is freed. To make one takes
+a tenth of a millisecond for each MiB, as much as copying it."""
+
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+"""Parameters of `mallopt`, from `malloc.h`."""
+
+
+def give_back_memory(mallopt: Callable[[int, int], int] | None = None) -> None:
+    """Set fixed thresholds; without glibc, do nothing.
+
+    Args:
+        mallopt: the function of the C library, if it is not this process's own.
+    """
+    if mallopt is None:
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return
+    for parameter in (_MMAP_THRESHOLD, _TRIM_THRESHOLD):
+        if not mallopt(parameter, OWN_BLOCK):
+            log.debug("the C library does not take parameter %d of mallopt", parameter)
+
+
 if TYPE_CHECKING:
     from acp_gateway.nodes.membership import ClusterNode
     from acp_gateway.nodes.node_set import NodeSet
-
-log = logging.getLogger(__name__)
 
 _NO_TERMINAL = (errno.ENXIO, errno.EIO)
 """Errors of opening `/dev/tty` in a process without a controlling terminal."""

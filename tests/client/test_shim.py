@@ -27,9 +27,9 @@ from acp_gateway.errors import (
     Unauthorized,
     Unreachable,
 )
-from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
+from acp_gateway.protocol.reasons import MAY_BE_MISSING
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
 from tests.fake_gateway import DESTINATION, FakeGateway

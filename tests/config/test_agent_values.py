@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.config.agent_values import read_agent_url, read_command, read_pin
+from acp_gateway.config.agents.options import read_agent_url, read_command, read_pin
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.schema import Entry
 from acp_gateway.errors import ConfigError

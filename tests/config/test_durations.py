@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.config.durations import parse_duration
+from acp_gateway.config.schema import parse_duration
 from acp_gateway.errors import UsageError
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.config.environment import read_env_file
+from acp_gateway.config.load import read_env_file
 from acp_gateway.errors import ConfigError
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from acp_conformance.agent_checks import CHECKS
+from acp_conformance.client_script import SCENARIOS
 from acp_conformance.dialogue import Check, Verdict
 from acp_conformance.processes import RunLimits
 from acp_conformance.report import judge
 from acp_conformance.runner import run_scenarios
-from acp_conformance.scenarios import SCENARIOS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_conformance.agent_script import AgentScript
+from acp_conformance.client_script import CLIENT_SCENARIOS, Scenario, load_fixture
 from acp_conformance.dialogue import Line
-from acp_conformance.scenarios import CLIENT_SCENARIOS, Scenario, load_fixture
 from tests.conformance.dialogues import with_faults
 from tests.fuzz.effort import effort
 

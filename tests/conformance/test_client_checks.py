@@ -8,10 +8,10 @@ import pytest
 
 from acp_conformance.client_checks import CHECKS
 from acp_conformance.client_runner import User, run_client_scenarios
+from acp_conformance.client_script import CLIENT_SCENARIOS
 from acp_conformance.dialogue import Verdict
 from acp_conformance.processes import RunLimits
 from acp_conformance.report import judge
-from acp_conformance.scenarios import CLIENT_SCENARIOS
 
 CLIENT = Path(__file__).parent / "faulty_client.py"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from acp_conformance.client_runner import FILE, User, run_client_scenarios
+from acp_conformance.client_script import CLIENT_SCENARIOS
 from acp_conformance.dialogue import Dialogue
 from acp_conformance.processes import RunLimits
-from acp_conformance.scenarios import CLIENT_SCENARIOS
 from acp_gateway.errors import AgentError, ConfigError
 
 TEXT = [scenario for scenario in CLIENT_SCENARIOS if scenario.name == "agent-text"]

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_conformance.client_script import ClientScript
-from acp_conformance.scenarios import SCENARIOS, Scenario, load_fixture
+from acp_conformance.client_script import SCENARIOS, ClientScript, Scenario, load_fixture
 from tests.conformance.dialogues import with_faults
 from tests.fuzz.effort import effort
 

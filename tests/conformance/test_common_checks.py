@@ -3,9 +3,9 @@
 import pytest
 
 from acp_conformance import agent_checks, client_checks
+from acp_conformance.client_script import CLIENT_SCENARIOS, SCENARIOS
 from acp_conformance.common_judges import common_checks
 from acp_conformance.dialogue import Check
-from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS
 
 
 @pytest.mark.parametrize("checks", [agent_checks.CHECKS, client_checks.CHECKS])

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_conformance import agent_checks, client_checks
+from acp_conformance.client_script import CLIENT_SCENARIOS, SCENARIOS, Scenario, load_fixture
 from acp_conformance.dialogue import Check, Dialogue, Verdict
 from acp_conformance.report import as_json, as_junit, has_failed, judge, rows, shown, summary
-from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, Scenario, load_fixture
 from tests.conformance.dialogues import with_faults
 from tests.fuzz.effort import effort
 

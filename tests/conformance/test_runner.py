@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from acp_conformance.client_script import SCENARIOS
 from acp_conformance.dialogue import Dialogue
 from acp_conformance.processes import RunLimits
 from acp_conformance.runner import run_scenarios
-from acp_conformance.scenarios import SCENARIOS
 from acp_gateway.errors import AgentError
 
 INITIALIZE = [scenario for scenario in SCENARIOS if scenario.name == "initialize"]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_conformance.scenarios import CLIENT_SCENARIOS, SCENARIOS, load_fixture
+from acp_conformance.client_script import CLIENT_SCENARIOS, SCENARIOS, load_fixture
 from acp_gateway.gateway.events.replay import Player, RecordedConnection
 from tests.conformance.dialogues import fixture_names
 

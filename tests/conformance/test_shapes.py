@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from acp_conformance.client_script import load_fixture
 from acp_conformance.dialogue import Line
-from acp_conformance.scenarios import load_fixture
 from acp_conformance.shapes import (
     block_fault,
     is_absolute,

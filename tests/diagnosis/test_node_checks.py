@@ -8,10 +8,10 @@ import trio
 
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.diagnosis.checks import Line
-from acp_gateway.diagnosis.node_checks import LAG_WARNING, check_nodes, judge_node
+from acp_gateway.diagnosis.gateway_checks import LAG_WARNING, check_nodes, judge_node
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.admission import check_path
-from acp_gateway.nodes import node_watcher
+from acp_gateway.nodes import node_set as node_watcher
 from tests.nodes.machines import front_config, node_config, node_section, until_agents
 from tests.server.serving import serving
 

@@ -18,7 +18,6 @@ OF_NODES = {
     "acp_gateway.gateway.sessions.node_sessions",
     "acp_gateway.dialects.browser.nodes",
     "acp_gateway.nodes.node_set",
-    "acp_gateway.nodes.node_watcher",
     "acp_gateway.client.control_feed",
 }
 OF_CLUSTERS = {

@@ -14,8 +14,8 @@ from acp_gateway.core.sessions.session import Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.browsers import LABEL_SIZE, SignInCodes, find_public_page
 from acp_gateway.gateway.events.audit import NO_AUDIT
-from acp_gateway.gateway.sign_in_codes import LABEL_SIZE, SignInCodes, find_public_page
 from acp_gateway.security.browser_sessions import Browser, BrowserStore
 from acp_gateway.security.token_store import TokenStore
 

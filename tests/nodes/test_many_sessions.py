@@ -13,7 +13,7 @@ from acp_gateway.client.control import Listing, list_sessions
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import UnknownSession
-from acp_gateway.nodes import node_watcher
+from acp_gateway.nodes import node_set as node_watcher
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
 from tests.nodes.machines import control, front_config, node_config, node_section, until_agents

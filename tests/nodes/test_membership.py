@@ -17,7 +17,7 @@ from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.load import Config
 from acp_gateway.errors import ConfigError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.nodes import membership as cluster
-from acp_gateway.nodes import node_watcher
+from acp_gateway.nodes import node_set as node_watcher
 from acp_gateway.nodes.directory.store import ClusterStore
 from acp_gateway.nodes.membership import own_address, own_pin
 from acp_gateway.protocol.methods import STATUS

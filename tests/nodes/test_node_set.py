@@ -20,7 +20,7 @@ from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import Busy, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.nodes import node_watcher
+from acp_gateway.nodes import node_set as node_watcher
 from acp_gateway.nodes.node_set import NodeSet, open_nodes
 from tests.server.echoing import EchoingGateway
 

@@ -18,8 +18,8 @@ from acp_gateway.client.dialing import Resume, dial, dial_link
 from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.hub import agent_supervisor
-from acp_gateway.gateway.sessions.told_list import ToldList
-from acp_gateway.nodes import node_watcher
+from acp_gateway.gateway.sessions.spoken_sessions import ToldList
+from acp_gateway.nodes import node_set as node_watcher
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import AgentLink

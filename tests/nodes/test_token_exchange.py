@@ -14,7 +14,8 @@ from acp_gateway.client.dialing import dial
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.errors import Forbidden, Unauthorized, Unreachable
 from acp_gateway.nodes import membership as cluster
-from acp_gateway.nodes import node_watcher, token_exchange
+from acp_gateway.nodes import node_set as node_watcher
+from acp_gateway.nodes import token_exchange
 from acp_gateway.nodes.directory.directory import ClusterNodes
 from acp_gateway.nodes.directory.store import ClusterStore
 from acp_gateway.nodes.directory.token_news import Hearsay

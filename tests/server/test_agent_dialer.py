@@ -29,7 +29,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import SocketBytes
 from acp_gateway.transports.streams import TrioBytes
-from acp_gateway.transports.websocket.joined_texts import JOINED, JOINED_SIZE
+from acp_gateway.transports.websocket.frames import JOINED, JOINED_SIZE
 from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timing
 from tests.accepting import Accept, accept_websocket
 from tests.authority import Authority

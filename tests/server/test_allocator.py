@@ -1,6 +1,6 @@
 """The C library's thresholds: fixed, so that the memory of a large message goes back to the system."""
 
-from acp_gateway.server.allocator import OWN_BLOCK, give_back_memory
+from acp_gateway.server.serve import OWN_BLOCK, give_back_memory
 
 
 def test_both_thresholds_of_glibc_are_fixed() -> None:

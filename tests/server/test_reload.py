@@ -15,7 +15,7 @@ from acp_gateway.client import reconnect_policy
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
-from acp_gateway.nodes import node_watcher
+from acp_gateway.nodes import node_set as node_watcher
 from acp_gateway.protocol.methods import SESSIONS, STATUS
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.terminal.wrapping import LEAST_COLUMNS, Wrapping, cells
+from acp_gateway.terminal.ansi import LEAST_COLUMNS, Wrapping, cells
 from tests.fuzz.effort import effort
 
 WIDTH = LEAST_COLUMNS

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.transports.metering import Meter, free
+from acp_gateway.transports.maintained import Meter, free
 from acp_gateway.transports.streams import Flooded
 from tests.transports.wires import Charged
 

@@ -12,7 +12,7 @@ from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import ByteStream, TrioBytes
-from acp_gateway.transports.websocket.joined_texts import JOINED
+from acp_gateway.transports.websocket.frames import JOINED
 from tests.transports.conftest import Tls
 from tests.transports.wires import (
     MIB,

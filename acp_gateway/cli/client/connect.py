@@ -14,7 +14,7 @@ from acp_gateway.cli.plain_options import CONNECT, EDITORS
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
-    from acp_gateway.cli.client.editor_install import AgentCommand
+    from acp_gateway.cli.client.editor_files import AgentCommand
 
 CONNECT_EPILOG = """
 \b
@@ -132,7 +132,7 @@ def connect(
     if editor is not None:
         click.echo(command.block(editor))
     if install is not None:
-        from acp_gateway.cli.client.editor_install import install_agent, own_machine
+        from acp_gateway.cli.client.editor_files import install_agent, own_machine
         from acp_gateway.client.destination import find_destination
 
         # Raises, with the remedy, for what the editor could not connect to.
@@ -144,7 +144,7 @@ def connect(
 
 def _agent_command(target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> "AgentCommand":
     """Return the command of an editor's settings that is this one. Raises `UsageError` for invalid options."""
-    from acp_gateway.cli.client.editor_install import AgentCommand
+    from acp_gateway.cli.client.editor_files import AgentCommand
     from acp_gateway.client.destination import find_host
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.tls import parse_pin

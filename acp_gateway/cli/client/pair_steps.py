@@ -1,20 +1,86 @@
-"""The steps around a pairing: choose the machine, install there, try the agent, and show what editors need."""
+"""The steps around a pairing: choose the machine, install there, try the agent, and show what editors need.
 
+What is installed there is a wheel of the program that runs. The program is not in a public index, and another machine
+must not fetch whatever has its name there. Only its dependencies come from the index.
+"""
+
+import base64
+import hashlib
+import io
 import os
 import re
 import shlex
 import sys
+import zipfile
 from collections.abc import Mapping
 from functools import partial
+from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import click
 
-from acp_gateway import __version__
+from acp_gateway import DISTRIBUTION, __version__
 from acp_gateway.cli.common import print_warning, waiting_for
+from acp_gateway.cli.files import find_files, share_root
 from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageError
 from acp_gateway.printable import printable
+
+_WHEEL: Final = "Wheel-Version: 1.0\nGenerator: acp-gateway\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+_EPOCH: Final = (1980, 1, 1, 0, 0, 0)
+PACKAGES: Final = ("acp_conformance", "acp_gateway")
+_LEFT_OUT: Final = ("__pycache__", "share")
+
+
+def make_own_wheel() -> tuple[str, bytes]:
+    """Return the file name and the content of a wheel of this program. Raises `ConfigError` if it is not installed."""
+    try:
+        known = metadata.distribution(DISTRIBUTION)
+        version, described, entry_points = (
+            known.version,
+            known.read_text("METADATA"),
+            known.read_text("entry_points.txt"),
+        )
+    except metadata.PackageNotFoundError:
+        version, described, entry_points = "", None, None
+    if described is None or entry_points is None:
+        raise ConfigError("this program is not installed as a package, so it can't be installed elsewhere from here")
+    name = f"{DISTRIBUTION.replace('-', '_')}-{version}"
+    files = _package_files()
+    files |= {
+        f"{name}.dist-info/METADATA": described.encode(),
+        f"{name}.dist-info/WHEEL": _WHEEL.encode(),
+        f"{name}.dist-info/entry_points.txt": entry_points.encode(),
+    }
+    record = "".join(f"{path},sha256={_digest(content)},{len(content)}\n" for path, content in files.items())
+    files[f"{name}.dist-info/RECORD"] = f"{record}{name}.dist-info/RECORD,,\n".encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in files.items():
+            info = zipfile.ZipInfo(path, _EPOCH)
+            info.compress_type = zipfile.ZIP_DEFLATED
+            info.external_attr = 0o644 << 16
+            archive.writestr(info, content)
+    return f"{name}-py3-none-any.whl", packed.getvalue()
+
+
+def _package_files() -> dict[str, bytes]:
+    """Return the files of the packages by their names in the wheel, those of `share` wherever they are now."""
+    place = Path(__file__).parents[3]
+    found = {
+        path.relative_to(place).as_posix(): path.read_bytes()
+        for package in PACKAGES
+        for path in sorted((place / package).rglob("*"))
+        if path.is_file() and path.suffix != ".pyc" and not set(_LEFT_OUT) & set(path.relative_to(place).parts)
+    }
+    root = share_root()
+    return found | {f"acp_gateway/share/{name}": (root / name).read_bytes() for name in find_files(root)}
+
+
+def _digest(content: bytes) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+
 
 if TYPE_CHECKING:
     from acp_gateway.client.ssh import SshTarget
@@ -89,15 +155,15 @@ def install_there(target: "SshTarget") -> None:
     """Install this version on the machine of `target`, unless it is there. Raises `GatewayError`."""
     import trio
 
-    from acp_gateway.cli.client.own_wheel import make_own_wheel
-    from acp_gateway.client.pairing import remote_install
+    from acp_gateway.cli.client.pair_steps import make_own_wheel
+    from acp_gateway.client.pairing import pairing
 
     name, wheel = make_own_wheel()
     click.echo(f"Installing acp-gateway {__version__} at {target.login} …", err=True)
 
-    async def run() -> remote_install.Installed:
+    async def run() -> pairing.Installed:
         with trio.move_on_after(INSTALL_TIMEOUT):
-            return await remote_install.install(target, name, wheel, __version__)
+            return await pairing.install(target, name, wheel, __version__)
         raise Unreachable(f"{target}: the installation has not ended within {INSTALL_TIMEOUT:g} s")
 
     done = trio.run(run)
@@ -141,8 +207,7 @@ def correct_maps(maps: "Mapping[str, str]", refused: "Line") -> dict[str, str]:
 
 def next_step(name: str) -> str:
     """Return the command that follows for a host of hosts.toml: it sets up an editor of this machine, Zed if none."""
-    from acp_gateway.cli.client.editor_files import installed_editors, settings_file
-    from acp_gateway.cli.client.editor_install import own_machine
+    from acp_gateway.cli.client.editor_files import installed_editors, own_machine, settings_file
 
     try:
         machine = own_machine()
@@ -157,8 +222,7 @@ def next_step(name: str) -> str:
 
 def show_editors(name: str) -> None:
     """Print what the editors of this machine need, for a host of hosts.toml."""
-    from acp_gateway.cli.client.editor_files import TITLES, installed_editors, settings_file
-    from acp_gateway.cli.client.editor_install import AgentCommand, own_machine
+    from acp_gateway.cli.client.editor_files import TITLES, AgentCommand, installed_editors, own_machine, settings_file
 
     try:
         machine = own_machine()

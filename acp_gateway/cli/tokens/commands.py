@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 def lifetime_option(_context: click.Context, _option: click.Parameter, text: str) -> float | None:
-    from acp_gateway.config.durations import parse_duration
+    from acp_gateway.config.schema import parse_duration
 
     try:
         return None if text == "never" else parse_duration(text)
@@ -56,7 +56,7 @@ def _new_lifetime(
 
 
 def _grace(_context: click.Context, _option: click.Parameter, text: str) -> float:
-    from acp_gateway.config.durations import parse_duration
+    from acp_gateway.config.schema import parse_duration
 
     try:
         return 0.0 if text == "none" else parse_duration(text)

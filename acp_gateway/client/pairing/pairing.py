@@ -6,6 +6,8 @@ transferred the same way, and there is nothing to compare or copy by hand.
 A pairing is atomic. The new token expires after `PENDING_LIFETIME` seconds unless the machine connects with it and
 sends `keep`. After the machine has saved its entry, `replace` revokes the previous token. If a step fails, the
 machine's entry and its old token are unchanged, and the new token is revoked or expires.
+
+The program is installed there by uv or pipx, from a wheel that goes through ssh.
 """
 
 import json
@@ -19,9 +21,9 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.client.ssh import RemoteCommand, SshTarget, open_command
+from acp_gateway.client.ssh import RemoteCommand, SshTarget, open_command, run_script
 from acp_gateway.config.addresses import Address, parse_address, parse_target
-from acp_gateway.errors import ConfigError, ProtocolError, TrustError, Unreachable, UsageError
+from acp_gateway.errors import ConfigError, GatewayError, ProtocolError, TrustError, Unreachable, UsageError
 from acp_gateway.security.tls import parse_pin, spki_pin
 from acp_gateway.security.token_format import explain_flaw
 
@@ -267,3 +269,60 @@ def _is_target(address: Address) -> bool:
         return parse_target(str(address)) == address
     except UsageError:
         return False
+
+
+NO_INSTALLER: Final = "no installer"
+PRESENT: Final = "present"
+INSTALLED: Final = "installed"
+
+# No single quote, backslash, exclamation mark or newline: login shells parse those differently. $1 is the wheel's
+# name, $2 the version. What installers print goes to stderr, which a terminal is shown.
+_INSTALL: Final = (
+    'PATH="$HOME/.local/bin:$PATH:/usr/local/bin:/opt/homebrew/bin"; '
+    "dir=$(mktemp -d) || exit 1; "
+    'tidy() { rm -rf "$dir"; }; trap tidy EXIT; '
+    'cat > "$dir/$1" || exit 1; '
+    "have=$(acp-gateway --version 2>/dev/null); "
+    'case "$have" in *" $2") echo present; result=;; *) result=none; '
+    "if command -v uv >/dev/null; then "
+    'uv tool install --force "$dir/$1" >&2 || exit 1; result=uv; '
+    "elif command -v pipx >/dev/null; then "
+    'pipx install --force "$dir/$1" >&2 || exit 1; result=pipx; fi; '
+    # Before the answer, at which the reader may end this shell.
+    'tidy; case $result in none) echo "no installer";; *) echo "installed $result";; esac;; esac'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """The result of an installation."""
+
+    by: str | None
+    """The installer; None if this version was there already."""
+
+
+async def install(target: SshTarget, wheel_name: str, wheel: bytes, version: str) -> Installed:
+    """Install a wheel on the remote machine for the user that ssh logs in as, unless this version is there.
+
+    Raises `ConfigError` if there is neither uv nor pipx, or the installer fails, and what `ssh.run_script` does.
+    Cancelling ends ssh; the installer may go on.
+    """
+    try:
+        said = await run_script(target, _INSTALL, [wheel_name, version], wheel)
+    except ProtocolError as error:
+        raise ConfigError(f"{error}; the installation there failed, and nothing was paired") from None
+    what, _, by = said.partition(" ")
+    if said == NO_INSTALLER:
+        raise ConfigError(
+            f"{target}: there is neither uv nor pipx: install one of them there (apt install pipx, or "
+            "https://docs.astral.sh/uv), and repeat this"
+        )
+    if what == PRESENT:
+        return Installed(None)
+    if what != INSTALLED:
+        raise _not_understood(target, said)
+    return Installed(by)
+
+
+def _not_understood(target: SshTarget, said: str) -> GatewayError:
+    return ProtocolError(f"{target}: the installation's end is not understood: {said!r:.200}")

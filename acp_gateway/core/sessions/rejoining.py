@@ -22,10 +22,10 @@ from acp_gateway.core.sessions.far_places import Place, place_of, seen_up_to, st
 from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import LOAD, META
+from acp_gateway.protocol.reasons import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 

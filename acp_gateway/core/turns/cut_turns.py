@@ -11,8 +11,8 @@ from acp_gateway.core.sessions.far_places import place_of
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
+from acp_gateway.protocol.reasons import MAY_BE_MISSING, gap
 from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:

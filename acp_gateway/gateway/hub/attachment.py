@@ -19,8 +19,7 @@ from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.link import WINDOW, Link
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.metering import Charge, free
+from acp_gateway.transports.maintained import Charge, MaintainedStream, free
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
 

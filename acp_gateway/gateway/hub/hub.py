@@ -47,8 +47,7 @@ from acp_gateway.gateway.hub.client_pump import ClientPump
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.transports.link import HEARTBEAT, WINDOW
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.maintained import Charge, MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import TimerQueue
 

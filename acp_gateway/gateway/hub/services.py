@@ -29,7 +29,7 @@ from acp_gateway.gateway.page_address import find_page, make_link
 from acp_gateway.gateway.storage.archive import StoredArchive
 from acp_gateway.gateway.workspaces import Workspace, directory_check, workspaces_of
 from acp_gateway.protocol.methods import NEW, Capability
-from acp_gateway.transports.metering import Charge
+from acp_gateway.transports.maintained import Charge
 from acp_gateway.transports.timers import Args
 
 log = logging.getLogger(__name__)

@@ -10,9 +10,8 @@ import msgspec
 import trio
 
 from acp_gateway.nodes.directory import scripts
-from acp_gateway.nodes.directory.records import NodeRecord, decode_node, encode
+from acp_gateway.nodes.directory.records import NodeRecord, Seal, decode_node, encode
 from acp_gateway.nodes.directory.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import MAX_REVOKED, Change, ClusterLost, NodesRead, SharedTokens
 from acp_gateway.printable import printable
 

@@ -22,8 +22,7 @@ from acp_gateway.protocol.event_streams import EventStream, EventStreams
 from acp_gateway.protocol.link_messages import CONTROL_WORD, acknowledgement, read_control
 from acp_gateway.transports.http.server import HttpConnection, Response
 from acp_gateway.transports.link import HEARTBEAT
-from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.metering import Meter
+from acp_gateway.transports.maintained import MaintainedStream, Meter
 from acp_gateway.transports.streams import LITTLE, CloseReason
 from acp_gateway.transports.timers import Signal, TaskSpawner
 

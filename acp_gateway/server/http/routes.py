@@ -37,15 +37,13 @@ from acp_gateway.server.hello import (
     read_query,
     read_resume_request,
 )
-from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, serve_page
+from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, PAGE_HEADERS, serve_page, start_page
 from acp_gateway.server.http.cookies import Site, check_page, site_of
 from acp_gateway.server.http.event_reader import LAST_EVENT_ID, SESSION_ID
-from acp_gateway.server.http.joining import JOIN, JoinRoute
 from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.metrics import MetricsExporter
 from acp_gateway.server.http.route import CODE_SIZE, Answer, BodyNeeded, Credential, Origins, Route, Upgrade
-from acp_gateway.server.http.sign_in import LOGIN, LOGOUT, SignInRoutes
-from acp_gateway.server.http.start_page import PAGE_HEADERS, start_page
+from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes
 from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
 from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.server.refusals import Refusal

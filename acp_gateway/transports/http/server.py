@@ -19,9 +19,8 @@ import trio
 from websockets.datastructures import Headers
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT, ChunkBuffer
-from acp_gateway.transports.http.exchange import H11Exchange
+from acp_gateway.transports.http.exchange import H11Exchange, PlainExchange, PlainHead, read_plain
 from acp_gateway.transports.http.head import HEAD_SIZE, NOT_HTTP, HttpError, check_head, split_target
-from acp_gateway.transports.http.plain import PlainExchange, PlainHead, read_plain
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.streams import ByteStream, Stalled
 

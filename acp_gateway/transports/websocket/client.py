@@ -13,7 +13,7 @@ from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.security.token_format import without_token
 from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket.joined_texts import JOINED
+from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import (
     REFUSAL_HEADER,
     LibraryProtocol,

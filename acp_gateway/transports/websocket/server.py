@@ -14,7 +14,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
-from acp_gateway.transports.websocket.joined_texts import JOINED
+from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")

@@ -35,10 +35,11 @@ from acp_gateway.transports.websocket.frames import (
     FrameCounter,
     encode_once,
     frame_end,
+    joined_once,
     shortened,
+    split,
     whole_texts,
 )
-from acp_gateway.transports.websocket.joined_texts import joined_once, split
 
 PONG_BACKLOG: Final = 65536
 """Maximum bytes of pending pongs: a peer that pings and reads nothing must not fill the memory."""

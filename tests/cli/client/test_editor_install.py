@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from acp_gateway.cli.client import editor_install
-from acp_gateway.cli.client.editor_files import Machine
-from acp_gateway.cli.client.editor_install import AgentCommand, install_agent, own_machine
+from acp_gateway.cli.client import editor_files as editor_install
+from acp_gateway.cli.client.editor_files import AgentCommand, Machine, install_agent, own_machine
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.security.token_format import mint
 from tests.doubles import run_command as run

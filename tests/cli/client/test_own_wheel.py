@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from acp_gateway import __version__
-from acp_gateway.cli.client.own_wheel import make_own_wheel
+from acp_gateway.cli.client.pair_steps import make_own_wheel
 from acp_gateway.errors import ConfigError
 
 

@@ -9,7 +9,7 @@ import click
 import pytest
 
 from acp_gateway import __version__
-from acp_gateway.cli.client import editor_files, editor_install, pair_steps
+from acp_gateway.cli.client import editor_files, pair_steps
 from acp_gateway.cli.client.editor_files import Machine
 from acp_gateway.cli.client.pair_steps import (
     choose_machine,
@@ -20,8 +20,8 @@ from acp_gateway.cli.client.pair_steps import (
     show_editors,
     try_agent,
 )
-from acp_gateway.client.pairing import remote_install
-from acp_gateway.client.pairing.remote_install import Installed
+from acp_gateway.client.pairing import pairing
+from acp_gateway.client.pairing.pairing import Installed
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.diagnosis import ping
@@ -117,7 +117,7 @@ def test_this_version_is_installed_there(
         handed.append((target, name, version, wheel[:2]))
         return Installed(by)
 
-    monkeypatch.setattr(remote_install, "install", install)
+    monkeypatch.setattr(pairing, "install", install)
     install_there(BOX)
     assert handed == [(BOX, f"acp_remote_gateway-{__version__}-py3-none-any.whl", __version__, b"PK")]
     assert said in capsys.readouterr().err
@@ -129,7 +129,7 @@ def test_an_installation_that_does_not_end_is_given_up(monkeypatch: pytest.Monke
 
         await trio.sleep_forever()
 
-    monkeypatch.setattr(remote_install, "install", install)
+    monkeypatch.setattr(pairing, "install", install)
     monkeypatch.setattr(pair_steps, "INSTALL_TIMEOUT", 0.0)
     with pytest.raises(Unreachable, match="has not ended within 0 s"):
         install_there(BOX)
@@ -184,7 +184,7 @@ def test_a_host_that_cannot_be_read_again_is_a_warning(pinged: list[Any], capsys
 def test_editors_are_shown_their_blocks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(editor_install, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
+    monkeypatch.setattr(editor_files, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
     monkeypatch.setattr(editor_files, "installed_editors", lambda _: ["zed", "emacs", "toad"])
     show_editors("box")
     shown = capsys.readouterr().err
@@ -208,7 +208,7 @@ def test_editors_are_shown_their_blocks(
 def test_the_next_step_is_an_editor_of_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, editors: list[str], option: str
 ) -> None:
-    monkeypatch.setattr(editor_install, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
+    monkeypatch.setattr(editor_files, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
     monkeypatch.setattr(editor_files, "installed_editors", lambda _: editors)
     assert next_step("box") == f"acp-gateway connect box {option}"
 
@@ -217,6 +217,6 @@ def test_without_a_home_folder_no_editor_is_shown(monkeypatch: pytest.MonkeyPatc
     def missing() -> Machine:
         raise ConfigError("no home")
 
-    monkeypatch.setattr(editor_install, "own_machine", missing)
+    monkeypatch.setattr(editor_files, "own_machine", missing)
     show_editors("box")
     assert next_step("box") == "acp-gateway connect box --print-config zed"

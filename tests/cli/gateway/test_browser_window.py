@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acp_gateway.cli.gateway import browser_window
-from acp_gateway.cli.gateway.browser_window import INTERVAL, READ_GRACE, READ_TIMEOUT, open_in_browser
+from acp_gateway.cli.gateway import browsers as browser_window
+from acp_gateway.cli.gateway.browsers import INTERVAL, READ_GRACE, READ_TIMEOUT, open_in_browser
 from acp_gateway.errors import UsageError
 
 LINK = "https://box.example/gateway/#acpgwp_x/s/a%26b"

@@ -134,7 +134,7 @@ def test_open_leaves_the_agents_of_a_cluster_to_the_running_gateway(scene: Scene
 
 def test_open_with_browser_prints_the_link_and_opens_it(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("acp_gateway.cli.gateway.browser_window.open_in_browser", lambda link, _: opened.append(link))
+    monkeypatch.setattr("acp_gateway.cli.gateway.browsers.open_in_browser", lambda link, _: opened.append(link))
     assert scene.run("open", "--browser").stdout.strip() == opened[0]
     assert scene.run("open").exit_code == 0
     assert len(opened) == 1

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.client.pairing import remote_install
-from acp_gateway.client.pairing.remote_install import Installed, install
+from acp_gateway.client.pairing import pairing
+from acp_gateway.client.pairing.pairing import Installed, install
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable
@@ -93,10 +93,10 @@ async def test_a_login_that_fails_is_an_error_of_ssh(box: Box) -> None:
 
 
 async def test_an_end_that_is_not_understood_is_an_error(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_install, "_INSTALL", "cat >/dev/null; echo what")
+    monkeypatch.setattr(pairing, "_INSTALL", "cat >/dev/null; echo what")
     with pytest.raises(ProtocolError, match="not understood: 'what'"):
         await box.install()
 
 
 def test_the_script_has_nothing_in_it_that_shells_read_differently() -> None:
-    assert not set("'\\!\n") & set(remote_install._INSTALL)
+    assert not set("'\\!\n") & set(pairing._INSTALL)

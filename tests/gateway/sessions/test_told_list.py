@@ -9,9 +9,9 @@ from trio.testing import MockClock
 from acp_gateway.core.sessions.archive import NO_ARCHIVE
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.gateway.sessions import told_list
+from acp_gateway.gateway.sessions import spoken_sessions as told_list
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
-from acp_gateway.gateway.sessions.told_list import READ_ALL, ToldList
+from acp_gateway.gateway.sessions.spoken_sessions import READ_ALL, ToldList
 
 
 def row(session: str, owner: str = "me", **members: Any) -> dict[str, Any]:

@@ -15,9 +15,8 @@ from acp_gateway.core.sessions.far_places import FarPlace, encode_place
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
-from acp_gateway.gateway.storage import deferral
-from acp_gateway.gateway.storage.archive import StoredArchive
-from acp_gateway.gateway.storage.deferral import Deferral
+from acp_gateway.gateway.storage import archive as deferral
+from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from tests.fuzz.effort import effort
 

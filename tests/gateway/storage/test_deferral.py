@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.gateway.storage.deferral import MUCH, Deferral
+from acp_gateway.gateway.storage.archive import MUCH, Deferral
 
 DELAY = 5.0
 

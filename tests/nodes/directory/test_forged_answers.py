@@ -2,9 +2,9 @@
 
 import pytest
 
+from acp_gateway.nodes.directory.records import Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import ClusterLost
 from tests.nodes.directory.redis_server import RedisServer
 

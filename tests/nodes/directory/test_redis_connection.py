@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from acp_gateway.nodes.directory import redis_connection
+from acp_gateway.nodes.directory.records import Seal
 from acp_gateway.nodes.directory.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
 from acp_gateway.nodes.directory.redis_store import RedisStore
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import Change, ClusterLost
 from tests.nodes.directory.redis_double import FakeRedis
 

@@ -15,10 +15,9 @@ import trio
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.nodes.directory.directory import ClusterNodes
 from acp_gateway.nodes.directory.member import Member
-from acp_gateway.nodes.directory.records import NodeRecord
+from acp_gateway.nodes.directory.records import NodeRecord, Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import RedisStore, open_redis_store
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import Change, ClusterLost
 from tests.nodes.directory.redis_server import RedisServer
 from tests.nodes.directory.test_member import File, Nodes

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.nodes.directory.records import NodeRecord
+from acp_gateway.nodes.directory.records import NodeRecord, Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import Change, ClusterLost
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context

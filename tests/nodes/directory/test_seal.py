@@ -1,6 +1,6 @@
 """Seals of values in the directory."""
 
-from acp_gateway.nodes.directory.seal import MAX_VALUE, Seal
+from acp_gateway.nodes.directory.records import MAX_VALUE, Seal
 
 
 def test_sealed_value_is_opened_in_its_place() -> None:

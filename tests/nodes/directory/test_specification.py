@@ -6,10 +6,9 @@ import msgspec
 import pytest
 import trio
 
-from acp_gateway.nodes.directory.records import NodeRecord
+from acp_gateway.nodes.directory.records import NodeRecord, Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import RedisStore, open_redis_store
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.nodes.directory.store import Change, ClusterStore, NodesRead
 from tests.nodes.directory.memory_store import MemoryDirectory, MemoryStore
 

@@ -12,10 +12,10 @@ from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.cluster import RedisAddress
 from acp_gateway.errors import Unauthorized
+from acp_gateway.nodes.directory.records import Seal
 from acp_gateway.nodes.directory.redis_connection import RedisOptions
 from acp_gateway.nodes.directory.redis_store import open_redis_store
 from acp_gateway.nodes.directory.scripts import CHANNEL
-from acp_gateway.nodes.directory.seal import Seal
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import Timing

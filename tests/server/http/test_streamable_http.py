@@ -18,7 +18,7 @@ from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.link import HttpLink
 from acp_gateway.server.http.streamable_http import INITIALIZE_SIZE, _with_session
 from acp_gateway.server.pending import PendingConnection
-from acp_gateway.transports.metering import Meter
+from acp_gateway.transports.maintained import Meter
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
 from tests.server.http_client import INITIALIZE, JSON, NEW, Client, http_client, new_session

@@ -5,7 +5,7 @@ import re
 import pytest
 import trio
 
-from acp_gateway.transports.http.plain import BODY_SIZE, HEAD_SIZE, PlainExchange, read_plain
+from acp_gateway.transports.http.exchange import BODY_SIZE, PLAIN_HEAD_SIZE, PlainExchange, read_plain
 
 HEAD = b"POST /acp?a=b HTTP/1.1\r\nHost: h\r\nContent-Length: 12\r\nAcp-Session-Id: s\r\n\r\n"
 
@@ -37,7 +37,7 @@ def test_a_plain_head_has_all_but_the_length_among_its_headers() -> None:
         (b"12", b"12\r\nX: y\nz"),
         (b"12", b"12\r\n X: y"),
         (b"12", b"12" + b"\r\nX: y" * 31),
-        (b"12", b"12\r\nX: " + b"y" * HEAD_SIZE),
+        (b"12", b"12\r\nX: " + b"y" * PLAIN_HEAD_SIZE),
     ],
 )
 def test_everything_else_is_left_to_h11(old: bytes, new: bytes) -> None:

@@ -7,7 +7,7 @@ from websockets.uri import WebSocketURI
 
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
-from acp_gateway.transports.websocket.joined_texts import JOINED
+from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER, WebSocketStream
 from tests.transports.frames import (
     CLOSE,

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.transports.websocket.frames import whole_texts
-from acp_gateway.transports.websocket.joined_texts import JOINED_SIZE, encode_joined, split
+from acp_gateway.transports.websocket.frames import JOINED_SIZE, encode_joined, split, whole_texts
 from tests.fuzz.effort import effort
 
 MESSAGES = st.lists(

@@ -10,7 +10,7 @@ from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.head import HEAD_SIZE
 from acp_gateway.transports.http.server import Request
 from acp_gateway.transports.streams import Stalled
-from acp_gateway.transports.websocket.joined_texts import JOINED
+from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
 from tests.transports.conftest import Tls

@@ -16,8 +16,7 @@ from typing import Any
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
-from acp_gateway.server.http.assets import POLICY
-from acp_gateway.server.http.start_page import PAGE_HEADERS
+from acp_gateway.server.http.assets import PAGE_HEADERS, POLICY
 
 WEB = Path(__file__).parents[3] / "acp_gateway" / "web"
 
