@@ -256,7 +256,7 @@ void send_message(struct link *link, const char *text, size_t size) {
         flush(link);
 }
 
-/* Links that resume: both ends count, see docs/resume.md. */
+/* Links that resume: both ends count, see docs/resume-wire.md. */
 
 static void confirm(struct link *link) {
     char text[128];
