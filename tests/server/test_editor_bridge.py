@@ -37,7 +37,7 @@ from tests.server.http_client import JSON
 from tests.server.test_editor_turns import prompts, started
 
 ROOT = Path(__file__).parents[2]
-DIALECTS = (ROOT / "docs" / "dialects.md").read_text()
+DIALECTS = (ROOT / "docs" / "dialects-reference.md").read_text()
 
 UPDATES = (
     *("user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"),
