@@ -7,7 +7,7 @@
     acp-gateway token create --label heat --role observer > heat.token
     python heat.py heat.token 127.0.0.1:17320
 
-The lines are described in docs/dialects.md.
+The lines are described in docs/dialects-reference.md.
 """
 
 import json

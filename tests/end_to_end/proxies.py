@@ -1,4 +1,4 @@
-"""The blocks of docs/deploy.md for reverse proxies, and a proxy that changes requests as these blocks say."""
+"""The blocks of docs/reverse-proxies.md, and a proxy that changes requests as these blocks say."""
 
 import contextlib
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-DEPLOY = (ROOT / "docs" / "deploy.md").read_text()
+PAGE = (ROOT / "docs" / "reverse-proxies.md").read_text()
 
 LAPTOP = "127.0.0.2"
 """Source address of the client of these tests, which is not the proxy's."""
@@ -21,7 +21,7 @@ FORGED = "192.0.2.66"
 
 def checked_block(name: str) -> str:
     """The block of the page that is marked as checked by this name."""
-    found = re.search(rf"<!-- checked: {name} -->\n```\w+\n(.*?)```", DEPLOY, re.DOTALL)
+    found = re.search(rf"<!-- checked: {name} -->\n```\w+\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
     return found[1]
 

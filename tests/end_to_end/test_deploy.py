@@ -1,4 +1,4 @@
-"""The promises of docs/deploy.md: its blocks for proxies, played by one that obeys them; the lines of the log."""
+"""The promises of docs/reverse-proxies.md, whose blocks are played by a proxy that obeys them, and of docs/log.md."""
 
 import ast
 import json
@@ -18,7 +18,6 @@ from websockets.sync.client import ClientConnection, connect
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.server.http.event_reader import COMMENT_INTERVAL
 from tests.end_to_end.proxies import (
-    DEPLOY,
     FORGED,
     LAPTOP,
     ROOT,
@@ -300,13 +299,15 @@ def test_the_location_below_a_path_has_the_settings_of_the_other_one() -> None:
 LEVELS = {"error": "ERROR", "exception": "ERROR", "warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
 
 CLIENT = ("cli", "client")
-"""Packages of the client, whose log the page describes in a paragraph."""
+"""Packages of the client, whose log the page describes in a list."""
+
+LOG = (ROOT / "docs" / "log.md").read_text()
 
 
 def described_lines() -> set[tuple[str, str]]:
     """The level and the text of each row of the page."""
     found = set()
-    for level, rows in re.findall(r"^### ([A-Z]+)\n(.*?)(?=^###)", DEPLOY, re.DOTALL | re.MULTILINE):
+    for level, rows in re.findall(r"^### ([A-Z]+)\n(.*?)(?=^###)", LOG, re.DOTALL | re.MULTILINE):
         found |= {(level, text.strip()) for _, text in re.findall(r"^\| (`+)(.*?)\1 \|", rows, re.MULTILINE)}
     return found
 

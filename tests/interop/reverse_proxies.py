@@ -1,4 +1,4 @@
-"""nginx, Caddy and HAProxy with the blocks of docs/deploy.md, changed in nothing but ports and certificate."""
+"""nginx, Caddy and HAProxy with the blocks of docs/reverse-proxies.md, changed in nothing but ports and certificate."""
 
 import os
 import select

@@ -1,4 +1,4 @@
-"""nginx, Caddy and HAProxy in front of a gateway, with the blocks of docs/deploy.md word for word."""
+"""nginx, Caddy and HAProxy in front of a gateway, with the blocks of docs/reverse-proxies.md word for word."""
 
 # ruff: noqa: F811 (fixtures that are imported are asked for by name)
 

@@ -1,7 +1,7 @@
 """Composes the events that chat widgets get over `/chat` from updates, requests of the agent, and ends of turns.
 
 Values of the agent are passed on as the bytes that they are. Each event stands for itself: nothing is remembered
-between two of them. The wire is described in `docs/dialects.md`.
+between two of them. The wire is described in `docs/dialects-reference.md`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -3,7 +3,7 @@
 `read` checks a text and returns a `ChatCall`; `acp_request` composes its ACP message. Content is passed on as the bytes
 that it is. What widgets get is in `chat_output`.
 
-The wire is described in `docs/dialects.md`.
+The wire is described in `docs/dialects-reference.md`.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Reads the HTTP requests of a patched editor, and composes the ACP messages for them.
 
 The editor's page calls paths below `/acp/`; each body is one JSON object. A provider is a configured agent: its command
-in a body is never used. Answers are in `editor_output`. The wire is described in `docs/dialects.md`.
+in a body is never used. Answers are in `editor_output`. The wire is described in `docs/dialects-reference.md`.
 """
 
 import re

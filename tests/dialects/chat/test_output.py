@@ -510,7 +510,7 @@ def test_any_update_becomes_events_that_are_known(update: Any) -> None:
 
 # The document
 
-DOCUMENT = (Path(__file__).parents[3] / "docs/dialects.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs/dialects-reference.md").read_text(encoding="utf-8")
 
 
 def table(heading: str) -> dict[str, str]:

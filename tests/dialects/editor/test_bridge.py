@@ -37,7 +37,7 @@ from tests.server.echoing import WS, port_of
 from tests.server.http_client import JSON
 
 ROOT = Path(__file__).parents[3]
-DIALECTS = (ROOT / "docs" / "dialects.md").read_text()
+DIALECTS = (ROOT / "docs" / "dialects-reference.md").read_text()
 
 UPDATES = (
     *("user_message_chunk", "agent_message_chunk", "agent_thought_chunk", "tool_call", "tool_call_update", "plan"),

@@ -1,7 +1,7 @@
 """Streamable HTTP over a bad network: connections are cut in every way, and each message arrives once and in order.
 
-The client does what docs/http.md says: it shows the id of the last event where a stream was cut, and sends a request
-again whose answer was lost, with the same bytes.
+The client does what docs/http-reference.md says: it shows the id of the last event where a stream was cut, and sends
+a request again whose answer was lost, with the same bytes.
 """
 
 import json

@@ -1,6 +1,6 @@
 """Each status code of the HTTP server: one case is one raw request, with what was there before and what is answered.
 
-The causes and headers are those of the table in docs/http.md, which a test compares.
+The causes and headers are those of the table in docs/http-reference.md, which a test compares.
 """
 
 import re
@@ -53,7 +53,7 @@ class Case:
 
     status: int
     cause: str
-    """The words of docs/http.md."""
+    """The words of docs/http-reference.md."""
     request: str
     """Method and target."""
     fields: tuple[str, ...] = ()
@@ -266,7 +266,7 @@ GIVEN: Final[dict[str, Callable[[Scene], Awaitable[None]]]] = {
     )
 }
 
-# The cases, by path and in the order of the rules in docs/http.md
+# The cases, by path and in the order of the rules in docs/http-reference.md
 
 HTML = "Content-Type: text/plain; charset=utf-8"
 UNKNOWN_ORIGIN = "Origin: https://evil.example"
@@ -790,7 +790,7 @@ TOLD: Final = {"Retry-After", "WWW-Authenticate", "Allow", "Acp-Connection-Id", 
 
 
 def test_the_reference_has_each_status_its_causes_and_headers() -> None:
-    text = (ROOT / "docs" / "http.md").read_text().partition("## Status codes")[2]
+    text = (ROOT / "docs" / "http-reference.md").read_text().partition("## Status codes")[2]
     table = re.findall(r"^\| (\d{3}) \| (.*) \| (.*?) ?\|$", text, re.MULTILINE)
     documented = {(int(status), cause): set(re.findall("`([^`]+)`", names)) for status, cause, names in table}
     assert documented == rows()
@@ -804,7 +804,7 @@ def test_each_status_of_the_code_is_in_the_reference() -> None:
             named |= set(re.findall(r"HTTPStatus\.([A-Z_]+)", path.read_text()))
     statuses = {int(HTTPStatus[name]) for name in named}
     # Those of editors are in a table of their own.
-    of_editors = re.findall(r"^\| (\d{3}) \|", (ROOT / "docs" / "dialects.md").read_text(), re.MULTILINE)
+    of_editors = re.findall(r"^\| (\d{3}) \|", (ROOT / "docs" / "dialects-reference.md").read_text(), re.MULTILINE)
     assert statuses - {status for status, _ in rows()} - set(map(int, of_editors)) == set()
 
 
