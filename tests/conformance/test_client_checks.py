@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from acp_conformance import agent_checks
 from acp_conformance.client_checks import CHECKS
 from acp_conformance.client_runner import User, run_client_scenarios
 from acp_conformance.client_script import CLIENT_SCENARIOS
-from acp_conformance.dialogue import Verdict
+from acp_conformance.dialogue import Check, Verdict
 from acp_conformance.processes import RunLimits
 from acp_conformance.report import judge
 
@@ -128,8 +129,12 @@ def test_the_checks_have_names_of_their_own() -> None:
     assert len({check.name for check in CHECKS}) == len(CHECKS)
 
 
-def test_the_document_lists_the_checks_with_their_levels_and_sections() -> None:
-    text = (CLIENT.parents[2] / "docs" / "conformance.md").read_text().replace("`", "")
-    _, _, table = text.partition("### The checks of clients")
-    for check in CHECKS:
-        assert f"| {check.name} | {check.level} | {check.section} | {check.title} |" in table
+@pytest.mark.parametrize(
+    ("heading", "checks"), [("The checks of agents", agent_checks.CHECKS), ("The checks of clients", CHECKS)]
+)
+def test_the_document_lists_the_checks_with_their_levels(heading: str, checks: tuple[Check, ...]) -> None:
+    text = (CLIENT.parents[2] / "docs" / "conformance-checks.md").read_text().replace("`", "")
+    section = text.partition(f"\n## {heading}\n\n")[2].partition("\n\n")[0]
+    assert section.splitlines() == [
+        f"- {check.name}{' (SHOULD)' if check.level == 'SHOULD' else ''}: {check.title}" for check in checks
+    ]
