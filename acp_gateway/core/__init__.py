@@ -2,17 +2,17 @@
 
 The modules, from the bottom up:
 
-- `times`, `journal` and `archive`: the history of a session, and the interface of its storage.
+- `turns/times`, `turns/journal` and `sessions/archive`: the history of a session, and the interface of its storage.
 - `states`: states of clients, sessions and agents, with the transitions between them.
-- `sessions`, `requests` and `registry`: one session with its clients, their requests, and the owners of all sessions.
+- `sessions/session`, `requests` and `sessions/registry`: one session with its clients, their requests, and the owners
+  of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
 - `output`: messages and effects, collected for the driver.
-- `far_places`: the place of a session in the history of another gateway, which has the agent.
-- `agent_requests`, `terminals`, `unopened`, `echoes`, `cut_turns`: parts of the state of an agent process.
-- `capabilities`, `mcp_servers`, `access_rules`, `file_fence`, `updates`: pure functions on messages.
+- `sessions/far_places`: the place of a session in the history of another gateway, which has the agent.
+- `agent_requests`, `terminals`, `turns/echoes`, `turns/cut_turns`: parts of the state of an agent process.
+- `capabilities`, `mcp_servers`, `access_rules`, `turns/updates`: pure functions on messages.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
-- `routing`, `far_history`, `rejoining`, `lost_prompts`, `turns`, `preconditions`, `continuing`, `session_list`,
-  `far_opening`, `reopening`, `opening`, `closing`, `initialization`: decisions.
+- `routing`, `initialization`, the other modules of `sessions/` and `turns/`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
 
 The driver feeds events, one verb for each: `attach`, `receive_from_client`, `client_away`, `client_back`,

@@ -1,1 +1,1 @@
-"""What is wrong, from both ends: checks with their remedies, of the gateway, of its nodes, and of the way to it."""
+"""Checks with their remedies: of the gateway's machine, of its nodes, and of the way from a laptop to it."""

@@ -2,9 +2,8 @@
 
 - `archive` tells the storage what changes in sessions, and restores them at the start.
 - `store` queues changes, and writes them in batches from one task (write-behind).
-- `write_queue` holds what is not on disk yet, in bounded memory; `write_delay` says when a batch is written.
-- `deferral` puts off the writing of histories that another gateway has on its disk as well.
-- `history_limits` chooses the histories that are removed or cut when the disk space for all of them is used up.
+- `write_queue` holds what is not on disk yet, in bounded memory; `write_schedule` says when a batch is written, and
+  which histories are removed or cut when the disk space for all of them is used up.
 - `writer` owns the open file, writes a batch in one transaction, and replaces a corrupt file.
 - `database` is the SQLite file, `histories` its tables with histories, and `corruption` finds damage in them.
 - `records` are the stored values, and `state_folder` checks who may change the folder.
