@@ -9,13 +9,15 @@ A request without a connected client is held, and forwarded to the next that att
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from acp_gateway.core.output import Outgoing
 from acp_gateway.core.sessions.session import Client, Session
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import Message, RawId
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Message, RawId
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
     CREATE_ELICITATION,
@@ -24,7 +26,7 @@ from acp_gateway.protocol.methods import (
     current_name,
 )
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.protocol.text.strict_parsing import members_strictly
 
 LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
@@ -44,11 +46,33 @@ class FormerRecipient(NamedTuple):
     forwarded_id: int
 
 
+class Option(NamedTuple):
+    """An option of a permission request."""
+
+    id: str
+    name: str | None
+    kind: str | None
+
+
+class Choice(NamedTuple):
+    """The decision in a response."""
+
+    outcome: str
+    """Id of the selected option, or `cancelled`, or the action of an elicitation."""
+    option: Option | None
+    result: dict[str, bytes]
+    """Members of the `result` for the agent, as JSON texts: those that were checked, and no others."""
+
+
 class AgentRequest:
     """An unanswered request of the agent."""
 
     def __init__(self, message: Message, audience: Audience, session: Session | None, arrived_at: float) -> None:
         self.message = message
+        self.method: Final = current_name(message.method)
+        """Method of the request, by its current name; the clients get the agent's."""
+        self.is_decision: Final = self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
+        """True if a user has to decide."""
         self.audience = audience
         self.session = session
         """Session whose clients are asked; None if unknown, or if the request belongs to one client."""
@@ -78,21 +102,14 @@ class AgentRequest:
         """True if the `permission_waiting` hook has fired."""
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
+        self._options: dict[str, Option] | None = None
+        # The last response that was read, and the decision in it.
+        self._read: tuple[Message, Choice | None] | None = None
 
     @property
     def id(self) -> RawId:
         """The id in the agent's spelling."""
         return self.message.id
-
-    @property
-    def method(self) -> str:
-        """Method of the request, by its current name; the clients get the agent's."""
-        return current_name(self.message.method)
-
-    @property
-    def is_decision(self) -> bool:
-        """True if a user has to decide."""
-        return self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
 
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
@@ -104,47 +121,49 @@ class AgentRequest:
         """Title in the agent's words."""
         return lookup.text_param(self.message, "toolCall", "title") or lookup.text_param(self.message, "message")
 
+    @property
+    def options(self) -> "dict[str, Option]":
+        """The options that the agent offers, by their ids."""
+        if self._options is None:
+            raw = lookup.param(self.message, "options")
+            # Their number was limited when the request came.
+            offered = [] if raw is None or raw[:1] != b"[" else lookup.elements_of(raw, len(raw))
+            self._options = {}
+            for members in map(lookup.members_of, offered):
+                option_id = _string(members.get("optionId"))
+                if option_id is not None:
+                    self._options[option_id] = Option(
+                        option_id, _string(members.get("name")), _string(members.get("kind"))
+                    )
+        return self._options
+
     def accepts(self, response: Message) -> bool:
         """Return True if a response settles the request."""
-        if not self.is_decision:
-            return True
-        if response.error or self._is_ambiguous(response):
-            return False
+        return not self.is_decision or self.choice_in(response) is not None
+
+    def choice_in(self, response: Message) -> "Choice | None":
+        """Return the decision in a response; None if it is not one that the agent has offered, or is ambiguous."""
+        if self._read is None or self._read[0] is not response:
+            try:
+                self._read = response, self._read_choice(response)
+            except InvalidMessage:
+                self._read = response, None
+        return self._read[1]
+
+    def _read_choice(self, response: Message) -> "Choice | None":
+        result = members_strictly(lookup.raw_at(response.text, "result") or b"")
         if self.method == CREATE_ELICITATION:
-            return lookup.text_at(response.text, "result", "action") in ("accept", "decline", "cancel")
-        outcome = lookup.text_at(response.text, "result", "outcome", "outcome")
-        chosen = lookup.text_at(response.text, "result", "outcome", "optionId")
-        return outcome == "cancelled" or (outcome == "selected" and chosen is not None and chosen in self._offered())
-
-    def _is_ambiguous(self, response: Message) -> bool:
-        """Return True if a decision repeats a member, or has too many to tell: then its meaning is ambiguous."""
-        for path in (("result",), ("result", "outcome")):
-            raw = lookup.raw_at(response.text, *path)
-            if raw is not None and raw[:1] == b"{":
-                try:
-                    names = [spans.string_value(member.name).casefold() for member in spans.members(raw)]
-                except TooMany:
-                    return True
-                if len(set(names)) < len(names):
-                    return True
-        return False
-
-    def kind_of(self, choice: str) -> str | None:
-        """Return the kind of an option, such as `allow_once`, if the agent named it."""
-        return self._offered().get(choice)
-
-    def name_of(self, choice: str) -> str | None:
-        """Return the name of an option, if it has one."""
-        return self._offered("name").get(choice)
-
-    def _offered(self, member: str = "kind") -> dict[str | None, str | None]:
-        """Return a member of the offered options, by their ids."""
-        options = lookup.param(self.message, "options")
-        if options is None or options[:1] != b"[":
-            return {}
-        # Their number was limited when the request came.
-        offered = lookup.elements_of(options, len(options))
-        return {lookup.text_at(option, "optionId"): lookup.text_at(option, member) for option in offered}
+            action = _string(result.get("action"))
+            checked = _only(result, "action", "content", "_meta")
+            return Choice(action, None, checked) if action in ("accept", "decline", "cancel") else None
+        outcome = members_strictly(bytes(result.get("outcome", b"")))
+        word, option_id = _string(outcome.get("outcome")), _string(outcome.get("optionId"))
+        option = self.options.get(option_id) if word == "selected" and option_id is not None else None
+        if option is None and word != "cancelled":
+            return None
+        names = ("outcome", "_meta") if option is None else ("outcome", "optionId", "_meta")
+        checked = {"outcome": jsonrpc.compose(_only(outcome, *names))} | _only(result, "_meta")
+        return Choice("cancelled" if option is None else option.id, option, checked)
 
 
 class AgentRequests:
@@ -215,11 +234,13 @@ class AgentRequests:
             return None
         del request.forwarded_ids[client]
         too_large = request.is_decision and len(response.text) > self.decision_size
-        if not too_large and request.accepts(response):
-            if request.is_decision:
-                text = decision(request, response)
-            else:
+        choice = request.choice_in(response) if request.is_decision and not too_large else None
+        if choice is not None or not request.is_decision:
+            if choice is None:
                 text = jsonrpc.with_id(response, request.id, unique=True)
+            else:
+                # Only the members that were checked.
+                text = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, jsonrpc.compose(choice.result))
             self.settle(request, text if request.translate is None else request.translate(client, text))
             return request
         if response.error and not too_large:
@@ -344,20 +365,12 @@ class AgentRequests:
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
 
 
-def decision(request: AgentRequest, response: Message) -> bytes:
-    """Compose the response for the agent from the members that were checked, and no others."""
-    result = lookup.members_at(response.text, "result")
-    if request.method == CREATE_ELICITATION:
-        checked = _only(result, "action", "content", "_meta")
-    else:
-        outcome = lookup.members_at(result["outcome"])
-        chosen = ("optionId",) if lookup.text_at(outcome["outcome"]) == "selected" else ()
-        checked = {"outcome": jsonrpc.compose(_only(outcome, "outcome", *chosen, "_meta"))} | _only(result, "_meta")
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, jsonrpc.compose(checked))
+def _only(members: Mapping[str, bytes | msgspec.Raw], *names: str) -> dict[str, bytes]:
+    return {name: bytes(members[name]) for name in names if name in members}
 
 
-def _only(members: dict[str, bytes], *names: str) -> dict[str, bytes]:
-    return {name: members[name] for name in names if name in members}
+def _string(raw: bytes | msgspec.Raw | None) -> str | None:
+    return spans.string_or_none(None if raw is None else bytes(raw))
 
 
 def undecided(request: AgentRequest) -> bytes:
@@ -367,18 +380,3 @@ def undecided(request: AgentRequest) -> bytes:
     if request.method == CREATE_ELICITATION:
         return jsonrpc.result(request.id, {"action": "cancel"})
     return jsonrpc.error(request.id, jsonrpc.REQUEST_CANCELLED, "the client for this request has gone")
-
-
-def selected_option(response: Message) -> str | None:
-    """Return the option of a permission response that was selected."""
-    selected = lookup.text_at(response.text, "result", "outcome", "outcome") == "selected"
-    return lookup.text_at(response.text, "result", "outcome", "optionId") if selected else None
-
-
-def decision_of(response: Message) -> str | None:
-    """Return the selected option or the other outcome of a decision."""
-    chosen = selected_option(response)
-    if chosen is not None:
-        return chosen
-    outcome = lookup.text_at(response.text, "result", "outcome", "outcome")
-    return outcome or lookup.text_at(response.text, "result", "action")

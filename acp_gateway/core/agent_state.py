@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from acp_gateway.core import capabilities
-from acp_gateway.core.agent_requests import AgentRequest, AgentRequests
+from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
@@ -390,21 +390,21 @@ class AgentState:
             self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
     def report_decision(
-        self, agent_request: AgentRequest, client: Client | None, decision: str | None, *, chosen: str | None = None
+        self, agent_request: AgentRequest, client: Client | None, decision: str, option: Option | None = None
     ) -> None:
-        """Notify and audit a decision; `chosen` is the id of the selected option, if one was."""
+        """Notify and audit a decision; with the selected option, if one was."""
         call = lookup.text_param(agent_request.message, "toolCall", "toolCallId")
         if agent_request.session is not None:
             news = {"method": agent_request.method, "toolCallId": call, "decision": decision}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
             identity = None if client is None else client.scope.identity
-            outcome = decision if chosen is None else agent_request.name_of(chosen) or chosen
+            outcome = decision if option is None else option.name or decision
             agent_request.session.note_decision(agent_request.key, Decision(identity, outcome))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
         kind = lookup.text_param(agent_request.message, "toolCall", "kind")
         session = agent_request.message.session if agent_request.session is None else agent_request.session.id
         about = {"session": session, "agent": self.name, "toolCallId": call, "kind": kind, "decision": decision}
-        about["optionKind"] = None if chosen is None else agent_request.kind_of(chosen)
+        about["optionKind"] = None if option is None else option.kind
         self.out.effect(AuditEvent(name, client, about, self.now - agent_request.arrived_at))
 
     def fan_out_choice(self, session: Session, sender: Client, kind: str, update: bytes) -> None:

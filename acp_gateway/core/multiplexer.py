@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_requests import AgentRequest, decision_of, selected_option
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
@@ -480,7 +480,9 @@ class Multiplexer:
             return
         agent_request = self._agent.agent_requests.receive_response(client, response)
         if agent_request is not None and agent_request.is_decision:
-            self._agent.report_decision(agent_request, client, decision_of(response), chosen=selected_option(response))
+            choice = agent_request.choice_in(response)
+            assert choice is not None, "it has settled the request"
+            self._agent.report_decision(agent_request, client, choice.outcome, choice.option)
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""

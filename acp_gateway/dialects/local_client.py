@@ -10,6 +10,7 @@ over when it returns.
 """
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -25,6 +26,7 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
+from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 
@@ -82,6 +84,11 @@ class LocalClient:
         self._capabilities = capabilities or {}
         self._stream, self._far_end = memory_message_stream_pair()
         self._last_id = 0
+        # Known once the gateway has attached it.
+        self._hub: Hub | None = None
+        self._client: Client | None = None
+        # Time until which it is over its rate.
+        self._paused_until = -math.inf
         # Open requests by id, each with the function that takes its response.
         self._open: dict[int, Answered] = {}
 
@@ -102,13 +109,16 @@ class LocalClient:
     async def _serve(self, stream: MaintainedStream, until: trio.CancelScope) -> None:
         with until:
             try:
-                await self._gateway.serve(stream, self.grant, self.name)
+                await self._gateway.serve(stream, self.grant, self.name, attached=self._attached)
             except Exception:
                 # A bug ends this client and no other.
                 log.exception("%s: internal error, connection closed", self.name)
             finally:
                 with trio.CancelScope(shield=True):
                     await stream.aclose()
+
+    def _attached(self, hub: Hub, client: Client) -> None:
+        self._hub, self._client = hub, client
 
     async def _read(self) -> None:
         try:
@@ -188,6 +198,15 @@ class LocalClient:
         """Send a notification, whose params are JSON text. Raises `ClientEnded`."""
         self.send(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
+    def answer(self, response: Message) -> None:
+        """Answer a request of the agent: at once, unless something waits to be sent. Raises `ClientEnded`."""
+        hub, client = self._hub, self._client
+        waits = self._stream.pending_bytes or trio.current_time() < self._paused_until
+        if hub is None or client is None or self.ended or waits or len(response.text) > LARGE:
+            self.send(response.text)
+        else:
+            self._paused_until = trio.current_time() + hub.receive_now(client, Parsed(response, None))
+
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""
         try:
@@ -198,6 +217,7 @@ class LocalClient:
     async def drain(self, below: int = 0) -> None:
         """Wait until the gateway has received all but `below` bytes, which it does as the agent reads. Never raises."""
         try:
+            await trio.sleep_until(self._paused_until)
             await self._stream.drain(below)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             pass  # The next message tells.

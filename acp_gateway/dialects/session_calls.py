@@ -127,10 +127,10 @@ class SessionCalls:
         number = id_at(client, agent_request)
         if number is None:
             raise not_open("this request is not open any more")
-        text = response_to(number)
-        if not agent_request.accepts(jsonrpc.parse(text)):
+        response = jsonrpc.parse(response_to(number))
+        if not agent_request.accepts(response):
             raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
-        client.send(text)
+        client.answer(response)
         with trio.move_on_after(HANDLING_TIMEOUT):
             await client.drain()
 

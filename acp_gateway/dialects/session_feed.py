@@ -153,7 +153,10 @@ class SessionFeed:
             self._rest, self._rest_told = ((), ()), 0
             return self._output.reset(self.session.name, self._reset_to)
         updates = self._next_updates()
-        return [*self._next_requests(), *self._next_status()] if updates is None else updates
+        if updates is not None:
+            return updates
+        view = self._views.view(self.session, self._viewer)
+        return [*self._next_requests(view), *self._next_status(view)]
 
     def _follows(self) -> bool:
         """Return True if the journal continues at the position; adopts the journal's epoch."""
@@ -188,8 +191,7 @@ class SessionFeed:
         self._position += count
         return told
 
-    def _next_requests(self) -> list[bytes]:
-        view = self._views.view(self.session, self._viewer)
+    def _next_requests(self, view: SessionView) -> list[bytes]:
         now = {request.key: request for request in requests_for(view)}
         told: list[bytes] = []
         for key in [key for key in self._requests if key not in now]:
@@ -202,8 +204,7 @@ class SessionFeed:
                 told += self._output.request(self.session.name, key, request.message)
         return told
 
-    def _next_status(self) -> list[bytes]:
-        view = self._views.view(self.session, self._viewer)
+    def _next_status(self, view: SessionView) -> list[bytes]:
         now, turn = status_of(view), view.last_turn
         has_ended = turn is not None and turn is not self._turn
         if now == self._status and not has_ended:

@@ -230,11 +230,19 @@ class Gateway:
 
     # Serving
 
-    async def serve(self, stream: MaintainedStream, grant: Grant, name: str, link_id: str | None = None) -> None:
+    async def serve(
+        self,
+        stream: MaintainedStream,
+        grant: Grant,
+        name: str,
+        link_id: str | None = None,
+        *,
+        attached: Callable[[Hub, Client], None] = lambda *_: None,
+    ) -> None:
         """Serve an admitted connection until it ends, then close the stream.
 
-        With `link_id`, a lost connection can be resumed under that id, by `resume`. Cancelling closes the stream with a
-        goodbye.
+        With `link_id`, a lost connection can be resumed under that id, by `resume`. `attached` is called with the hub
+        that serves it, and the client there. Cancelling closes the stream with a goodbye.
         """
         self.bound(stream, grant.role, *_kinds(grant.scope, control=grant.connect_request.control))
         if grant.connect_request.control:
@@ -245,14 +253,15 @@ class Gateway:
             await stream.aclose(CloseReason.POLICY, _SESSION_GONE)
             return
         client = Client(name, grant.scope, grant.role, link=link_id, via=grant.connect_request.via)
-        attached = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
-        tape = self._begin(attached)
+        record = ResumableLink(grant, hub, client, link_id) if link_id else AttachedClient(grant, hub, client)
+        tape = self._begin(record)
+        attached(hub, client)
         disconnect = None
         try:
-            with self.connections.watched(attached):
+            with self.connections.watched(record):
                 disconnect = await hub.serve(stream, client, tape)
         finally:
-            self._end(attached, tape, disconnect)
+            self._end(record, tape, disconnect)
 
     def bound(self, stream: MaintainedStream, role: Role, *kinds: Kind) -> None:
         """Limit the messages of a connection to what its client may need; `kinds` are those that it is of."""

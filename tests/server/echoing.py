@@ -3,7 +3,7 @@
 import base64
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +19,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.client.dialing import Destination, Dialed
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.load import AgentSection, ListenSection
+from acp_gateway.core.sessions.session import Client
 from acp_gateway.errors import (
     AccessError,
     LinkGone,
@@ -26,6 +27,7 @@ from acp_gateway.errors import (
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.hello import CONNECTION_ID_SIZE
 from acp_gateway.server.listener import Listener, open_listener
@@ -105,7 +107,15 @@ class EchoingGateway(Gateway):
         resumption.name = name
         await self._echo(client)
 
-    async def serve(self, client: MaintainedStream, admission: Grant, name: str, link_id: str | None = None) -> None:
+    async def serve(
+        self,
+        client: MaintainedStream,
+        admission: Grant,
+        name: str,
+        link_id: str | None = None,
+        *,
+        attached: Callable[[Hub, Client], None] = lambda *_: None,
+    ) -> None:
         self.served.append(Served(admission.access, admission.agent, name, link_id))
         if link_id is not None:
             self.links[link_id] = 0

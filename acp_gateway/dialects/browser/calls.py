@@ -18,7 +18,6 @@ from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, initialized, too_slow
 from acp_gateway.dialects.session_calls import SessionCalls, bounded, not_open
-from acp_gateway.dialects.session_feed import requests_for
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -219,12 +218,13 @@ class BrowserCalls:
 
     async def answer(self, answer: Answer) -> None:
         """Pass the answer to a request of the agent on. Raises as `serve`."""
+        viewer = self._bridge.viewer
         if answer.call is not None:
-            candidates: Sequence[Session] = (self._session(answer.call.session),)
+            candidates: Sequence[Session] = (self._calls.find(answer.call.session or "", viewer),)
         else:
             candidates = [used.session for used in self._sessions]
         for session in candidates:
-            for agent_request in requests_for(self._view(session)):
+            for agent_request in self._gateway.views.requests(session, viewer):
                 if agent_request.key == answer.request:
                     await self._calls.answer(session, agent_request, answer.response)
                     return

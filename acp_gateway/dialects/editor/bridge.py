@@ -26,7 +26,6 @@ from acp_gateway.dialects.editor.sessions import EditorSessions, composers_of, l
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
 from acp_gateway.dialects.local_client import ClientEnded
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, id_at
-from acp_gateway.dialects.session_feed import requests_for
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
@@ -308,7 +307,7 @@ class _EditorRequest:
     async def _respond(self, nursery: trio.Nursery, decision: editor.Respond) -> Response:
         views, viewer = self._gateway.views, viewer_of(self._gateway, self._access)
         for session in list(views.sessions(viewer)):
-            for asked in requests_for(views.view(session, viewer)) if session.live else ():
+            for asked in views.requests(session, viewer) if session.live else ():
                 if asked.key == decision.key and asked.method == methods.REQUEST_PERMISSION:
                     return await self._decide(nursery, session, asked, decision)
         return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
@@ -321,14 +320,13 @@ class _EditorRequest:
             number = id_at(client, asked)
             if number is None:
                 return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
-            text = decision.response(number)
             try:
-                is_offered = asked.accepts(jsonrpc.parse(text))
+                response = jsonrpc.parse(decision.response(number))
             except InvalidMessage as error:
                 raise BadBody(str(error)) from None
-            if not is_offered:
+            if not asked.accepts(response):
                 raise BadBody("the outcome is not one that the agent has offered")
-            client.send(text)
+            client.answer(response)
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()
         return Response(HTTPStatus.OK, editor_output.SUCCESS, JSON)

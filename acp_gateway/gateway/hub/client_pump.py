@@ -238,6 +238,17 @@ class ClientPump:
         self._owner.deliver()
         return at + 1
 
+    def receive_now(self, attachment: Attachment, parsed: Parsed) -> float:
+        """Handle one message of a client at once; return the seconds that its next one has to wait."""
+        size, began = len(parsed.message.text), self._clock()
+        if attachment.tape is not None:
+            attachment.tape.write("from_client", [parsed.message.text])
+        self._handle(attachment, [parsed], 0, inf)
+        self._memory_grew(size)
+        self._multiplexer.traffic.bytes_from_clients += size
+        count = 1 + self._multiplexer.take_surcharge()
+        return attachment.charge(count, size, self._clock() - began, 0)
+
     # Flow control
 
     def _watch_link(self, attachment: Attachment, connection: ClientConnection, now: float) -> float:

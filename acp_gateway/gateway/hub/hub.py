@@ -276,6 +276,11 @@ class Hub:
             attachment.connection.end()
         return disconnect
 
+    def receive_now(self, client: Client, parsed: Parsed) -> float:
+        """Handle a message of a client inside the process at once; return the seconds that its next one has to wait."""
+        attachment = self.attachments.get(client)
+        return 0.0 if attachment is None or attachment.ended else self._pump.receive_now(attachment, parsed)
+
     def _wake(self) -> None:
         """Wake the tasks that wait for a change of the clients."""
         self.supervisor.changed.unpark_all()
