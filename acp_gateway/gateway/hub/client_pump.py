@@ -156,15 +156,17 @@ class ClientPump:
             while True:
                 batch = await attachment.link.receive_batch()
                 size = attachment.unhandled_bytes = sum(map(len, batch))
+                spent: list[float] = []
                 if attachment.tape is not None:
+                    began = self._clock()
                     attachment.tape.write("from_client", batch)
+                    spent.append(self._clock() - began)
                 if not resumable:
                     if self._supervisor.congested:
                         await self._hold_back(attachment, size)
                     else:
                         attachment.sent_while_congested = 0
                 texts: Sequence[bytes | Parsed | InvalidMessage] = batch
-                spent: list[float] = []
                 if size > LARGE and has_large(batch):
                     # Shielded, because received messages count whatever becomes of the connection.
                     with trio.CancelScope(shield=True):

@@ -40,7 +40,12 @@ async def check_message(text: bytes, spend: Spend) -> bytes:
 async def parse_message(text: bytes, spend: Spend = _charge_nothing) -> Parsed | InvalidMessage:
     """Check and parse a large message, as `check_message`; return the error of an invalid one."""
     try:
-        return parse_large(await _outline_of(text, spend))
+        outline = await _outline_of(text, spend)
+        began = time.perf_counter()
+        try:
+            return parse_large(outline)
+        finally:
+            spend(time.perf_counter() - began)
     except InvalidMessage as error:
         return error
 

@@ -1,11 +1,13 @@
 """Relaying of clients' messages: turns, charges, and errors of a connection; `test_hub` has the flow control."""
 
 import json
+from collections.abc import Sequence
 
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.sessions.session import Client
+from acp_gateway.gateway.events.recording import Direction
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
@@ -71,6 +73,22 @@ async def test_a_client_is_charged_for_bytes_and_for_the_time_that_its_messages_
         (name, size, seconds, frames) = scene.services.charged[-1]
         assert (name, size, frames) == ("ann", 500, 3)
         assert seconds > 0
+
+
+async def test_a_client_is_charged_for_the_time_in_which_its_messages_are_recorded() -> None:
+    class SlowTape:
+        def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
+            scene.time += 5.0 if direction == "from_client" else 0.0
+
+        def close(self) -> None:
+            """Nothing is open."""
+
+    async with sharing() as (scene, _):
+        bob = scene.join("bob")
+        bob.tape = SlowTape()
+        await bob.initialize()
+        await wait_all_tasks_blocked()
+        assert scene.services.charged[-1][::2] == ("bob", 5.0)
 
 
 async def test_after_each_message_that_takes_long_others_get_their_turn() -> None:

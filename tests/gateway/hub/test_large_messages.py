@@ -13,7 +13,7 @@ from acp_gateway.gateway.hub import agent_supervisor, large_messages
 from acp_gateway.gateway.hub.large_messages import check_message, has_large, parse_message, parse_messages
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text import large_messages as large_texts
-from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed
+from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, parse_large
 from tests.doubles import encode
 from tests.hub_scene import methods_of, resuming, sharing
 
@@ -197,3 +197,18 @@ async def test_a_client_is_charged_for_the_time_of_the_check(monkeypatch: pytest
         await wait_all_tasks_blocked()
         # A second for each piece.
         assert max(seconds for _, _, seconds, _ in scene.services.charged) > 2 * LARGE // large_texts.PIECE
+
+
+async def test_a_client_is_charged_for_the_time_of_the_parse(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+
+    def parse_slowly(outline: Outline) -> Parsed:
+        nonlocal now
+        now += 7.0
+        return parse_large(outline)
+
+    spent: list[float] = []
+    monkeypatch.setattr(large_messages, "time", SimpleNamespace(perf_counter=lambda: now))
+    monkeypatch.setattr(large_messages, "parse_large", parse_slowly)
+    assert isinstance(await parse_message(large(id=1, method="x/y"), spent.append), Parsed)
+    assert sum(spent) == 7.0
