@@ -1,8 +1,7 @@
 """Streamable HTTP as a `MessageStream`: for servers of the protocol that are not gateways and have no WebSocket.
 
 `POST initialize` opens a connection at the server. Every other message is a `POST` as well, in the order that
-`http_requests` decides; what the server sends comes in the event streams of `http_events`, merged in the order of
-arrival.
+`requests` decides; what the server sends comes in the event streams of `events`, merged in the order of arrival.
 
 A lost event stream, a lost `POST`, and a server that does not know the connection any more end this stream, so that its
 owner connects again and restores the sessions. No `POST` is repeated that may have been handled: at-most-once.
@@ -16,6 +15,7 @@ from typing import Final
 import trio
 
 from acp_gateway.client.dialing import BUSY, Destination
+from acp_gateway.client.http.connections import Endpoint, HttpPool, Reply
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.client.http.events import (
     ATTEMPTS,
@@ -26,7 +26,6 @@ from acp_gateway.client.http.events import (
     EventStreams,
     StreamOwner,
 )
-from acp_gateway.client.http.pool import Endpoint, HttpPool, Reply
 from acp_gateway.client.http.requests import Post, PostQueue, is_response, messages_in, session_header
 from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
@@ -221,15 +220,12 @@ class HttpClientStream(MaintainedStream):
                 with trio.move_on_at(self._queue.due()):
                     await self._queued.wait()
             elif self._connection_id is not None:
-                nursery.start_soon(self._send_post, post)
+                nursery.start_soon(self._carry_out, post, self._post)
             elif post.initializes and not self._closed:
                 await self._carry_out(post, self._initialize)
             else:
                 self._answer_refused(post, "there is no connection: initialize comes first")
                 self._done(post)
-
-    async def _send_post(self, post: Post) -> None:
-        await self._carry_out(post, self._post)
 
     async def _carry_out(self, post: Post, send: Callable[[Post], Awaitable[None]]) -> None:
         try:
