@@ -58,6 +58,18 @@ class Endpoint(NamedTuple):
         return cls(host, target, {**headers, "Accept-Encoding": "identity"}, address.tls)
 
 
+class Request(NamedTuple):
+    """A request to an endpoint."""
+
+    method: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    sent: Callable[[], None] = lambda: None
+    """Called when all of it is written."""
+    idempotent: bool = False
+    """True if the server may handle it twice without harm."""
+
+
 class Head(NamedTuple):
     """The head of a response."""
 
@@ -96,13 +108,6 @@ class Reply(NamedTuple):
         return min(float(asked), longest) if asked.isascii() and asked.isdigit() else usual
 
 
-class _Request(NamedTuple):
-    method: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-    sent: Callable[[], None] = lambda: None
-
-
 class HttpClientConnection:
     """Sends requests over a stream, and reads their responses to the end before the next one.
 
@@ -118,41 +123,36 @@ class HttpClientConnection:
         # True if the end of the body can be told from the loss of the connection.
         self._framed = False
 
-    async def request(
-        self,
-        method: str,
-        target: str,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        sent: Callable[[], None] = lambda: None,
-    ) -> Head:
-        """Send a request and return the head of its response; `sent` is called when all of it is written.
+    async def send(self, target: str, request: Request) -> Head:
+        """Send a request to a path and return the head of its response.
 
-        A response that comes before that, a refusal, is read as well. Raises `ProtocolError` if what comes is not HTTP,
-        and what the stream raises. Cancelled or failed, the connection is to be closed.
+        A response that comes before all of it is written, a refusal, is read as well. Raises `ProtocolError` if what
+        comes is not HTTP, and what the stream raises. Cancelled or failed, the connection is to be closed.
         """
-        fields = {"Host": self._host, **headers}
-        if body or method == "POST":
-            fields["Content-Length"] = str(len(body))
-        request = h11.Request(method=method, target=target, headers=list(fields.items()))
-        parts = [self._h11.send(event) or b"" for event in (request, h11.Data(data=body), h11.EndOfMessage())]
+        fields = {"Host": self._host, **request.headers}
+        if request.body or request.method == "POST":
+            fields["Content-Length"] = str(len(request.body))
+        head = h11.Request(method=request.method, target=target, headers=list(fields.items()))
+        parts = [self._h11.send(event) or b"" for event in (head, h11.Data(data=request.body), h11.EndOfMessage())]
         failure: trio.BrokenResourceError | None = None
         try:
             await send_all(self._stream, b"".join(parts))
-            sent()
+            request.sent()
         except trio.BrokenResourceError as error:
             failure = error
         try:
             while isinstance(event := await self._next_event(), h11.InformationalResponse):
                 pass
-        except trio.BrokenResourceError as error:
-            raise failure or error from None
+        except trio.BrokenResourceError:
+            if failure is not None:
+                raise failure from None
+            raise
         if not isinstance(event, h11.Response):
             raise trio.BrokenResourceError("the server closed the connection without an answer")
         answer = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
-        head = Head(event.status_code, dict(answer), tuple(value for name, value in answer if name == "set-cookie"))
-        self._framed = "content-length" in head.headers or "transfer-encoding" in head.headers
-        return head
+        answered = dict(answer)
+        self._framed = "content-length" in answered or "transfer-encoding" in answered
+        return Head(event.status_code, answered, tuple(value for name, value in answer if name == "set-cookie"))
 
     async def read(self) -> bytes:
         """Wait for a part of the body and return it; return b"" at the end of the body.
@@ -224,16 +224,7 @@ class HttpPool:
         # Idle connections and the times since when, the longest one first.
         self._idle: list[tuple[HttpClientConnection, float]] = []
 
-    async def ask(
-        self,
-        method: str,
-        headers: Mapping[str, str],
-        body: bytes = b"",
-        *,
-        limit: int,
-        sent: Callable[[], None] = lambda: None,
-        idempotent: bool = False,
-    ) -> Reply:
+    async def ask(self, request: Request, *, limit: int) -> Reply:
         """Make a request and return the response, with at most a little more than `limit` bytes of its body.
 
         An idempotent request is repeated once if a connection that was idle turns out to be lost.
@@ -241,13 +232,12 @@ class HttpPool:
         Raises `Unreachable` and the like without a connection, `ProtocolError` for a response that can't be read, and
         `BrokenResourceError` if the connection is lost. Cancelling closes it.
         """
-        request = _Request(method, headers, body, sent)
         idle = await self._take_idle()
         if idle is not None:
             try:
                 return await self._ask(idle, request, limit)
             except trio.BrokenResourceError:
-                if not idempotent:
+                if not request.idempotent:
                     raise
         return await self._ask(await self._open(), request, limit)
 
@@ -256,7 +246,7 @@ class HttpPool:
         """Make a `GET` over a connection of its own, which is closed at the end of the block. Raises as `ask`."""
         http = await self._open()
         try:
-            yield await self._begin(http, _Request("GET", headers)), http
+            yield await self._begin(http, Request("GET", headers)), http
         finally:
             await http.aclose()
 
@@ -278,7 +268,7 @@ class HttpPool:
             await http.aclose()
         return None
 
-    async def _ask(self, http: HttpClientConnection, request: _Request, limit: int) -> Reply:
+    async def _ask(self, http: HttpClientConnection, request: Request, limit: int) -> Reply:
         kept = False
         try:
             head = await self._begin(http, request)
@@ -295,14 +285,10 @@ class HttpPool:
             body = without_token(body.decode(errors="replace"), self._endpoint.headers).encode()
         return Reply(head.status, head.headers, body)
 
-    async def _begin(self, http: HttpClientConnection, request: _Request) -> Head:
-        method, headers, body, sent = request
-        fields = {
-            **self._endpoint.headers,
-            **self._cookies.header(self._origin, self._path, time.time()),
-            **headers,
-        }
-        head = await http.request(method, self._endpoint.target, fields, body, sent)
+    async def _begin(self, http: HttpClientConnection, request: Request) -> Head:
+        cookies = self._cookies.header(self._origin, self._path, time.time())
+        fields = {**self._endpoint.headers, **cookies, **request.headers}
+        head = await http.send(self._endpoint.target, request._replace(headers=fields))
         for cookie in head.cookies:
             self._cookies.store(self._origin, self._path, cookie, time.time())
         if head.status == _OK and head.encoding:

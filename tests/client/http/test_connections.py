@@ -6,13 +6,23 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client.http.connections import IDLE_MAX, KEPT_MAX, Endpoint, Head, HttpClientConnection, HttpPool
+from acp_gateway.client.http.connections import (
+    IDLE_MAX,
+    KEPT_MAX,
+    Endpoint,
+    Head,
+    HttpClientConnection,
+    HttpPool,
+    Request,
+)
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import ProtocolError
 from acp_gateway.transports.http.server import Response
 from acp_gateway.transports.streams import ByteStream, TrioBytes
 from tests.client.http.foreign_server import ENDPOINT, foreign_server
+
+DELETE, POST = Request("DELETE", {}), Request("POST", {})
 
 
 async def asked(answer: bytes, then: Callable[[HttpClientConnection, Head], Awaitable[None]]) -> bytes:
@@ -30,7 +40,7 @@ async def asked(answer: bytes, then: Callable[[HttpClientConnection, Head], Awai
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(serve)
-            await then(http, await http.request("POST", "/acp", {"A": "b"}, b"{}"))
+            await then(http, await http.send("/acp", Request("POST", {"A": "b"}, b"{}")))
     await http.aclose()
     return received
 
@@ -112,7 +122,7 @@ async def test_a_refusal_that_comes_before_the_whole_request_is_read() -> None:
         sent = True
 
     http = HttpClientConnection(Refusing(here), "host")
-    assert (await http.request("POST", "/acp", {}, b"{}", note)).status == 413
+    assert (await http.send("/acp", Request("POST", {}, b"{}", note))).status == 413
     assert not sent
     await http.aclose()
 
@@ -139,7 +149,7 @@ async def test_a_connection_is_used_again_unless_it_was_idle_for_long(autojump_c
         pool = HttpPool(ENDPOINT, server.connect)
         for pause in (0.0, IDLE_MAX / 2, IDLE_MAX):
             await trio.sleep(pause)
-            assert (await pool.ask("DELETE", {}, limit=10)).status == 202
+            assert (await pool.ask(DELETE, limit=10)).status == 202
         assert server.connections == 2
         await pool.aclose()
 
@@ -149,7 +159,7 @@ async def test_a_connection_that_the_server_closes_is_not_used_again() -> None:
         pool = HttpPool(ENDPOINT, server.connect)
         server.answers.append(Response(202, close=True))
         for _ in range(2):
-            await pool.ask("DELETE", {}, limit=10)
+            await pool.ask(DELETE, limit=10)
         assert server.connections == 2
         await pool.aclose()
 
@@ -158,9 +168,9 @@ async def test_a_body_above_the_limit_is_not_read_to_its_end() -> None:
     async with foreign_server() as server:
         pool = HttpPool(ENDPOINT, server.connect)
         server.answers.append(Response(400, bytes(1_000_000)))
-        reply = await pool.ask("DELETE", {}, limit=10)
+        reply = await pool.ask(DELETE, limit=10)
         assert 10 < len(reply.body) < 1_000_000
-        await pool.ask("DELETE", {}, limit=10)
+        await pool.ask(DELETE, limit=10)
         assert server.connections == 2
         await pool.aclose()
 
@@ -170,7 +180,7 @@ async def test_a_refusal_that_repeats_the_token_is_read_without_it(status: int, 
     async with foreign_server() as server:
         pool = HttpPool(ENDPOINT._replace(headers={"Authorization": "Bearer key-1234"}), server.connect)
         server.answers.append(Response(status, b"no such key: key-1234"))
-        assert (await pool.ask("DELETE", {}, limit=100)).body.decode() == body
+        assert (await pool.ask(DELETE, limit=100)).body.decode() == body
         await pool.aclose()
 
 
@@ -180,7 +190,7 @@ async def test_cookies_outlive_a_pool_in_their_jar() -> None:
         for cookies in (jar, jar, None):
             pool = HttpPool(ENDPOINT, server.connect, cookies)
             server.answers.append(Response(202, headers={"Set-Cookie": "node=7"}))
-            await pool.ask("DELETE", {}, limit=10)
+            await pool.ask(DELETE, limit=10)
             await pool.aclose()
     assert [one.headers.get("cookie") for one in server.requests] == [None, "node=7", None]
 
@@ -215,12 +225,12 @@ async def test_an_idempotent_request_alone_is_repeated_if_an_idle_connection_was
         return AnsweringOnce(received)
 
     pool = HttpPool(ENDPOINT, connect)
-    await pool.ask("POST", {}, limit=10)
+    await pool.ask(POST, limit=10)
     if idempotent:
-        assert (await pool.ask("DELETE", {}, limit=10, idempotent=True)).status == 202
+        assert (await pool.ask(DELETE._replace(idempotent=True), limit=10)).status == 202
     else:
         with pytest.raises(trio.BrokenResourceError):
-            await pool.ask("DELETE", {}, limit=10)
+            await pool.ask(DELETE, limit=10)
     assert received == [b"POST", b"DELETE"] + [b"DELETE"] * idempotent
     await pool.aclose()
 
@@ -232,14 +242,14 @@ async def test_an_encoded_answer_that_was_not_asked_for_is_an_error(encoding: st
         encoded = {"Content-Encoding": encoding}
         server.answers += [Response(200, b"\x1f\x8b", encoded)] * 2
         with pytest.raises(ProtocolError, match=f"server.example: .* is encoded \\({encoding}\\), unasked"):
-            await pool.ask("POST", {}, limit=10)
+            await pool.ask(POST, limit=10)
         with pytest.raises(ProtocolError, match="is encoded"):
             async with pool.begin({}):
                 pass
         server.answers.append(Response(400, b"\x1f\x8b", encoded))
-        assert (await pool.ask("POST", {}, limit=10)).reason == "without a reason"
+        assert (await pool.ask(POST, limit=10)).reason == "without a reason"
         server.answers.append(Response(200, b"{}", {"Content-Encoding": "identity"}))
-        assert (await pool.ask("POST", {}, limit=10)).body == b"{}"
+        assert (await pool.ask(POST, limit=10)).body == b"{}"
         await pool.aclose()
 
 
@@ -250,7 +260,7 @@ async def test_few_idle_connections_are_kept() -> None:
         async def ask_together() -> None:
             async with trio.open_nursery() as nursery:
                 for _ in range(KEPT_MAX + 2):
-                    nursery.start_soon(lambda: pool.ask("DELETE", {}, limit=10))
+                    nursery.start_soon(lambda: pool.ask(DELETE, limit=10))
 
         await ask_together()
         assert server.connections == KEPT_MAX + 2
