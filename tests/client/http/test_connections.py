@@ -108,11 +108,21 @@ async def test_what_is_not_http_is_an_error_of_protocol() -> None:
         await asked(b"SSH-2.0-x\r\n\r\n", never)
 
 
-async def test_a_refusal_that_comes_before_the_whole_request_is_read() -> None:
-    class Refusing(TrioBytes):
-        async def send_some(self, data: memoryview) -> int:
-            raise trio.BrokenResourceError("the server has closed")
+class Refusing(TrioBytes):
+    """A connection whose server reads nothing."""
 
+    async def send_some(self, data: memoryview) -> int:
+        raise trio.BrokenResourceError("the server has closed")
+
+
+async def test_a_request_that_is_neither_written_nor_answered_fails_by_the_error_of_writing() -> None:
+    here, there = trio.testing.memory_stream_pair()
+    await there.aclose()
+    with pytest.raises(trio.BrokenResourceError, match="the server has closed"):
+        await HttpClientConnection(Refusing(here), "host").send("/acp", DELETE)
+
+
+async def test_a_refusal_that_comes_before_the_whole_request_is_read() -> None:
     here, there = trio.testing.memory_stream_pair()
     await there.send_all(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
     sent = False
