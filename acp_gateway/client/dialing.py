@@ -326,11 +326,18 @@ def may_speak_http(address: Address, error: UpgradeRefused) -> bool:
 def speak_http(destination: Destination, query: str, headers: Mapping[str, str]) -> MaintainedStream:
     """Return a stream to a server of Streamable HTTP, which connects when it runs; `query` has no question mark."""
     # Imported here to keep start-up fast for WebSockets.
-    from acp_gateway.client.http.stream import stream_to
+    from acp_gateway.client.http.connections import Endpoint
+    from acp_gateway.client.http.stream import HttpClientStream
 
     if destination.session is not None or destination.observe:
         raise ProtocolError(f"{destination.address} is not an acp-gateway: --attach and --observe are not for it")
-    return stream_to(destination, query, headers, partial(open_connection, destination))
+    return HttpClientStream(
+        Endpoint.at(destination.address, query, headers),
+        partial(open_connection, destination),
+        max_message_size=destination.max_message_size,
+        size_setting="--max-message-size",
+        cookies=destination.cookies,
+    )
 
 
 def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:

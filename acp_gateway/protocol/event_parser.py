@@ -35,21 +35,18 @@ class EventParser:
         self.too_large = False
         """True once an event is larger than allowed. What follows is not parsed."""
         self._max_size = max_size
-        # Pieces of the line that has begun, and its size.
-        self._pieces: list[bytes] = []
-        self._line_size = 0
+        self._line = bytearray()
         self._at_start = True
         self._after_cr = False
-        # The event that has begun.
-        self._data: bytes | bytearray | None = None
-        self._data_size = 0
+        # The event that has begun. Not a list of its lines: a megabyte of short ones would take fifteen as objects.
+        self._data: bytearray | None = None
         self._type = b""
         self._id = last_event_id
 
     @property
     def in_event(self) -> bool:
         """True if a line or an event has begun that is not complete."""
-        return bool(self._pieces) or self._data is not None
+        return bool(self._line) or self._data is not None
 
     def feed(self, data: bytes) -> list[bytes]:
         """Parse the next bytes; return the data of each event that they complete."""
@@ -62,20 +59,17 @@ class EventParser:
             self._after_cr = data.endswith(b"\r")
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         events: list[bytes] = []
-        *lines, rest = data.split(b"\n")
-        for line in lines:
-            if self._pieces:
-                line = b"".join((*self._pieces, line))
-                self._pieces.clear()
-                self._line_size = 0
+        *ends, rest = data.split(b"\n")
+        for end in ends:
+            self._line += end
+            line = bytes(self._line)
+            self._line.clear()
             self._process(line, events)
-            if self._data_size > self._max_size or len(line) > self._max_size + _FIELD:
+            if len(self._data or b"") > self._max_size or len(line) > self._max_size + _FIELD:
                 self.too_large = True
                 return events
-        if rest:
-            self._pieces.append(rest)
-            self._line_size += len(rest)
-            self.too_large = self._line_size > self._max_size + _FIELD
+        self._line += rest
+        self.too_large = len(self._line) > self._max_size + _FIELD
         return events
 
     def _process(self, line: bytes, events: list[bytes]) -> None:
@@ -83,20 +77,16 @@ class EventParser:
         if self._at_start:
             self._at_start = False
             line = line.removeprefix(_BOM)
-        if not line:
-            self._end_event(events)
-            return
         name, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         match name:
+            case b"" if not line:
+                self._end_event(events)
             case b"data":
                 if self._data is None:
-                    self._data = value
+                    self._data = bytearray(value)
                 else:
-                    # Not a list: a megabyte of short lines would take fifteen as objects.
-                    self._data = self._data if isinstance(self._data, bytearray) else bytearray(self._data)
                     self._data += b"\n" + value
-                self._data_size = len(self._data)
             case b"id" if b"\0" not in value:
                 self._id = value.decode() if _SENDABLE.fullmatch(value) else ""
             case b"event":
@@ -106,8 +96,7 @@ class EventParser:
 
     def _end_event(self, events: list[bytes]) -> None:
         self.last_event_id = self._id
-        if self._data is not None and self._type in (b"", b"message") and self._data_size <= self._max_size:
+        if self._data is not None and self._type in (b"", b"message"):
             events.append(bytes(self._data))
         self._data = None
-        self._data_size = 0
         self._type = b""

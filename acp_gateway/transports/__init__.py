@@ -6,7 +6,7 @@ MaintainedStream      one over a connection: its upkeep, limits and accounting  
   WebSocketStream     one message a text message   (websocket.py, with websocket_client.py and websocket_server.py);
                       several between gateways     (joined_texts.py)
   memory pair         for tests and for callers in the same process (memory.py)
-  (Streams over HTTP are those of `server.http_link` and `client.http_stream`.)
+  (Streams over HTTP are those of `server.http.link` and `client.http.stream`.)
 FramedStream          the base of the first two (framing.py)
 ByteStream            the interface below them     (streams.py)
   SocketBytes         TCP, unix and TLS sockets    (sockets.py)

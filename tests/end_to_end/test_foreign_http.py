@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.http.pool import Endpoint
+from acp_gateway.client.http.connections import Endpoint
 from acp_gateway.client.http.stream import HttpClientStream
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.protocol.reasons import MAY_BE_MISSING

@@ -47,10 +47,7 @@ class CookieJar:
         """Keep, replace or remove a cookie, as a `Set-Cookie` header in the response to a request with a path says."""
         pair, *rest = header.split(";")
         name, equals, value = (part.strip() for part in pair.partition("="))
-        attributes = {}
-        for part in rest:
-            key, _, text = part.partition("=")
-            attributes[key.strip().lower()] = text.strip()
+        attributes = {key.strip().lower(): text.strip() for key, _, text in (part.partition("=") for part in rest)}
         if not equals or not name or len(pair) > COOKIE_SIZE or not (pair.isascii() and pair.isprintable()):
             return
         domain = attributes.get("domain", "").removeprefix(".").lower()
@@ -61,14 +58,11 @@ class CookieJar:
             covered = path.rpartition("/")[0] or "/"
         if len(domain) + len(covered) > COOKIE_SIZE:
             return
-        self._put(origin, _Key(name, domain, covered), value, _expiry(attributes, now), now)
-
-    def _put(self, origin: Origin, key: _Key, value: str, expires: float, now: float) -> None:
         kept = self._origins.setdefault(origin, {})
-        if expires > now:
-            kept[key] = (value, expires)
-        else:
-            kept.pop(key, None)
+        key = _Key(name, domain, covered)
+        kept[key] = value, _expiry(attributes, now)
+        if kept[key][1] <= now:
+            del kept[key]
         if len(kept) > MAX_COOKIES:
             del kept[next(iter(kept))]
         if len(self._origins) > MAX_ORIGINS:

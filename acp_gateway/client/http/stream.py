@@ -1,21 +1,21 @@
 """Streamable HTTP as a `MessageStream`: for servers of the protocol that are not gateways and have no WebSocket.
 
 `POST initialize` opens a connection at the server. Every other message is a `POST` as well, in the order that
-`http_requests` decides; what the server sends comes in the event streams of `http_events`, merged in the order of
-arrival.
+`requests` decides; what the server sends comes in the event streams of `events`, merged in the order of arrival.
 
 A lost event stream, a lost `POST`, and a server that does not know the connection any more end this stream, so that its
 owner connects again and restores the sessions. No `POST` is repeated that may have been handled: at-most-once.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from math import inf
 from typing import Final
 
 import trio
 
-from acp_gateway.client.dialing import BUSY, Destination
+from acp_gateway.client.dialing import BUSY
+from acp_gateway.client.http.connections import Endpoint, HttpPool, Reply, Request
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.client.http.events import (
     ATTEMPTS,
@@ -26,7 +26,6 @@ from acp_gateway.client.http.events import (
     EventStreams,
     StreamOwner,
 )
-from acp_gateway.client.http.pool import Endpoint, HttpPool, Reply
 from acp_gateway.client.http.requests import Post, PostQueue, is_response, messages_in, session_header
 from acp_gateway.errors import ForeignRefusal, GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.text.json_text import INTERNAL_ERROR, NOTHING, error, read_envelope
@@ -198,7 +197,8 @@ class HttpClientStream(MaintainedStream):
         name, self._connection_id = self._connection_id, None
         if name is not None:
             try:
-                await self._pool.ask("DELETE", {"Acp-Connection-Id": name}, limit=REPLY_SIZE, idempotent=True)
+                request = Request("DELETE", {"Acp-Connection-Id": name}, idempotent=True)
+                await self._pool.ask(request, limit=REPLY_SIZE)
             except (*LOST, GatewayError) as failure:
                 log.info("the server was not told of the end: %s", failure)
 
@@ -221,15 +221,12 @@ class HttpClientStream(MaintainedStream):
                 with trio.move_on_at(self._queue.due()):
                     await self._queued.wait()
             elif self._connection_id is not None:
-                nursery.start_soon(self._send_post, post)
+                nursery.start_soon(self._carry_out, post, self._post)
             elif post.initializes and not self._closed:
                 await self._carry_out(post, self._initialize)
             else:
                 self._answer_refused(post, "there is no connection: initialize comes first")
                 self._done(post)
-
-    async def _send_post(self, post: Post) -> None:
-        await self._carry_out(post, self._post)
 
     async def _carry_out(self, post: Post, send: Callable[[Post], Awaitable[None]]) -> None:
         try:
@@ -311,18 +308,11 @@ class HttpClientStream(MaintainedStream):
     async def _ask(self, post: Post, headers: dict[str, str]) -> Reply:
         """Send a message, again if the server refuses it for now, and return the reply."""
         fields = {"Content-Type": "application/json", "Accept": f"application/json, {_EVENTS}", **headers}
-        limit = self._max_message_size
+        request = Request("POST", fields, post.text, lambda: self._written(post), post.idempotent)
         attempt = 1
         while True:
-            reply = await self._pool.ask(
-                "POST",
-                fields,
-                post.text,
-                limit=limit,
-                sent=lambda: self._written(post),
-                idempotent=post.idempotent,
-            )
-            if len(reply.body) > limit:
+            reply = await self._pool.ask(request, limit=self._max_message_size)
+            if len(reply.body) > self._max_message_size:
                 raise MessageTooLarge(self._too_large)
             refused = reply.status == _TOO_MANY or (reply.status == _UNAVAILABLE and _may_repeat(reply, post))
             if not refused or attempt == ATTEMPTS:
@@ -368,19 +358,6 @@ class HttpClientStream(MaintainedStream):
     async def _open_stream(self, session: str | None) -> None:
         if self._nursery is not None:
             await self._events.open(self._nursery, session)
-
-
-def stream_to(
-    destination: Destination, query: str, headers: Mapping[str, str], connect: Callable[[], Awaitable[ByteStream]]
-) -> HttpClientStream:
-    """Return the stream to a destination, whose requests have this query and these headers."""
-    return HttpClientStream(
-        Endpoint.at(destination.address, query, headers),
-        connect,
-        max_message_size=destination.max_message_size,
-        size_setting="--max-message-size",
-        cookies=destination.cookies,
-    )
 
 
 def _may_repeat(reply: Reply, post: Post) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, explain_silence, open_connection
+from acp_gateway.client.http.connections import HttpClientConnection, Request
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.errors import (
     AccessError,
@@ -26,7 +27,6 @@ from acp_gateway.errors import (
 from acp_gateway.printable import printable
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, is_well_formed
-from acp_gateway.transports.http.client import HttpClientConnection
 
 JOIN: Final = "/join"
 """Path of the exchange, beside the endpoint."""
@@ -103,7 +103,8 @@ async def join(invitation: Invitation, *, time_limit: float = TIME_LIMIT) -> Joi
             host = f"[{address.host}]" if ":" in address.host else address.host
             http = HttpClientConnection(stream, f"{host}:{address.port}")
             body = json.dumps({"code": invitation.code}).encode()
-            head = await http.request("POST", join_path(address), {"Content-Type": "application/json"}, body)
+            request = Request("POST", {"Content-Type": "application/json"}, body)
+            head = await http.send(join_path(address), request)
             said = await http.read_all(ANSWER_SIZE)
         except trio.BrokenResourceError as error:
             raise Unreachable(f"{address}: {error}") from error

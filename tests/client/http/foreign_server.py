@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import trio
 import trio.testing
 
-from acp_gateway.client.http.pool import Endpoint
+from acp_gateway.client.http.connections import Endpoint
 from acp_gateway.client.http.stream import HttpClientStream
 from acp_gateway.errors import Unreachable
 from acp_gateway.transports.http.server import HttpConnection, Request, Response

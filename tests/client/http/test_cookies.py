@@ -24,6 +24,7 @@ def sent(
         (["a=1", "b=2; HttpOnly; SameSite=Lax"], "a=1; b=2"),
         (["a=1", "a=2"], "a=2"),
         (["a=1", "a=; Max-Age=0"], None),
+        (["a=1", "b=2", "a=; Max-Age=0", "a=3"], "b=2; a=3"),
         (["a=1", "a=; Max-Age=-5"], None),
         (["a=1", "a=; Max-Age=0; Path=/"], "a=1"),
         (["a=1; Expires=Thu, 01 Jan 1970 00:00:00 GMT"], None),
