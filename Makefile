@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference coverage bench bench-quick bench-budget bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -20,6 +20,7 @@ help:
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill all parts at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
+	@echo 'make reference     write the pages of docs/reference from the program'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
 	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
 	@echo 'make bench-quick   measure the same in about a minute'
@@ -130,7 +131,11 @@ check: $(VENV)/has-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_prose
+	$(BIN)/python -m tools.make_reference --check
 	tools/check_wheel $(BIN)/python
+
+reference: $(VENV)/has-test
+	$(BIN)/python -m tools.make_reference
 
 # What decides, without I/O.
 PURE := acp_gateway/core/*,acp_gateway/protocol/*,acp_gateway/client/editor_state.py,acp_gateway/client/recovery.py,acp_gateway/client/positions.py,acp_gateway/client/reopening.py
