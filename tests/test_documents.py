@@ -110,5 +110,5 @@ def test_the_reference_is_what_the_program_has() -> None:
 @pytest.mark.parametrize(
     ("text", "written"), [("a_b *c* [D] `*e*`", r"a_b \*c\* \[D\] `*e*`"), ("_acp <f>", r"\_acp \<f\>")]
 )
-def test_text_of_a_help_is_no_markup_in_the_reference(text: str, written: str) -> None:
+def test_a_help_has_no_markup_in_the_reference(text: str, written: str) -> None:
     assert escape(text) == written
