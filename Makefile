@@ -133,6 +133,7 @@ check: $(VENV)/has-dev
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_prose
 	$(BIN)/python -m tools.make_reference --check
+	$(BIN)/python -m pytest -q tests/test_documents.py -k words
 	tools/check_wheel $(BIN)/python
 
 reference: $(VENV)/has-test

@@ -75,6 +75,22 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
 
 
+def count_words(document: Path) -> int:
+    """Return the number of words, with a letter or a digit, that are written by hand: options are described once."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    if document.name == "configuration.md":
+        lines = [line for line in lines if not line.startswith("|")]
+    return sum(any(map(str.isalnum, word)) for line in lines for word in line.split())
+
+
+def test_the_documents_by_hand_have_at_most_40_000_words() -> None:
+    by_hand = [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),
+    ]
+    assert sum(map(count_words, by_hand)) <= 40_000
+
+
 def rows(name: str) -> list[list[str]]:
     """Return the cells of each row of a document that begins with code."""
     lines = (ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()
