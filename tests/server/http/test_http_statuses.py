@@ -800,7 +800,7 @@ def test_the_reference_has_each_status_its_causes_and_headers() -> None:
 def test_each_status_of_the_code_is_in_the_reference() -> None:
     named = set()
     for module in ("server", "transports"):
-        for path in (ROOT / "acp_gateway" / module).glob("*.py"):
+        for path in (ROOT / "acp_gateway" / module).rglob("*.py"):
             named |= set(re.findall(r"HTTPStatus\.([A-Z_]+)", path.read_text()))
     statuses = {int(HTTPStatus[name]) for name in named}
     # Those of editors are in a table of their own.
