@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check coverage bench bench-quick bench-budget bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -20,6 +20,8 @@ help:
 	@echo 'make fuzz          send random input to parsers, listeners and the core for ten minutes, or FUZZ_MINUTES'
 	@echo 'make soak          cut connections and kill all parts at random for a minute, or SOAK_SECONDS'
 	@echo 'make check         check format, lint, types and layers; run the wheel in an empty environment'
+	@echo 'make reference     write the pages of docs/reference from the program'
+	@echo 'make docs          build the site of the documentation in build/site; needs npm once'
 	@echo 'make coverage      check that the tests of the core reach each of its branches'
 	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
 	@echo 'make bench-quick   measure the same in about a minute'
@@ -130,7 +132,26 @@ check: $(VENV)/has-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_prose
+	$(BIN)/python -m tools.make_reference --check
+	$(BIN)/python -m pytest -q tests/test_documents.py -k words
 	tools/check_wheel $(BIN)/python
+
+reference: $(VENV)/has-test
+	$(BIN)/python -m tools.make_reference
+
+# Mermaid draws the pictures. Without the file, the reader's browser would fetch it from elsewhere.
+$(VENV)/mermaid.min.js: $(VENV)/bin/python
+	$(call need,npm,npm,make docs)
+	npm pack --silent --ignore-scripts --pack-destination $(VENV) mermaid@11.17.2
+	tar -xzOf $(VENV)/mermaid-11.17.2.tgz package/dist/mermaid.min.js >$@
+
+# The files that git has or would add: a folder may also hold a private key.
+SITE := build/site-source
+docs: $(VENV)/has-docs $(VENV)/mermaid.min.js
+	rm -rf $(SITE) && mkdir -p $(SITE)
+	git ls-files -z --cached --others --exclude-standard *.md docs certs systemd launchd completions examples | tar -cf - --null -T - | tar -xf - -C $(SITE)
+	cp $(VENV)/mermaid.min.js $(SITE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # What decides, without I/O.
 PURE := acp_gateway/core/*,acp_gateway/protocol/*,acp_gateway/client/editor_state.py,acp_gateway/client/recovery.py,acp_gateway/client/positions.py,acp_gateway/client/reopening.py

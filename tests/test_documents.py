@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
+from tools.make_reference import escape, logged_lines, pages
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "acp_gateway"
 
 DOCUMENTS = sorted(
-    [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), ROOT / "systemd/README.md", ROOT / "certs/README.md"]
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "systemd/README.md", ROOT / "certs/README.md"]
 )
 
 ARCHITECTURE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -73,16 +75,56 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
     assert {path.parent.name for path in PACKAGE.glob("*/__init__.py")} <= shown
 
 
-ROWS = [
-    (path, cells)
-    for path in (ROOT / "docs" / "configuration.md", ROOT / "docs" / "log.md")
-    for line in path.read_text(encoding="utf-8").splitlines()
-    if line.startswith("| `") and len(cells := line.strip("| ").split(" | ")) > 1
-]
-"""Rows of tables of options and of log lines."""
+def count_words(document: Path) -> int:
+    """Return the number of words, with a letter or a digit, that are written by hand: options are described once."""
+    lines = document.read_text(encoding="utf-8").splitlines()
+    if document.name == "configuration.md":
+        lines = [line for line in lines if not line.startswith("|")]
+    return sum(any(map(str.isalnum, word)) for line in lines for word in line.split())
+
+
+def test_the_documents_by_hand_have_at_most_40_000_words() -> None:
+    by_hand = [
+        *(ROOT / "docs").glob("*.md"),
+        *(ROOT / name for name in ("README.md", "SECURITY.md", "CONTRIBUTING.md")),
+    ]
+    assert sum(map(count_words, by_hand)) <= 40_000
+
+
+def rows(name: str) -> list[list[str]]:
+    """Return the cells of each row of a document that begins with code."""
+    lines = (ROOT / "docs" / name).read_text(encoding="utf-8").splitlines()
+    return [line.strip("| ").split(" | ") for line in lines if line.startswith("| `")]
 
 
 def test_each_row_of_a_table_of_options_or_log_lines_can_be_read_alone() -> None:
-    assert len(ROWS) > 200
+    cells = [*rows("configuration.md"), *rows("log.md")]
+    assert len(cells) > 180
     dangling = re.compile(r"(the same\.|the same[,;] |likewise|as above|ditto|see above|of it\b)", re.IGNORECASE)
-    assert [cells for _, cells in ROWS if dangling.match(cells[-1]) or "likewise" in cells[-1]] == []
+    assert [row for row in cells if len(row) > 1 and (dangling.match(row[-1]) or "likewise" in row[-1])] == []
+
+
+def test_each_line_of_the_log_that_is_explained_is_written_with_this_level() -> None:
+    text = (ROOT / "docs/log.md").read_text(encoding="utf-8")
+    written = {(level, line) for _, level, line in logged_lines()}
+    explained = {
+        (level, line.strip())
+        for level, part in re.findall(r"^## ([A-Z]+)\n(.*?)(?=^## )", text, re.DOTALL | re.MULTILINE)
+        for row in re.findall(r"^\| (`.*?) \| ", part, re.MULTILINE)
+        for _, line in re.findall(r"(`+)(.+?)\1(?!`)", row)
+    }
+    assert len(explained) > 50
+    # A word in capitals stands for a value of a line that has no words of its own.
+    sure = {(level, line) for level, line in explained if not re.search(r"\b[A-Z]{3,}\b", line)}
+    assert {each for each in sure - written if ("", each[1]) not in written} == set()
+
+
+def test_the_reference_is_what_the_program_has() -> None:
+    assert [path.name for path, text in pages().items() if path.read_text(encoding="utf-8") != text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "written"), [("a_b *c* [D] `*e*`", r"a_b \*c\* \[D\] `*e*`"), ("_acp <f>", r"\_acp \<f\>")]
+)
+def test_a_help_has_no_markup_in_the_reference(text: str, written: str) -> None:
+    assert escape(text) == written

@@ -1,7 +1,5 @@
 """Each error has one face for each outside, and no two kinds share an exit code by accident."""
 
-from pathlib import Path
-
 from acp_gateway import errors
 from acp_gateway.errors import (
     AccessError,
@@ -37,12 +35,6 @@ def test_the_drawing_in_the_docstring_has_every_kind_with_its_code() -> None:
             assert kind.exit_code == AccessError.exit_code
         else:
             assert f"exit {kind.exit_code}" in line
-
-
-def test_the_page_for_trouble_explains_every_exit_code() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "troubleshooting.md").read_text()
-    for kind in kinds():
-        assert f"\n| {kind.exit_code} |" in page
 
 
 def test_refusals_have_the_status_that_http_has_for_them() -> None:

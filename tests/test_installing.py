@@ -75,7 +75,7 @@ def test_no_text_installs_one_extra_because_that_removes_the_others(path: Path) 
 
 def test_all_is_every_extra_of_the_program_and_small_libraries_need_none() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
-    assert set(extras) == {"metrics", "cluster", "all", "test", "dev"}
+    assert set(extras) == {"metrics", "cluster", "all", "test", "docs", "dev"}
     assert extras["all"] == [f"{DISTRIBUTION}[cluster,metrics]"]
     assert {"segno>=1.6", "urwid>=5"} <= set(PROJECT["project"]["dependencies"])
 
@@ -92,7 +92,7 @@ def test_the_distribution_has_a_name_of_its_own_and_the_command_and_package_thei
     project = PROJECT["project"]
     assert project["name"] == DISTRIBUTION != "acp-gateway"
     assert project["scripts"] == {"acp-gateway": "acp_gateway.__main__:main"}
-    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["acp_gateway"]
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["acp_conformance", "acp_gateway"]
 
 
 def test_an_extra_that_includes_another_one_asks_for_this_distribution() -> None:

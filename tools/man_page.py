@@ -13,18 +13,40 @@ from acp_gateway import __version__
 from acp_gateway.cli.main import main
 
 EXIT_STATUS = {
-    0: "Success; of connect: the editor closed the connection.",
-    1: "A bug; of check-agent and check-client: a rule of level MUST is broken.",
-    2: "Wrong command line.",
-    3: "A configuration file, a token file, or a file or folder that they name. Of service status: it does not run.",
-    4: "The gateway refused the connection.",
-    5: "TLS: the certificate or the pin does not match.",
-    6: "No answer.",
-    7: "The server is not an acp-gateway, or speaks the protocol wrongly.",
-    8: "The agent could not be started.",
-    9: "An address can't be listened at.",
-    141: "The reader of the output closed it.",
+    0: ("Success; of connect: the editor closed the connection.", ""),
+    1: (
+        "A bug; of check-agent and check-client: a rule of level MUST is broken.",
+        "Run it with `--log-file FILE`, and report the bug.",
+    ),
+    2: ("Wrong command line.", "`acp-gateway help COMMAND` explains it."),
+    3: (
+        "A configuration file, a token file, or a file or folder that they name. Of service status: it does not run.",
+        "The line names the file and the key. A token file needs mode 600.",
+    ),
+    4: (
+        "The gateway refused the connection.",
+        "401: create a new token. 403, 404: name another `--agent`, use a token that allows it, or open the session.",
+    ),
+    5: (
+        "TLS: the certificate or the pin does not match.",
+        "Compare the pin with the output of `acp-gateway certs show`.",
+    ),
+    6: (
+        "No answer for 15 s, or for 5 minutes from a gateway that was reached before.",
+        "Is `serve` running, is the port open, is the address right?",
+    ),
+    7: (
+        "The server is not an acp-gateway, another ACP server refuses the connection, or a message was too large.",
+        "Look at the address or the token; or the line names the setting.",
+    ),
+    8: (
+        "The agent could not be started.",
+        "The error has its exit code, and for the owner of its process its last output; the log of `serve` has more.",
+    ),
+    9: ("`serve` can't listen at an address.", "Is another gateway running, is the network up?"),
+    141: ("The reader of the output closed it, as in `acp-gateway audit | head -1`.", ""),
 }
+"""Cause of each exit code, and what to do about it."""
 
 ENVIRONMENT = {
     "ACP_GATEWAY_TOKEN_FILE": "A file with the token, for a host of hosts.toml or a URL without one.",
@@ -65,13 +87,24 @@ def paragraphs(text: str) -> Iterator[str]:
             yield line(" ".join(row.strip() for row in rows))
 
 
+def value_of(param: click.Option) -> str:
+    """Return the name of an option's value, or its choices; an empty string for a flag."""
+    if param.is_flag or param.count:
+        return ""
+    choices = "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else None
+    return param.metavar or choices or param.type.name.upper()
+
+
+def default_of(param: click.Option) -> str | None:
+    """Return the default of an option, if its help shows one."""
+    return str(param.default) if param.show_default and isinstance(param.default, str | int | float) else None
+
+
 def option_names(param: click.Option) -> str:
     """Return the names of an option, with the name of its value."""
     names = ", ".join(f"\\fB{escape(name)}\\fR" for name in (*param.opts, *param.secondary_opts))
-    if param.is_flag or param.count:
-        return names
-    choices = "|".join(map(str, param.type.choices)) if isinstance(param.type, click.Choice) else None
-    return f"{names} \\fI{escape(param.metavar or choices or param.type.name.upper())}\\fR"
+    value = value_of(param)
+    return f"{names} \\fI{escape(value)}\\fR" if value else names
 
 
 def argument_name(param: click.Argument) -> str:
@@ -96,7 +129,7 @@ def describe(command: click.Command, words: tuple[str, ...]) -> Iterator[str]:
     for param in options:
         yield ".TP"
         yield option_names(param)
-        default = param.default if param.show_default and isinstance(param.default, str | int | float) else None
+        default = default_of(param)
         yield line((param.help or "") + (f" Default: {default}." if default is not None else ""))
     if command.epilog:
         yield ".PP"
@@ -139,7 +172,7 @@ def make_page() -> str:
         lines += describe(command, words)
     lines += [
         ".SH EXIT STATUS",
-        *definitions({str(code): meaning for code, meaning in EXIT_STATUS.items()}),
+        *definitions({str(code): " ".join(texts).strip() for code, texts in EXIT_STATUS.items()}),
         ".SH ENVIRONMENT",
         *definitions(ENVIRONMENT),
         ".SH FILES",

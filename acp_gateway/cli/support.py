@@ -79,7 +79,7 @@ def _check_events(names: Iterable[str], path: Path) -> None:
     unknown = [name for name in names if name not in EVENTS]
     if unknown:
         # Another version may have other events.
-        known = EVENTS | {entry["event"] for entry in read_audit(path)}
+        known = EVENTS.keys() | {entry["event"] for entry in read_audit(path)}
         for name in unknown:
             if name not in known:
                 hint = suggestion(name, known) or f"; there are: {', '.join(sorted(EVENTS))}"

@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -13,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from acp_gateway.cli.main import main
 from acp_gateway.config.load import load_config
-from acp_gateway.gateway.events.audit import EVENTS, Audit
+from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.events.recording import Recorder
 
 MOMENT = 1_800_000_000.0
@@ -83,12 +82,6 @@ def test_an_event_that_there_is_no_is_refused_with_the_one_that_was_meant(config
 def test_an_event_of_another_version_is_known_where_the_audit_has_it(config: Path) -> None:
     record(config, "later")
     assert len(audit(config, "--event", "later").stdout.splitlines()) == 1
-
-
-def test_the_events_are_those_of_the_documentation() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "support.md").read_text()
-    rows = text.partition("| event | members | when |\n")[2].partition("\n\n")[0].splitlines()[1:]
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])} == EVENTS
 
 
 @pytest.mark.parametrize(

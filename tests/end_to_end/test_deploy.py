@@ -1,6 +1,5 @@
-"""The promises of docs/reverse-proxies.md, whose blocks are played by a proxy that obeys them, and of docs/log.md."""
+"""The promises of docs/reverse-proxies.md, whose blocks are played by a proxy that obeys them."""
 
-import ast
 import json
 import re
 import socket
@@ -292,63 +291,3 @@ def test_the_location_below_a_path_has_the_settings_of_the_other_one() -> None:
     location = whole[whole.index("    location / {") : whole.rindex("}")]
     below = location.replace("location /", "location /gateway/").replace(":7080;", ":7080/;")
     assert checked_block("nginx-path") == below
-
-
-# The log
-
-LEVELS = {"error": "ERROR", "exception": "ERROR", "warning": "WARNING", "info": "INFO", "debug": "DEBUG"}
-
-CLIENT = ("cli", "client")
-"""Packages of the client, whose log the page describes in a list."""
-
-LOG = (ROOT / "docs" / "log.md").read_text()
-
-
-def described_lines() -> set[tuple[str, str]]:
-    """The level and the text of each row of the page."""
-    found = set()
-    for level, rows in re.findall(r"^### ([A-Z]+)\n(.*?)(?=^###)", LOG, re.DOTALL | re.MULTILINE):
-        found |= {(level, text.strip()) for _, text in re.findall(r"^\| (`+)(.*?)\1 \|", rows, re.MULTILINE)}
-    return found
-
-
-def logged_lines() -> Iterator[tuple[str, str, str]]:
-    """Module, level ("" where it depends) and text of what the gateway logs, with … for what is filled in."""
-    package = ROOT / "acp_gateway"
-    for path in sorted(package.rglob("*.py")):
-        if path.relative_to(package).parts[0] in CLIENT:
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            match node:
-                case ast.Call(
-                    func=ast.Attribute(value=ast.Name(id="log" | "_log"), attr=method), args=[*arguments]
-                ) if method in (*LEVELS, "log"):
-                    text = arguments[1 if method == "log" else 0]
-                    assert isinstance(text, ast.Constant), f"{path}:{node.lineno}"
-                    assert isinstance(text.value, str)
-                    filled = re.sub(r"%[0-9.]*[a-z]", "…", text.value)
-                    yield path.stem, LEVELS.get(method, ""), re.sub(r"……+", "…", filled)
-
-
-def test_every_line_of_the_log_is_on_the_page_with_its_level() -> None:
-    described = described_lines()
-    missing = []
-    for module, level, text in logged_lines():
-        # What is nothing but filled in, the page has by examples.
-        if not re.search("[a-z]", text):
-            continue
-        if not any(text == shown and level in ("", of) for of, shown in described):
-            missing.append((module, level, text))
-    assert missing == []
-
-
-def test_the_page_has_no_line_that_is_never_logged() -> None:
-    logged = {(level, text) for _, level, text in logged_lines()}
-    texts = {text for level, text in logged if not level}
-    # Those with a word in capitals are examples of what is nothing but filled in.
-    sure = {
-        (level, text)
-        for level, text in described_lines()
-        if not re.search(r"\b[A-Z]{3,}\b", text.replace("SIGHUP", ""))
-    }
-    assert {line for line in sure if line not in logged and line[1] not in texts} == set()

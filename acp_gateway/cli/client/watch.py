@@ -1,267 +1,20 @@
-"""The command `watch`: shows a session in the terminal, and answers the agent's questions by keys."""
+"""The command `watch`: chooses a session, and shows it in the terminal."""
 
-import codecs
 import os
 import shutil
-import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING
 
 import click
-import trio
 
-from acp_gateway import __version__
 from acp_gateway.cli.client.gateway_options import Gateway, gateway_options, history_size_option, lines_option
-from acp_gateway.client.dialing import Destination
-from acp_gateway.client.session_link import SessionLink
-from acp_gateway.client.shim import LinkState, Settings
-from acp_gateway.errors import GatewayError, UsageError
+from acp_gateway.errors import UsageError
 from acp_gateway.printable import printable
-from acp_gateway.terminal.content import Option
-from acp_gateway.terminal.dialogue import Closed, Dialogue, Event, Question
-from acp_gateway.terminal.watching import Watcher, json_line, link_json_line
 
-READ_SIZE: Final = 1024
-"""Bytes read at once: more than a person types."""
-
-
-def has_keyboard() -> bool:
-    """Return whether keys can be read: stdin and stdout are a terminal, and this process is in its foreground."""
-    try:
-        if sys.platform == "win32" or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            return False
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (AttributeError, OSError, ValueError):
-        return False  # Closed, or no terminal of this process.
-
-
-@contextmanager
-def single_keys() -> Iterator[None]:
-    """Have the terminal pass on each key at once, without echo; Ctrl-C still interrupts. Restored at the end."""
-    if sys.platform == "win32":
-        raise NotImplementedError
-    import termios
-    import tty
-
-    fd = sys.stdin.fileno()
-    before = termios.tcgetattr(fd)
-    tty.setcbreak(fd, termios.TCSADRAIN)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, before)
-
-
-async def keep_single_keys() -> None:
-    """Within `single_keys`, set the mode again whenever the process continues after Ctrl-Z: shells restore their own.
-
-    Runs until it is cancelled.
-    """
-    if sys.platform == "win32":
-        raise NotImplementedError
-    import termios
-    import tty
-
-    with trio.open_signal_receiver(signal.SIGCONT) as signals:
-        async for _ in signals:
-            tty.setcbreak(sys.stdin.fileno(), termios.TCSADRAIN)
-
-
-async def read_keys(handle: Callable[[str], None]) -> None:
-    """Pass on characters as they are typed one by one, until the terminal is gone.
-
-    Several that come at once are an escape sequence, or a paste, whose letters are not keys.
-    """
-    fd = sys.stdin.fileno()
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    while True:
-        await trio.lowlevel.wait_readable(fd)
-        try:
-            data = os.read(fd, READ_SIZE)
-        except OSError:
-            return
-        if not data:
-            return
-        typed = decoder.decode(data)
-        if len(typed) == 1 and typed != "\x1b":
-            handle(typed)
-
-
-async def write_text(text: str) -> None:
-    """Write to stdout, in a thread: a terminal that was stopped by Ctrl-S, or a pipe without a reader, may block.
-
-    Characters that the encoding of stdout lacks become question marks. Cancelling abandons the thread. Raises
-    `OSError`.
-    """
-    if text:
-        data = text.encode(sys.stdout.encoding or "utf-8", "replace")
-        await trio.to_thread.run_sync(_write, sys.stdout.fileno(), data, abandon_on_cancel=True)
-
-
-def _write(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    try:
-        while rest:
-            rest = rest[os.write(fd, rest) :]
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, "stdout") from None
-
-
-LAST_WORDS: Final = 1.0
-"""Seconds for writing the rest at the end: a reader that has stopped must not hold it up."""
-
-
-class _Display:
-    """Writes what a watcher says, or lines of JSON without one.
-
-    Args:
-        watcher: None for JSON.
-    """
-
-    def __init__(self, watcher: Watcher | None) -> None:
-        self._watcher = watcher
-        self._json: list[str] = []
-        self._lost_at: float | None = None
-        # True while text is being written; unparked by new text, and when all was written.
-        self._writing = False
-        self._changed = trio.lowlevel.ParkingLot()
-        self.ended = False
-        """True after the last event: the session was closed, or its agent has ended."""
-
-    async def run(self) -> None:
-        """Write until the last event is written. Raises `OSError`."""
-        while True:
-            text = self._take()
-            self._writing = bool(text)
-            if text:
-                await write_text(text)
-            elif self.ended:
-                return
-            else:
-                self._changed.unpark_all()
-                await self._changed.park()
-
-    async def receive(self, events: Sequence[Event]) -> None:
-        """Show events, and wait until they are written."""
-        self.ended = self.ended or any(isinstance(event, Closed) for event in events)
-        if self._watcher is None:
-            self._json += map(json_line, events)
-        else:
-            self._watcher.receive(events, trio.current_time())
-        self._writing = True
-        self._changed.unpark_all()
-        while self._writing:
-            await self._changed.park()
-
-    def link_changed(self, state: LinkState) -> None:
-        """Show that the connection was lost, or is back; not the first one."""
-        now = trio.current_time()
-        if state is LinkState.LOST:
-            self._lost_at = now
-            self._show_link("the connection was lost; connecting again", up=False)
-        elif state is LinkState.RESTING:
-            self.ended = True
-            self._show_link("the agent has ended", up=False)
-        elif self._lost_at is not None:
-            self._show_link(f"connected again after {now - self._lost_at:.0f} s", up=True)
-            self._lost_at = None
-
-    def answer(self, key: str) -> tuple[Question, Option] | None:
-        """Return the question that a key answers, and the answer; None if it answers none."""
-        return None if self._watcher is None else self._watcher.key(key, trio.current_time())
-
-    def answered(self, question: Question) -> None:
-        """Show the next question, if there is one."""
-        if self._watcher is not None:
-            self._watcher.answered(question.id, trio.current_time())
-            self._changed.unpark_all()
-
-    def last_text(self) -> str:
-        """Return what is still to be written at the end."""
-        if self._watcher is not None:
-            self._watcher.end()
-        return self._take()
-
-    def _show_link(self, text: str, *, up: bool) -> None:
-        if self._watcher is None:
-            self._json.append(link_json_line(up=up, text=text))
-        else:
-            self._watcher.link_changed(text, up=up)
-        self._changed.unpark_all()
-
-    def _take(self) -> str:
-        if self._watcher is not None:
-            return self._watcher.take()
-        lines, self._json = self._json, []
-        return "".join(lines)
-
-
-async def watch_session(
-    session: str,
-    destination: Callable[[], Destination],
-    settings: Callable[[Callable[[LinkState], None]], Settings],
-    watcher: Watcher | None,
-    *,
-    interactive: bool,
-) -> None:
-    """Show the session until it ends, SIGINT or SIGTERM comes, or stdout is closed.
-
-    Args:
-        session: its id.
-        destination: called before each attempt to connect.
-        settings: returns the settings of the link.
-        watcher: writes the events; None to print JSON.
-        interactive: answer questions by keys.
-
-    Raises `GatewayError` if the link fails for good, and `OSError` if stdout can't be written.
-    """
-    display = _Display(watcher)
-    dialogue = Dialogue(("acp-gateway watch", __version__), session=session)
-    link = SessionLink(dialogue, destination, settings(display.link_changed))
-    failures: list[GatewayError | OSError] = []
-
-    async def until_end(task: Awaitable[None]) -> None:
-        try:
-            await task
-        except (GatewayError, OSError) as error:
-            failures.append(error)
-        nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(until_end, _wait_for_signal())
-        nursery.start_soon(until_end, display.run())
-        nursery.start_soon(until_end, link.run(display.receive))
-        if interactive:
-            nursery.start_soon(_read_answers, link, display)
-            nursery.start_soon(keep_single_keys)
-    for failure in failures:
-        if isinstance(failure, OSError):
-            raise failure
-    with trio.move_on_after(LAST_WORDS):
-        await write_text(display.last_text())
-    for failure in failures:
-        raise failure
-
-
-async def _read_answers(link: SessionLink, display: _Display) -> None:
-    def handle(key: str) -> None:
-        answer = display.answer(key)
-        if answer is not None:
-            link.dialogue.answer(*answer)
-            link.flush()
-            display.answered(answer[0])
-
-    await read_keys(handle)
-
-
-async def _wait_for_signal() -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        async for _ in signals:
-            return
-
+if TYPE_CHECKING:
+    from acp_gateway.client.dialing import Destination
 
 TITLE_SIZE = 48
 """Characters of a title in the list to choose from, which then fits into 80 columns."""
@@ -314,7 +67,7 @@ def watch(
     """
     import trio
 
-    from acp_gateway.cli.client.watch import has_keyboard, single_keys, watch_session
+    from acp_gateway.cli.client.watched_session import has_keyboard, single_keys, watch_session
     from acp_gateway.client.destination import check_session_id
     from acp_gateway.terminal.watching import Watcher
 

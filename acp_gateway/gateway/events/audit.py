@@ -23,6 +23,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Final
@@ -35,28 +36,91 @@ from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter
 FILE_NAME: Final = "audit.jsonl"
 """Name of the file in `state_dir`."""
 
-EVENTS: Final = frozenset(
-    {
-        *(
-            "authenticated",
-            "refused",
-            "attached",
-            "detached",
-            "node_link",
-            "session_joined",
-            "session_left",
-            "session_shared",
-        ),
-        *("agent_started", "agent_not_started", "agent_ended", "permission_decided", "elicitation_decided"),
-        *("tool_call", "mode_set", "model_set", "file_refused"),
-        *("cwd_refused", "mcp_server_dropped", "mcp_server_refused"),
-        *("token_created", "token_rotated", "token_revoked", "reloaded", "entries_lost"),
-        *("browser_code_created", "browser_signed_in", "browser_ended"),
-        *("invitation_created", "invitation_accepted"),
-        *("ignored_provider_command", "node_link"),
-    }
-)
-"""The names of all events, as docs/support.md has them."""
+
+@dataclass(frozen=True)
+class EventKind:
+    """The declaration of an event: its members, and when it is recorded."""
+
+    members: str
+    """Names of the members beside `time` and `event`, separated by spaces."""
+
+    when: str
+
+
+_BROWSER: Final = "label identity token role session"
+"""Members of a code for a browser, and of a browser that it signs in."""
+
+EVENTS: Final = {
+    "authenticated": EventKind("connection address listener credential identity role count", "A client has signed in."),
+    "refused": EventKind(
+        "connection address listener reason credential count identity",
+        "A connection was refused; with `identity`, an editor's HTTP request.",
+    ),
+    "attached": EventKind(
+        "connection agent identity credential role request",
+        "A client is attached to an agent; `request` is the id that another gateway gave.",
+    ),
+    "detached": EventKind("connection identity why", "A client is detached."),
+    "node_link": EventKind(
+        "agent identity request speaks_for",
+        "This gateway opens a link to a node; `speaks_for` is true if the node counts it as that identity's.",
+    ),
+    "session_joined": EventKind("connection identity session agent owner", "A client is attached to a session."),
+    "session_left": EventKind("connection identity session agent", "A client is detached from a session."),
+    "session_shared": EventKind(
+        "session agent token role identity connection", "A browser has made a link for a guest."
+    ),
+    "agent_started": EventKind("agent pid url", "An agent is there: its process has `pid`, one that listens `url`."),
+    "agent_not_started": EventKind("agent", "An agent could not be started; the log has the reason."),
+    "agent_ended": EventKind(
+        "agent pid url exitCode signal how",
+        "`how` is `exited`, `stopped`, or `given_up` because it did not answer or read.",
+    ),
+    "permission_decided": EventKind(
+        "session agent toolCallId kind decision optionKind connection identity", "A permission was decided."
+    ),
+    "elicitation_decided": EventKind(
+        "session agent toolCallId decision connection identity",
+        "A form was submitted or declined; its content is not recorded.",
+    ),
+    "tool_call": EventKind(
+        "session agent identity toolCallId kind status count",
+        "A tool call was begun, `completed` or `failed`, without title, input and output; `identity` is the owner.",
+    ),
+    "mode_set": EventKind("session agent mode connection identity", "The agent has accepted a mode."),
+    "model_set": EventKind("session agent model connection identity", "The agent has accepted a model."),
+    "file_refused": EventKind(
+        "session agent identity method path reason count",
+        "With `client_fs`: a file outside of the session's directories.",
+    ),
+    "cwd_refused": EventKind("connection identity agent path reason", "The directory of a session is not allowed."),
+    "mcp_server_dropped": EventKind(
+        "connection identity agent name kind count", "A client's MCP server was left out of a request."
+    ),
+    "mcp_server_refused": EventKind(
+        "connection identity agent name kind count", "A request was refused because of a client's MCP server."
+    ),
+    "token_created": EventKind("id label identity", "By a command."),
+    "token_rotated": EventKind("id label identity", "By a command."),
+    "token_revoked": EventKind("id label identity", "By a command, or because a guest's link was not used."),
+    "browser_code_created": EventKind(
+        _BROWSER, "By `open`, `share` or a client; without `token` the gateway's own user's."
+    ),
+    "browser_signed_in": EventKind(f"id {_BROWSER} connection address listener", "A browser has used its code."),
+    "browser_ended": EventKind(
+        "id label identity token why connection",
+        "`signed out`, `revoked`, `replaced`, `token revoked`, `expired` or `unused`.",
+    ),
+    "invitation_created": EventKind("id label identity role session", "By `share`, for this token."),
+    "invitation_accepted": EventKind("id label identity session connection address listener", "By `join`."),
+    "ignored_provider_command": EventKind(
+        "identity provider connection",
+        "The editor bridge has ignored a command; `provider` is the agent's name.",
+    ),
+    "reloaded": EventKind("problems changed needs_restart", "Files were read again."),
+    "entries_lost": EventKind("count", "Entries before this one could not be written."),
+}
+"""All events. Later versions may add events and members."""
 
 MAX_TEXT_LENGTH: Final = 1024
 """Characters of one value that are kept. Paths and names are shorter; what is longer was made up to fill the disk."""

@@ -7,6 +7,7 @@ of an identity, a session or a peer, so the number of series is bounded by the c
 import platform
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -26,6 +27,61 @@ if TYPE_CHECKING:
 PREFIX: Final = "acp_gateway_"
 
 TRANSPORTS: Final = ("websocket", "http", "lines", "memory")
+
+
+@dataclass(frozen=True)
+class Family:
+    """The declaration of a metric: Prometheus shows its meaning, and so does the reference."""
+
+    kind: str
+    """`gauge`, `counter` or `histogram`."""
+
+    labels: tuple[str, ...]
+    meaning: str
+
+
+FAMILIES: Final = {
+    "build_info": Family("gauge", ("version", "python"), "1, with the versions"),
+    "connections": Family(
+        "gauge",
+        ("state", "transport"),
+        "Clients, connected or away, and control connections; of browsers the transport is memory",
+    ),
+    "links_away": Family("gauge", (), "Links that are kept for their clients to return"),
+    "sessions": Family("gauge", ("agent", "state"), "Live sessions"),
+    "waiting_decisions": Family("gauge", ("agent",), "Permissions and questions that no user has answered"),
+    "outbox_bytes": Family("gauge", (), "Bytes that clients have not received or confirmed"),
+    "journal_bytes": Family("gauge", (), "Bytes of the histories of live sessions in memory"),
+    "node_up": Family("gauge", ("node",), "1 while a node answers that is watched"),
+    "node_seen_timestamp_seconds": Family(
+        "gauge", ("node",), "Time of the last answer of a node, since 1970; absent before the first"
+    ),
+    "cluster_up": Family("gauge", (), "1 while the directory of the cluster can be reached"),
+    "storage_problem": Family("gauge", (), "1 while sessions can't be stored"),
+    "turns": Family("counter", ("agent", "stop_reason"), "Ended turns; none stands for an error"),
+    "turn_seconds": Family("histogram", ("agent",), "Duration of turns"),
+    "decision_wait_seconds": Family("histogram", ("agent",), "Time until a decision"),
+    "messages": Family(
+        "counter",
+        ("direction", "method"),
+        "Received messages, from_client or from_agent; as method also response, other, and invalid for other texts",
+    ),
+    "bytes": Family("counter", ("direction",), "Bytes of messages, also to_client and to_agent, for each client"),
+    "detached": Family(
+        "counter", ("reason",), "Ended clients: left, gateway_stopping, agent_gone, or the reason that the client got"
+    ),
+    "refusals": Family("counter", ("reason",), "Refused connections"),
+    "resumes": Family("counter", ("result",), "Attempts to resume a link: resumed, or why not"),
+    "agent_starts": Family("counter", ("agent",), "Started agent processes"),
+    "agent_exits": Family(
+        "counter",
+        ("agent", "how"),
+        "Ended agent processes: exited by themselves, stopped as not needed, given_up as they did not answer or read, "
+        "not_started",
+    ),
+    "event_loop_lag_seconds": Family("histogram", (), "Lateness of the event loop"),
+}
+"""All metrics, in the order of the reference. A counter is exported with `_total` behind its name."""
 
 CACHE_TIME: Final = 1.0
 """Seconds for which a text is used again: further requests within it cost no more."""
@@ -76,7 +132,7 @@ class _GatewayCollector:
     def collect(self) -> "Iterator[Metric]":
         """Yield all metrics."""
         build = __version__, platform.python_version()
-        yield _gauge("build_info", "1, with the versions", ("version", "python"), [(build, 1)])
+        yield _family("build_info", [(build, 1)])
         yield from self._states()
         yield from self._counts()
 
@@ -100,22 +156,22 @@ class _GatewayCollector:
             connections["connected", stream.transport] += 1
         away = sum(count for (state, _), count in connections.items() if state == "away")
         problem = self._gateway.storage.problem is not None
-        yield _gauge("connections", "Clients and control connections", ("state", "transport"), connections.items())
-        yield _gauge("links_away", "Links that are kept for their clients to return", (), [((), away)])
-        yield _gauge("sessions", "Live sessions", ("agent", "state"), sessions.items())
-        yield _gauge("waiting_decisions", "Requests that a user has to decide", ("agent",), decisions.items())
-        yield _gauge("outbox_bytes", "Bytes that clients have not received", (), [((), outboxes)])
-        yield _gauge("journal_bytes", "Bytes of the histories of live sessions in memory", (), [((), journals)])
+        yield _family("connections", connections.items())
+        yield _family("links_away", [((), away)])
+        yield _family("sessions", sessions.items())
+        yield _family("waiting_decisions", decisions.items())
+        yield _family("outbox_bytes", [((), outboxes)])
+        yield _family("journal_bytes", [((), journals)])
         directory = self._gateway.admissions.directory
         if directory is not None:
             nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
-            yield _gauge("node_up", "1 while a node answers that is watched", ("node",), nodes)
+            yield _family("node_up", nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
-            yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
+            yield _family("node_seen_timestamp_seconds", seen)
         if self._gateway.config.cluster is not None:
             up = self._gateway.readiness.cluster_up()
-            yield _gauge("cluster_up", "1 while the directory of the cluster can be reached", (), [((), int(up))])
-        yield _gauge("storage_problem", "1 while the storage fails", (), [((), int(problem))])
+            yield _family("cluster_up", [((), int(up))])
+        yield _family("storage_problem", [((), int(problem))])
 
     def _counts(self) -> "Iterator[Metric]":
         metrics = self._gateway.metrics
@@ -129,51 +185,44 @@ class _GatewayCollector:
             ("to_client",): sent,
             ("to_agent",): traffic.bytes_to_agents,
         }
-        yield _counter("turns", "Ended turns", ("agent", "stop_reason"), metrics.turns.items())
-        yield _histogram("turn_seconds", "Duration of turns", metrics.turn_seconds)
-        yield _histogram("decision_wait_seconds", "Time until a decision", metrics.decision_wait)
-        yield _counter("messages", "Received messages", ("direction", "method"), messages.items())
-        yield _counter("bytes", "Bytes of messages", ("direction",), sizes.items())
-        yield _counter("detached", "Ended clients", ("reason",), _keyed(metrics.detached))
-        yield _counter("refusals", "Refused connections", ("reason",), _keyed(self._limiter.refusals.counts))
-        yield _counter("resumes", "Attempts to resume a link", ("result",), _keyed(metrics.resumes))
-        yield _counter("agent_starts", "Started agent processes", ("agent",), _keyed(metrics.agent_starts))
-        yield _counter("agent_exits", "Ended agent processes", ("agent", "how"), metrics.agent_exits.items())
-        yield _histogram("event_loop_lag_seconds", "Lateness of the event loop", {"": metrics.event_loop_lag})
+        yield _family("turns", metrics.turns.items())
+        yield _histogram("turn_seconds", metrics.turn_seconds)
+        yield _histogram("decision_wait_seconds", metrics.decision_wait)
+        yield _family("messages", messages.items())
+        yield _family("bytes", sizes.items())
+        yield _family("detached", _keyed(metrics.detached))
+        yield _family("refusals", _keyed(self._limiter.refusals.counts))
+        yield _family("resumes", _keyed(metrics.resumes))
+        yield _family("agent_starts", _keyed(metrics.agent_starts))
+        yield _family("agent_exits", metrics.agent_exits.items())
+        yield _histogram("event_loop_lag_seconds", {"": metrics.event_loop_lag})
 
 
 def _keyed(counts: Mapping[str, int]) -> list[tuple[tuple[str, ...], float]]:
     return [((key,), count) for key, count in counts.items()]
 
 
-def _gauge(name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]) -> "Metric":
-    from prometheus_client.core import GaugeMetricFamily
+def _family(name: str, values: Iterable[tuple[tuple[str, ...], float]]) -> "Metric":
+    """Return a gauge or a counter, with a value for each tuple of labels."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    declared = FAMILIES[name]
+    kind = CounterMetricFamily if declared.kind == "counter" else GaugeMetricFamily
+    family = kind(PREFIX + name, declared.meaning, labels=declared.labels)
     for key, value in values:
         family.add_metric(key, value)
     return family
 
 
-def _counter(
-    name: str, text: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
-) -> "Metric":
-    from prometheus_client.core import CounterMetricFamily
-
-    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
-    for key, value in values:
-        family.add_metric(key, value)
-    return family
-
-
-def _histogram(name: str, text: str, histograms: Mapping[str, Histogram]) -> "Metric":
-    """Return a histogram for each agent, or without a label if the only name is empty."""
+def _histogram(name: str, histograms: Mapping[str, Histogram]) -> "Metric":
+    """Return a histogram for each agent, or the one under the empty name if it has no labels."""
     from prometheus_client.core import HistogramMetricFamily
 
-    labelled = "" not in histograms
-    family = HistogramMetricFamily(PREFIX + name, text, labels=("agent",) if labelled else ())
+    declared = FAMILIES[name]
+    family = HistogramMetricFamily(PREFIX + name, declared.meaning, labels=declared.labels)
     for agent, histogram in histograms.items():
         counts = accumulate(histogram.counts)
         bounds = [*map(str, histogram.bounds), "+Inf"]
-        family.add_metric((agent,) if labelled else (), list(zip(bounds, counts, strict=True)), histogram.total)
+        labels = (agent,) if declared.labels else ()
+        family.add_metric(labels, list(zip(bounds, counts, strict=True)), histogram.total)
     return family

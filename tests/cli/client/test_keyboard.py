@@ -14,7 +14,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.cli.client.watch import has_keyboard, keep_single_keys, read_keys, single_keys, write_text
+from acp_gateway.cli.client.watched_session import has_keyboard, keep_single_keys, read_keys, single_keys, write_text
 from tests.doubles import TIMEOUT
 
 

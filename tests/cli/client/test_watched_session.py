@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.cli.client.watch import single_keys, watch_session
+from acp_gateway.cli.client.watched_session import single_keys, watch_session
 from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import Forbidden

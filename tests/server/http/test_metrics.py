@@ -40,8 +40,6 @@ from tests.server.echoing import (
 )
 from tests.server.http_client import Http, http_client, new_session
 
-ROOT = Path(__file__).parents[3]
-
 SHARED = ListenSection(url=WS, serves=("acp", "metrics"))
 OWN = ListenSection(url=WS, serves=("metrics",))
 
@@ -272,20 +270,3 @@ async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_t
         await serve(asking, {})
     assert [finding.severity for finding in problems_with_files(asking)] == ["error"]
     assert problems_with_files(config) == []
-
-
-# The reference
-
-
-def names_in_code() -> set[str]:
-    """The names of all series that the gateway may have."""
-    source = (ROOT / "acp_gateway" / "server" / "metrics.py").read_text()
-    kinds = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
-    found = re.findall(r'_(gauge|counter|histogram)\("(\w+)"', source)
-    return {f"acp_gateway_{name}{suffix}" for kind, name in found for suffix in kinds[kind]}
-
-
-def test_the_reference_names_every_metric() -> None:
-    reference = (ROOT / "docs" / "operations.md").read_text()
-    documented = set(re.findall(r"^\| `(acp_gateway_\w+)", reference, re.MULTILINE))
-    assert documented == {re.sub("_(bucket|sum|count)$", "", name) for name in names_in_code()}
