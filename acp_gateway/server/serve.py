@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.config.load import AgentSection, Config, ListenSection
+from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
@@ -145,11 +145,7 @@ async def serve(
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
         own_id = secrets.token_hex(8)
-
-        def find_agent(name: str) -> AgentSection | None:
-            return gateway.config.find_agent(name)
-
-        dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
+        dial = partial(connect_to_agent, own_id=own_id)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
         limiter = HandshakeLimiter(config, audit_log)
@@ -191,7 +187,7 @@ async def serve(
                         gateway.start_task(cluster.run, gateway, nodes(), urls)
                     reload = Reloader(file, gateway, listeners, limiter, notifier, nodes).reload
                     reporter = StatusReporter(gateway, urls, file)
-                    gateway.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
+                    gateway.extensions.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
                     task_status.started(urls)
                     try:
                         await _wait_for_stop_signal(partial(reload, "received SIGHUP"))

@@ -62,11 +62,11 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         limits = gateway.config.limits
         self.nodes: BrowserNodes | None = None
         """The sessions of nodes; None without any."""
-        if gateway.admissions.node_sessions is not None:
+        if gateway.extensions.node_sessions is not None:
             from acp_gateway.dialects.browser import nodes as browser_nodes
 
             self.nodes = browser_nodes.BrowserNodes(
-                gateway, gateway.admissions.node_sessions, access, lambda: self.viewer
+                gateway, gateway.extensions.node_sessions, access, lambda: self.viewer
             )
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
@@ -84,7 +84,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             self.start(self._listen_to_nodes)
 
     async def _listen_to_nodes(self) -> None:
-        node_sessions = self.gateway.admissions.node_sessions
+        node_sessions = self.gateway.extensions.node_sessions
         assert node_sessions is not None, "there are nodes"
         with node_sessions.listening(self._news.notify):
             await trio.sleep_forever()

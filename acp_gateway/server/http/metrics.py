@@ -106,14 +106,14 @@ class _GatewayCollector:
         yield _gauge("waiting_decisions", "Requests that a user has to decide", ("agent",), decisions.items())
         yield _gauge("outbox_bytes", "Bytes that clients have not received", (), [((), outboxes)])
         yield _gauge("journal_bytes", "Bytes of the histories of live sessions in memory", (), [((), journals)])
-        directory = self._gateway.admissions.directory
+        directory = self._gateway.extensions.directory
         if directory is not None:
             nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
             yield _gauge("node_up", "1 while a node answers that is watched", ("node",), nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _gauge("node_seen_timestamp_seconds", "Time of the last answer of a node", ("node",), seen)
         if self._gateway.config.cluster is not None:
-            up = self._gateway.readiness.cluster_up()
+            up = self._gateway.extensions.cluster_up()
             yield _gauge("cluster_up", "1 while the directory of the cluster can be reached", (), [((), int(up))])
         yield _gauge("storage_problem", "1 while the storage fails", (), [((), int(problem))])
 

@@ -383,7 +383,7 @@ class HttpRoutes:
     def _answer_readiness(self, client: Client, request: Request, access: Access | None) -> Response:
         """Answer whether new clients can be served; with a token, other than a guest's, with all problems."""
         readiness = self._gateway.readiness
-        all_reasons = [*readiness.problems, *readiness.warnings, *readiness.absent_nodes()]
+        all_reasons = [*readiness.problems, *readiness.warnings, *self._gateway.extensions.absent_nodes]
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))
