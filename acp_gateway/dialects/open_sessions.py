@@ -10,7 +10,7 @@ import trio
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.dialects.local_client import ClientEnded, LocalClient, away_clients
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalClient
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -74,6 +74,7 @@ class BrowserSessions:
 
     Args:
         gateway: the gateway.
+        away: its clients that were kept.
         access: the browser's principal.
         name: the browser's name in the log; its clients are numbered behind it.
         observe: True to join as an observer.
@@ -86,6 +87,7 @@ class BrowserSessions:
     def __init__(
         self,
         gateway: Gateway,
+        away: AwayClients,
         access: Access,
         name: str,
         *,
@@ -98,6 +100,7 @@ class BrowserSessions:
         self.names: set[str] = set()
         """Names of the browser's clients."""
         self._gateway = gateway
+        self._away = away
         self._access = access
         self._name = name
         self._shown = shown
@@ -153,7 +156,7 @@ class BrowserSessions:
         """Leave all sessions, as the browser has left; see `AwayClients` for those that it may take up again."""
         for used in self:
             client = used.joined
-            if client is not None and away_clients(self._gateway).keep(used.session, client):
+            if client is not None and self._away.keep(used.session, client):
                 self._clients.discard(client)
         for client in list(self._clients):
             await client.leave()
@@ -257,7 +260,7 @@ class BrowserSessions:
     async def _joined(self, session: Session) -> LocalClient:
         # Nothing would leave again a client that is taken over for a browser that has left.
         await trio.lowlevel.checkpoint_if_cancelled()
-        kept = away_clients(self._gateway).take(session, self._access, self._role, self._via)
+        kept = self._away.take(session, self._access, self._role, self._via)
         if kept is not None:
             self._add(kept)
             return kept

@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import trio
 
 from acp_gateway.core.sessions.session import Role
+from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.dialects.open_sessions import SHOWN, BrowserSessions, Used
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -63,6 +64,7 @@ class SessionConnection(Generic[CallT]):
 
     Args:
         gateway: the gateway, which must be running.
+        away: its clients that were kept.
         access: the browser's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -78,6 +80,7 @@ class SessionConnection(Generic[CallT]):
     def __init__(
         self,
         gateway: Gateway,
+        away: AwayClients,
         access: Access,
         wanted: ConnectRequest,
         name: str,
@@ -85,6 +88,7 @@ class SessionConnection(Generic[CallT]):
         shown: Container[str] = SHOWN,
     ) -> None:
         self.gateway = gateway
+        self._away = away
         self.access = access
         self.name = name
         self.via = via
@@ -182,6 +186,7 @@ class SessionConnection(Generic[CallT]):
             self._nursery = nursery
             self.sessions = BrowserSessions(
                 self.gateway,
+                self._away,
                 self.access,
                 self.name,
                 via=self.via,

@@ -114,7 +114,7 @@ async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(
         (found,) = bench.gateway.hubs[0].multiplexer.sessions
         async with trio.open_nursery() as nursery:
             sessions = BrowserSessions(
-                bench.gateway, access, "again", observe=False, start=nursery.start_soon, via="browser"
+                bench.gateway, bench.away, access, "again", observe=False, start=nursery.start_soon, via="browser"
             )
             sessions.join_again(sessions.use(found))
             nursery.cancel_scope.cancel()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 def calls_of(bench: Bench, access: Access, bound: str | None = None) -> SessionCalls:
     sessions = BrowserSessions(
-        bench.gateway, access, "program", via="program", observe=False, start=bench.nursery.start_soon
+        bench.gateway, bench.away, access, "program", via="program", observe=False, start=bench.nursery.start_soon
     )
     return SessionCalls(bench.gateway, access, sessions, bound)
 

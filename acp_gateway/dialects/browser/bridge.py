@@ -12,7 +12,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
 from acp_gateway.dialects.browser.description import Describer
 from acp_gateway.dialects.browser.requests import Answer, Call, Refused
-from acp_gateway.dialects.local_client import ClientEnded
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused
 from acp_gateway.dialects.session_connection import SessionConnection
@@ -46,6 +46,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     Args:
         gateway: the gateway, which must be running.
+        away: its clients that were kept.
         access: the browser's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -54,8 +55,10 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     Raises what `Gateway.admit` raises.
     """
 
-    def __init__(self, gateway: Gateway, access: Access, wanted: ConnectRequest, name: str, page: str) -> None:
-        super().__init__(gateway, access, wanted, name, VIA)
+    def __init__(
+        self, gateway: Gateway, away: AwayClients, access: Access, wanted: ConnectRequest, name: str, page: str
+    ) -> None:
+        super().__init__(gateway, away, access, wanted, name, VIA)
         self.page = page
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""
