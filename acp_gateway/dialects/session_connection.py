@@ -16,7 +16,7 @@ import trio
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.dialects.local_client import AwayClients
-from acp_gateway.dialects.open_sessions import SHOWN, BrowserSessions, Used
+from acp_gateway.dialects.open_sessions import SHOWN, OpenSessions, Used
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
@@ -74,7 +74,7 @@ class SessionConnection(Generic[CallT]):
     Raises what `Gateway.admit` raises.
     """
 
-    sessions: BrowserSessions
+    sessions: OpenSessions
     changes: Subscription
 
     def __init__(
@@ -184,7 +184,7 @@ class SessionConnection(Generic[CallT]):
     async def _serve(self, stream: MaintainedStream) -> Disconnect:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.sessions = BrowserSessions(
+            self.sessions = OpenSessions(
                 self.gateway,
                 self._away,
                 self.access,

@@ -11,7 +11,7 @@ from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.composers import SPARE, ComposerStore, Key
 from acp_gateway.dialects.editor.turns import Lanes
 from acp_gateway.dialects.local_client import AwayClients, LocalClient
-from acp_gateway.dialects.open_sessions import BrowserSessions, CallRefused, CannotContinue
+from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, OpenSessions
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
@@ -66,7 +66,7 @@ class EditorSessions:
         self._access = access
         self._composers = composers
         self._timeout = gateway.config.editor.open_timeout
-        self._sessions = BrowserSessions(
+        self._sessions = OpenSessions(
             gateway,
             away,
             access,
@@ -91,7 +91,7 @@ class EditorSessions:
     async def of_composer(self, agent: str, composer: str, cwd: str | None) -> Session:
         """Return the session of a composer, a new one if it has none.
 
-        Raises as `BrowserSessions.create`, and `UnknownSession`.
+        Raises as `OpenSessions.create`, and `UnknownSession`.
         """
         key = Key(self._access.identity, agent, composer)
         async with self._composers.opening(key):
