@@ -17,6 +17,7 @@ from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
@@ -31,7 +32,6 @@ from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import lookup, spans
 
 if TYPE_CHECKING:
-    from acp_gateway.core.sessions.rejoining import Rejoin
     from acp_gateway.core.turns.echoes import Echo
 
 JUST_LOST: Final = 5.0
@@ -221,7 +221,7 @@ class AgentState:
         session.move_to(SessionState.PAST)
         self.registry.end(session)
 
-    def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: "Rejoin | None" = None) -> None:
+    def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: Rejoin | None = None) -> None:
         """Attach a client to a session.
 
         Args:

@@ -4,13 +4,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import INITIALIZE
 from acp_gateway.protocol.text import lookup
 
 if TYPE_CHECKING:
-    from acp_gateway.core.sessions.rejoining import Rejoin
     from acp_gateway.core.sessions.session import Client, Session
 
 SHORT: Final = 4096
@@ -49,7 +49,7 @@ class OwnRequest(ForwardedRequest):
 class Request(ForwardedRequest):
     """A request of a client, from its arrival until its response."""
 
-    __slots__ = ("claim", "client", "directory_check", "handed_over", "id", "key", "rejoin", "returned_at", "session")
+    __slots__ = ("_rejoin", "claim", "client", "directory_check", "handed_over", "id", "key", "returned_at", "session")
 
     def __init__(self, client: "Client", message: Message) -> None:
         super().__init__(message)
@@ -62,8 +62,8 @@ class Request(ForwardedRequest):
         """The session of the request, once known."""
         self.directory_check: DirectoryCheck | None = None
         """Check of the directories that the request names, pending or done."""
-        self.rejoin: Rejoin | Literal[False] | None = False
-        """State of the client from another link; False until it is read, which is once for all waits."""
+        # False until it is read.
+        self._rejoin: Rejoin | Literal[False] | None = False
         self.handed_over = False
         """True for a prompt whose client is a gateway that was started again and does not have its text."""
         self.claim: str | None = None
@@ -81,6 +81,13 @@ class Request(ForwardedRequest):
         """Workspace of the request's directory, as the directory check found it."""
         result = None if self.directory_check is None else self.directory_check.result
         return None if result is None else result.workspace
+
+    @property
+    def rejoin(self) -> Rejoin | None:
+        """State of the client from another link, read once however often the request has to wait."""
+        if self._rejoin is False:
+            self._rejoin = Rejoin.read(self.message)
+        return self._rejoin
 
     def replace(self, text: bytes) -> None:
         """Replace the message, under the same id."""

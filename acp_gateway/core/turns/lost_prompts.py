@@ -18,7 +18,7 @@ from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import EndLink
 from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.far_places import former_places, place_of, start_of
-from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
+from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
 from acp_gateway.core.sessions.session import Client, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol import jsonrpc, methods

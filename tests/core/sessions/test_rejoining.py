@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message, parse
