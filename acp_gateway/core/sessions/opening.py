@@ -12,7 +12,7 @@ from functools import partial
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import CheckDirectories
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
+from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
@@ -33,7 +33,7 @@ from acp_gateway.core.sessions.rejoining import (
     waits_for_owner,
 )
 from acp_gateway.core.sessions.reopening import FarOpening, SessionReopening, continue_journal, waits_for_journal
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn

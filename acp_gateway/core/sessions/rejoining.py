@@ -16,10 +16,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.far_places import Place, place_of, seen_up_to, start_of
 from acp_gateway.core.sessions.own_meta import Rejoin
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.sessions.registry import MAX_REMEMBERED, Registry, Unopened
+from acp_gateway.core.sessions.registry import MAX_REASONS, Registry, Unopened
 from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
@@ -67,7 +67,7 @@ def test_what_the_agent_says_last_counts_and_only_while_the_session_is_not_open(
 
 def test_the_oldest_are_forgotten_when_there_are_too_many() -> None:
     unopened = Unopened()
-    for number in range(MAX_REMEMBERED + 1):
+    for number in range(MAX_REASONS + 1):
         refuse(unopened, make_session(f"s{number}"))
     assert unopened.reason(asker(), "s0") is None
     assert unopened.reason(asker(), "s1") == "no"
