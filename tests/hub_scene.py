@@ -12,9 +12,9 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.events.recording import Tape
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent

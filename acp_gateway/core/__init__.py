@@ -2,18 +2,22 @@
 
 The modules, from the bottom up:
 
-- `turns/times`, `turns/journal` and `sessions/archive`: the history of a session, and the interface of its storage.
 - `states`: states of clients, sessions and agents, with the transitions between them.
-- `sessions/session`, `requests` and `sessions/registry`: one session with its clients, their requests, and the owners
-  of all sessions.
+- `turns/times`, `turns/journal` and `sessions/archive`: the history of a session, and the interface of its storage.
+- `sessions/far_places`: the place of a session in the history of another gateway, which has the agent.
+- `requests`, `turns/echoes`: requests as the agent sees them, their ends, and prompts that agents repeat.
+- `capabilities`, `mcp_servers`, `sessions/own_meta`: pure functions on messages.
+- `sessions/session`: one session with its clients and their requests, which refer to each other.
+- `sessions/registry`: the owners of all sessions.
 - `waiting`: requests that wait for an event, and the order of each client's requests.
 - `output`: messages and effects, collected for the driver.
-- `sessions/far_places`: the place of a session in the history of another gateway, which has the agent.
-- `agent_requests`, `terminals`, `turns/echoes`, `turns/cut_turns`: parts of the state of an agent process.
-- `capabilities`, `mcp_servers`, `access_rules`, `turns/updates`: pure functions on messages.
+- `agent_requests`, `terminals`, `turns/cut_turns`: parts of the state of an agent process.
 - `agent_state`: the state of an agent process, and how requests are forwarded and answered.
+- `access_rules`, `sessions/preconditions`, `turns/updates`: what messages may ask for.
 - `routing`, `initialization`, the other modules of `sessions/` and `turns/`: decisions.
 - `multiplexer`: the entry point, which dispatches each event to one of them.
+
+No module imports one that imports it, not even for types.
 
 The driver feeds events, one verb for each: `attach`, `receive_from_client`, `client_away`, `client_back`,
 `client_gone`, `close_client`, `receive_from_agent`, `agent_lost`, `agent_stopped`, `end_turns`, `set_time` and

@@ -175,6 +175,8 @@ class AgentRequests:
         """Maximum bytes of a response that counts as a decision."""
         # The earliest first. An agent may reuse an id before its request is answered.
         self._open: dict[AgentRequest, None] = {}
+        # The requests that a client has not answered yet, by the id minted for it.
+        self._asked: dict[Client, dict[int, AgentRequest]] = {}
 
     @property
     def size(self) -> int:
@@ -198,6 +200,10 @@ class AgentRequests:
         """Return the requests that no recipient was found for."""
         return [request for request in self._open if request.session is None and not request.forwarded_ids]
 
+    def asked(self, client: Client) -> Mapping[int, AgentRequest]:
+        """Return the requests that a client has not answered yet, by the id minted for it."""
+        return self._asked.get(client, {})
+
     def add(self, request: AgentRequest) -> None:
         """Register a request of the agent."""
         self._open[request] = None
@@ -214,8 +220,7 @@ class AgentRequests:
         for client in clients:
             if client not in request.forwarded_ids:
                 minted = client.mint_id()
-                request.forwarded_ids[client] = minted
-                client.agent_requests[minted] = request
+                self._ask(request, client, minted)
                 self._out.client(client, jsonrpc.with_id(request.forwarded_message, RawId(b"%d" % minted)))
 
     def forward_open(self, session: Session, client: Client) -> None:
@@ -228,11 +233,10 @@ class AgentRequests:
         """Handle a client's response; return the request if that settles it. The other recipients get a
         cancellation."""
         minted = jsonrpc.id_number(response.id)
-        request = None if minted is None else client.agent_requests.pop(minted, None)
+        request = None if minted is None else self._take(client, minted)
         if request is None:
             self._out.log(f"dropped a response of {client.name} to no open request")
             return None
-        del request.forwarded_ids[client]
         too_large = request.is_decision and len(response.text) > self.decision_size
         choice = request.choice_in(response) if request.is_decision and not too_large else None
         if choice is not None or not request.is_decision:
@@ -287,9 +291,9 @@ class AgentRequests:
 
     def detached(self, client: Client, session: Session) -> None:
         """Cancel a session's requests at a client that was detached."""
-        for minted, request in list(client.agent_requests.items()):
+        for minted, request in list(self.asked(client).items()):
             if request.session is session:
-                self._cancel_at(request, client, minted)
+                self._cancel_at(client, minted)
                 self._recipient_left(request)
 
     def client_back(self, client: Client) -> None:
@@ -300,9 +304,8 @@ class AgentRequests:
 
     def client_gone(self, client: Client) -> None:
         """Unregister an expired client as recipient, and remember its ids."""
-        requests, client.agent_requests = client.agent_requests, {}
-        for minted, request in requests.items():
-            del request.forwarded_ids[client]
+        for minted, request in list(self.asked(client).items()):
+            self._take(client, minted)
             if client.link is not None:
                 request.former_recipients.append(FormerRecipient(client.scope.identity, client.link, minted))
             self._recipient_left(request)
@@ -316,9 +319,8 @@ class AgentRequests:
         for request in self.of(session):
             for minted in ids:
                 asked = FormerRecipient(client.scope.identity, link, minted) in request.former_recipients
-                if asked and client not in request.forwarded_ids and minted not in client.agent_requests:
-                    request.forwarded_ids[client] = minted
-                    client.agent_requests[minted] = request
+                if asked and client not in request.forwarded_ids and minted not in self.asked(client):
+                    self._ask(request, client, minted)
                     reclaimed.append(minted)
         return reclaimed
 
@@ -340,6 +342,20 @@ class AgentRequests:
                 late.append(request)
         return late
 
+    def _ask(self, request: AgentRequest, client: Client, minted: int) -> None:
+        request.forwarded_ids[client] = minted
+        self._asked.setdefault(client, {})[minted] = request
+
+    def _take(self, client: Client, minted: int) -> AgentRequest | None:
+        """Remove a request from a client, and return it; None if the client does not have it."""
+        asked = self._asked.get(client, {})
+        request = asked.pop(minted, None)
+        if request is not None:
+            del request.forwarded_ids[client]
+        if not asked:
+            self._asked.pop(client, None)
+        return request
+
     def _recipient_left(self, request: AgentRequest) -> None:
         """Settle a request whose last recipient has left, unless it is a decision for controllers: that waits for the
         next one."""
@@ -357,11 +373,10 @@ class AgentRequests:
         if request.session is not None:
             request.session.note_change()
         for client, minted in list(request.forwarded_ids.items()):
-            self._cancel_at(request, client, minted)
+            self._cancel_at(client, minted)
 
-    def _cancel_at(self, request: AgentRequest, client: Client, minted: int) -> None:
-        del request.forwarded_ids[client]
-        client.agent_requests.pop(minted, None)
+    def _cancel_at(self, client: Client, minted: int) -> None:
+        self._take(client, minted)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
 
 

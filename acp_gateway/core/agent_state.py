@@ -8,20 +8,22 @@ The modules that decide (`initialization`, `opening`, `turns`, `routing`) share 
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
-from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, Request, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry, Unopened
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
 from acp_gateway.core.turns.cut_turns import cut_reason
+from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Until, Waiting
 from acp_gateway.protocol import jsonrpc, methods
@@ -29,10 +31,6 @@ from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import lookup, spans
-
-if TYPE_CHECKING:
-    from acp_gateway.core.sessions.rejoining import Rejoin
-    from acp_gateway.core.turns.echoes import Echo
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -221,7 +219,7 @@ class AgentState:
         session.move_to(SessionState.PAST)
         self.registry.end(session)
 
-    def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: "Rejoin | None" = None) -> None:
+    def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: Rejoin | None = None) -> None:
         """Attach a client to a session.
 
         Args:
@@ -249,7 +247,18 @@ class AgentState:
             if client.counts and len(session.id) <= SESSION_ID_SIZE:
                 self.out.client(client, Mark(acknowledgement(0, {session.id: place_of(session)})))
 
-    def send_echo(self, session: Session, echo: "Echo", chunk: bytes) -> None:
+    def settle_place(self, session: Session) -> None:
+        """Take what the other gateway has written, and this one does not expect, for a difference of the positions.
+
+        Clients that have seen less are told that a part may be missing: their places would be taken for others.
+        """
+        far = session.far
+        if far is not None and far.owed:
+            far.move(far.offset + far.owed, session.journal.position)
+            session.archive.keep(session)
+            self.send_position(session, session.attached)
+
+    def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         sender = echo.request.client
         if sender in session.attached:
@@ -379,6 +388,23 @@ class AgentState:
         if size and size + len(message.text) > self.policy.max_waiting_size:
             return f"comes while {size} bytes of others wait already (outbox_limit is {self.policy.max_waiting_size})"
         return None
+
+    def too_many_abandoned(self, request: Request) -> str | None:
+        """Return why too many requests of closed connections are open for a further request; None if it may pass.
+
+        With an agent that does not answer, each new connection would add some. They count for each identity.
+        """
+        most = self.policy.max_open_requests
+        if len(self.open_requests) < most or request.message.method == methods.INITIALIZE:
+            return None
+        identity = request.client.scope.identity
+        abandoned = sum(
+            isinstance(other, Request) and other.abandoned and other.client.scope.identity == identity
+            for other in self.open_requests.values()
+        )
+        if abandoned < most:
+            return None
+        return f"comes while the agent has not answered max_open_requests ({most}) of closed connections"
 
     def notify(self, session: Session, event: str, **details: Any) -> None:
         """Notify the attached clients that asked for news of an event in a session."""

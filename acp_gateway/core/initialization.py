@@ -5,12 +5,12 @@ from typing import Any
 
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, Request, TurnOutcome
+from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, TurnOutcome
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.opening import SessionOpening
-from acp_gateway.core.sessions.rejoining import last_id, without_own_meta
+from acp_gateway.core.sessions.own_meta import last_id, without_own_meta
 from acp_gateway.core.sessions.reopening import end_wait
-from acp_gateway.core.sessions.session import Client
+from acp_gateway.core.sessions.session import Client, Request
 from acp_gateway.core.states import AgentPhase, ClientPhase, SessionState
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until

@@ -14,7 +14,7 @@ from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
 from acp_gateway.core.output import Output
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request, too_many_abandoned
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions.closing import SessionClosing
 from acp_gateway.core.sessions.far_history import FarHistory
@@ -22,7 +22,7 @@ from acp_gateway.core.sessions.opening import SessionOpening
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.rejoining import end_vain_waits
 from acp_gateway.core.sessions.reopening import journal_loaded
-from acp_gateway.core.sessions.session import AgentHandle, Client, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.traffic import INVALID, OTHER, Traffic
@@ -178,6 +178,10 @@ class Multiplexer:
         """Return the agent's unanswered requests in a session; for None those that no session was found for."""
         agent_requests = self._agent.agent_requests
         return agent_requests.unrouted() if session is None else agent_requests.of(session)
+
+    def asks(self, client: Client) -> bool:
+        """Return True if a client has not answered a request of the agent."""
+        return bool(self._agent.agent_requests.asked(client))
 
     @property
     def waiting_decisions(self) -> int:
@@ -391,14 +395,13 @@ class Multiplexer:
             why = f"the id {message.id.decode():.80} is still in use"
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
             return
-        policy, open_requests = self._agent.policy, self._agent.open_requests.values()
-        flaw = access_rules.flaw_of_size(message, policy)
+        flaw = access_rules.flaw_of_size(message, self._agent.policy)
         if flaw is not None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, flaw)
             return
         limit_exceeded = self._agent.limit_exceeded(
             message, len(client.requests), client.waiting_size
-        ) or too_many_abandoned(request, open_requests, policy.max_open_requests)
+        ) or self._agent.too_many_abandoned(request)
         if limit_exceeded is not None:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return

@@ -13,10 +13,8 @@ from typing import Any, Final, NamedTuple
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import Request
-from acp_gateway.core.sessions.far_places import settle
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import ClientPhase, SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
@@ -97,7 +95,7 @@ class Routing:
         if session.state is SessionState.DELETING or (session.state is SessionState.OPENING and not session.continues):
             return False
         if session.far is not None and session.far.owed:
-            settle(self._agent, session)
+            self._agent.settle_place(session)
         if session.echo is not None:
             if _USER_CHUNK in lines[0]:
                 return False
@@ -131,7 +129,7 @@ class Routing:
                 self._agent.send_echo(session, session.echo, message.text)
                 return
             self._agent.end_echo(session)
-        settle(self._agent, session)
+        self._agent.settle_place(session)
         session.write(message.text, state, self._agent.wall_time)
         tool_call = updates.tool_call_details(message)
         if tool_call is not None:

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
-from acp_gateway.core.requests import DirectoryCheck, Request
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 
 
 class Until(enum.Enum):

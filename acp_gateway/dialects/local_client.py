@@ -14,7 +14,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
-from weakref import WeakKeyDictionary
 
 import trio
 
@@ -291,14 +290,3 @@ class AwayClients:
         kept.hub.multiplexer.client_back(kept.as_core)
         kept.hub.deliver()
         return kept.client
-
-
-_of_gateways: Final[WeakKeyDictionary[Gateway, AwayClients]] = WeakKeyDictionary()
-
-
-def away_clients(gateway: Gateway) -> AwayClients:
-    """Return the kept clients of a gateway."""
-    found = _of_gateways.get(gateway)
-    if found is None:
-        found = _of_gateways[gateway] = AwayClients(gateway)
-    return found

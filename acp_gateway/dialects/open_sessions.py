@@ -1,4 +1,7 @@
-"""The sessions that one browser uses: its feed of each, and its ACP client in those that are live."""
+"""The sessions that one viewer has open: its feed of each, and its ACP client in those that are live.
+
+A viewer is a browser, a widget or the request of an editor.
+"""
 
 import logging
 from collections.abc import Callable, Container, Iterator
@@ -10,7 +13,7 @@ import trio
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
-from acp_gateway.dialects.local_client import ClientEnded, LocalClient, away_clients
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalClient
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -52,11 +55,11 @@ class CannotContinue(CallRefused):
 
 @dataclass(slots=True, eq=False)
 class Used:
-    """A session that a browser uses."""
+    """A session that a viewer has open."""
 
     session: Session
     feed: SessionFeed | None = None
-    """None while the browser is not subscribed."""
+    """None while the viewer is not subscribed."""
     client: LocalClient | None = None
     joining: trio.Event | None = None
     """Set when the client has joined, or has failed to."""
@@ -69,16 +72,17 @@ class Used:
         return client if client is not None and not client.ended else None
 
 
-class BrowserSessions:
-    """The sessions of one browser.
+class OpenSessions:
+    """The sessions that one viewer has open.
 
     Args:
         gateway: the gateway.
-        access: the browser's principal.
-        name: the browser's name in the log; its clients are numbered behind it.
+        away: its clients that were kept.
+        access: the viewer's principal.
+        name: the viewer's name in the log; its clients are numbered behind it.
         observe: True to join as an observer.
-        shown: methods of the agent's requests that the browser shows to its user; others are refused.
-        start: starts a task that lives as long as the browser's connection.
+        shown: methods of the agent's requests that the viewer shows to its user; others are refused.
+        start: starts a task that lives as long as the viewer's connection.
         via: kind of client, as others are shown it.
         timeout: seconds for the agent to start and to open a session.
     """
@@ -86,6 +90,7 @@ class BrowserSessions:
     def __init__(
         self,
         gateway: Gateway,
+        away: AwayClients,
         access: Access,
         name: str,
         *,
@@ -96,8 +101,9 @@ class BrowserSessions:
         shown: Container[str] = SHOWN,
     ) -> None:
         self.names: set[str] = set()
-        """Names of the browser's clients."""
+        """Names of the viewer's clients."""
         self._gateway = gateway
+        self._away = away
         self._access = access
         self._name = name
         self._shown = shown
@@ -150,10 +156,10 @@ class BrowserSessions:
             await used.client.leave()
 
     async def close(self) -> None:
-        """Leave all sessions, as the browser has left; see `AwayClients` for those that it may take up again."""
+        """Leave all sessions, as the viewer has left; see `AwayClients` for those that it may take up again."""
         for used in self:
             client = used.joined
-            if client is not None and away_clients(self._gateway).keep(used.session, client):
+            if client is not None and self._away.keep(used.session, client):
                 self._clients.discard(client)
         for client in list(self._clients):
             await client.leave()
@@ -184,7 +190,7 @@ class BrowserSessions:
         )
         clients.append(client)
         self._add(client)
-        # It may outlive the browser's connection.
+        # It may outlive the viewer's connection.
         self._gateway.start_task(self._serve, client)
         return client
 
@@ -249,15 +255,15 @@ class BrowserSessions:
             if joining is not None:
                 joining.set()
         if self._used.get(used.session) is not used:
-            # The browser has left the session since.
+            # The viewer has left the session since.
             superfluous = used.client
         if superfluous is not None:
             await superfluous.leave()
 
     async def _joined(self, session: Session) -> LocalClient:
-        # Nothing would leave again a client that is taken over for a browser that has left.
+        # Nothing would leave again a client that is taken over for a viewer that has left.
         await trio.lowlevel.checkpoint_if_cancelled()
-        kept = away_clients(self._gateway).take(session, self._access, self._role, self._via)
+        kept = self._away.take(session, self._access, self._role, self._via)
         if kept is not None:
             self._add(kept)
             return kept
@@ -287,7 +293,7 @@ class BrowserSessions:
         return client
 
     def default_directory(self, agent: str) -> str | None:
-        """Return the directory of a session that names none: the first workspace that the browser may use."""
+        """Return the directory of a session that names none: the first workspace that the viewer may use."""
         allowed = self._access.workspaces
         usable = (it for it in self._gateway.services.workspaces(agent) if allowed is None or it.name in allowed)
         return next((it.root for it in usable), None) or next(iter(self._gateway.admissions.folders(agent)), None)

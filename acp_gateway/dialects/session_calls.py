@@ -11,8 +11,8 @@ from acp_gateway.dialects.local_client import LocalClient
 from acp_gateway.dialects.members import AcpRequest
 from acp_gateway.dialects.open_sessions import (
     ANSWER_TIMEOUT,
-    BrowserSessions,
     CallRefused,
+    OpenSessions,
     id_at,
     too_slow,
 )
@@ -42,7 +42,7 @@ class SessionCalls:
     Its coroutines raise `CallRefused`, `AccessError` and `ClientEnded`.
     """
 
-    def __init__(self, gateway: Gateway, access: Access, sessions: BrowserSessions, bound: str | None) -> None:
+    def __init__(self, gateway: Gateway, access: Access, sessions: OpenSessions, bound: str | None) -> None:
         self._gateway = gateway
         self._access = access
         self._sessions = sessions

@@ -15,7 +15,8 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import trio
 
 from acp_gateway.core.sessions.session import Role
-from acp_gateway.dialects.open_sessions import SHOWN, BrowserSessions, Used
+from acp_gateway.dialects.local_client import AwayClients
+from acp_gateway.dialects.open_sessions import SHOWN, OpenSessions, Used
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
@@ -63,6 +64,7 @@ class SessionConnection(Generic[CallT]):
 
     Args:
         gateway: the gateway, which must be running.
+        away: its clients that were kept.
         access: the browser's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -72,12 +74,13 @@ class SessionConnection(Generic[CallT]):
     Raises what `Gateway.admit` raises.
     """
 
-    sessions: BrowserSessions
+    sessions: OpenSessions
     changes: Subscription
 
     def __init__(
         self,
         gateway: Gateway,
+        away: AwayClients,
         access: Access,
         wanted: ConnectRequest,
         name: str,
@@ -85,6 +88,7 @@ class SessionConnection(Generic[CallT]):
         shown: Container[str] = SHOWN,
     ) -> None:
         self.gateway = gateway
+        self._away = away
         self.access = access
         self.name = name
         self.via = via
@@ -180,8 +184,9 @@ class SessionConnection(Generic[CallT]):
     async def _serve(self, stream: MaintainedStream) -> Disconnect:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            self.sessions = BrowserSessions(
+            self.sessions = OpenSessions(
                 self.gateway,
+                self._away,
                 self.access,
                 self.name,
                 via=self.via,

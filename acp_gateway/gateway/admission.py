@@ -10,14 +10,13 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionScope, machine_of
 from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.security.token_store import Token
 
 if TYPE_CHECKING:
-    from acp_gateway.gateway.control_channel import MergeNodes
     from acp_gateway.gateway.node_directory import NodeDirectory
-    from acp_gateway.gateway.sessions.node_sessions import NodeSessions
 
 _AGENTS_TOLD: Final = 20
 """Maximum number of allowed agents that an error names: as many as fit a line."""
@@ -37,23 +36,23 @@ class Authorizer:
         config: which agents there are.
         registry: which sessions there are, and whose.
         storage: remembers which session a guest's token has led to.
+        extensions: the nodes, where there are any.
         own_id: the id of this gateway in the paths of connections.
     """
 
-    def __init__(self, config: Config, registry: Registry, storage: Storage, own_id: str = "") -> None:
+    def __init__(
+        self, config: Config, registry: Registry, storage: Storage, extensions: Extensions, own_id: str = ""
+    ) -> None:
         self.config = config
         """The configuration in force."""
-        self.directory: NodeDirectory | None = None
-        """The state of the nodes; None without any."""
-        self.merge_nodes: MergeNodes | None = None
-        """Adds the sessions of nodes to a list; None without any."""
-        self.node_sessions: NodeSessions | None = None
-        """The sessions of nodes; None without any."""
         self.own_id = own_id
-        self.own_node = ""
-        """Name of this gateway in its cluster; empty without one."""
+        self._extensions = extensions
         self._registry = registry
         self._storage = storage
+
+    @property
+    def _directory(self) -> "NodeDirectory | None":
+        return self._extensions.directory
 
     def authorize(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Return the grant for a connect request; a session to which the token is bound takes precedence.
@@ -66,7 +65,7 @@ class Authorizer:
             raise Forbidden("this token is for reading metrics and nothing else")
         check_path(connect_request.passed, self.own_id)
         name, machine, asked = connect_request.session, None, None
-        if self.directory is not None:
+        if self._directory is not None:
             if bound is not None:
                 machine, bound = self._split(bound)
             if name is not None:
@@ -86,7 +85,7 @@ class Authorizer:
             access.workspaces,
             machine=machine,
         )
-        if self.directory is not None and scope.only is not None:
+        if self._directory is not None and scope.only is not None:
             scope = self._at_machine(scope, connect_request, asked)
             if asked not in (None, scope.machine):
                 raise unknown_session(name)
@@ -115,13 +114,13 @@ class Authorizer:
 
     def _need_nodes(self) -> None:
         """Have the nodes watched: a client uses one of them."""
-        if self.node_sessions is not None:
-            self.node_sessions.need()
+        if self._extensions.node_sessions is not None:
+            self._extensions.node_sessions.need()
 
     def _place_of(self, name: str) -> str:
         """Return the name of a session as it is here: without the name of this node."""
         node, _, real_id = name.partition("/")
-        return real_id if real_id and node == self.own_node and self._registry.by_id(real_id) else name
+        return real_id if real_id and node == self._extensions.own_node and self._registry.by_id(real_id) else name
 
     def _find_node(
         self, access: Access, connect_request: ConnectRequest, session_id: str, bound: str | None
@@ -135,11 +134,11 @@ class Authorizer:
         # Imported only where there are nodes.
         from acp_gateway.config.nodes import SEPARATOR, split_name
 
-        assert self.directory is not None, "the caller has nodes"
+        assert self._directory is not None, "the caller has nodes"
         parts = split_name(session_id, self.config.nodes)
         if parts is None:
             if bound is None and not self._registry.by_id(session_id):
-                self.directory.check_read(session_id)
+                self._directory.check_read(session_id)
             return connect_request
         node, real_id = parts
         known = SessionScope(access.identity, real_id, access.session is not None, workspaces=access.workspaces)
@@ -155,8 +154,8 @@ class Authorizer:
             if len(agents) == 1:
                 agent = agents.pop()
             elif self._is_told_more(node, access):
-                agent = self.directory.agent_of(node, real_id, access.identity)
-                there = self.directory.nodes[node]
+                agent = self._directory.agent_of(node, real_id, access.identity)
+                there = self._directory.nodes[node]
                 if agent is None and (there.agents is None or not there.asked):
                     self._need_nodes()
                     raise Busy(there.away)
@@ -166,12 +165,12 @@ class Authorizer:
 
     def _is_told_more(self, node: str, access: Access) -> bool:
         """Return whether an identity is told sessions of a node that were not opened through this gateway."""
-        assert self.directory is not None, "the caller has nodes"
-        return access.identity == self._registry.own_identity or self.directory.nodes[node].speaks_for(access.identity)
+        assert self._directory is not None, "the caller has nodes"
+        return access.identity == self._registry.own_identity or self._directory.nodes[node].speaks_for(access.identity)
 
     def _at(self, agent: str, scope: SessionScope) -> SessionScope:
         """Return the scope at an agent: a node where this gateway speaks for the identity keeps that apart itself."""
-        apart = self.directory is not None and not scope.guest and self.directory.speaks_for(agent, scope.identity)
+        apart = self._directory is not None and not scope.guest and self._directory.speaks_for(agent, scope.identity)
         return replace(scope, apart=apart) if apart else scope
 
     def _split(self, name: str) -> tuple[str | None, str]:
@@ -222,32 +221,32 @@ class Authorizer:
             if access.agents is not None and len(access.agents) == 1:
                 name = access.agents[0]
         if self.config.find_agent(name) is None:
-            if self.directory is not None:
-                self.directory.check_read(name)
+            if self._directory is not None:
+                self._directory.check_read(name)
             allowed = [agent for agent in self.names if access.may_use(agent)][:_AGENTS_TOLD]
             hint = suggestion(name[:64], allowed) or (f"; there are: {', '.join(allowed)}" if allowed else "")
             raise UnknownAgent(f"this gateway has no agent {_quoted(name)}{hint}")
         if not access.may_use(name):
             raise Forbidden(f"this token does not allow the agent {name}")
-        if self.directory is not None and name not in self.config.agents:
+        if self._directory is not None and name not in self.config.agents:
             if access.workspaces is not None:
                 raise Forbidden("this token is for workspaces of this machine, and the agent runs on another one")
-            self.directory.check_agent(name)
+            self._directory.check_agent(name)
         return name
 
     @property
     def names(self) -> list[str]:
         """The names of all agents, with those of the nodes as far as they are known."""
-        return [*self.config.agents, *([] if self.directory is None else self.directory.agents)]
+        return [*self.config.agents, *([] if self._directory is None else self._directory.agents)]
 
     def absence(self, agent: str) -> dict[str, str]:
         """Return since when the machine of an agent is away, as a member of its description; nothing if it is not."""
-        node = None if self.directory is None else self.directory.nodes.get(machine_of(agent))
+        node = None if self._directory is None else self._directory.nodes.get(machine_of(agent))
         return {} if node is None or node.up else {"unreachableSince": node.since_text}
 
     def folders(self, agent: str) -> tuple[str, ...]:
         """Return the directories of another machine in which the agent of a node may work; none for own agents."""
-        return () if self.directory is None else self.directory.folders_of(agent)
+        return () if self._directory is None else self._directory.folders_of(agent)
 
     def _agent_of_session(self, access: Access, connect_request: ConnectRequest, scope: SessionScope) -> str:
         """The agent whose session is to be joined: a live one, or one that the agent can open again.

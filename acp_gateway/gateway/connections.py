@@ -12,6 +12,7 @@ import trio
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.security.browser_sessions import BrowserStore
@@ -114,6 +115,7 @@ class Connections:
         now: says the time, in seconds since 1970.
         revocations: which certificates of clients are not valid any more.
         browsers: which of them are signed in.
+        extensions: the cluster whose tokens count here too, where there is one.
     """
 
     def __init__(
@@ -123,10 +125,10 @@ class Connections:
         now: Callable[[], float] = time.time,
         revocations: Revocations | None = None,
         browsers: BrowserStore | None = None,
+        extensions: Extensions | None = None,
     ) -> None:
         self.set_limits(limits)
-        self.unsure: Callable[[], str | None] = lambda: None
-        """Says why this gateway can't know whether tokens of its cluster were revoked; replaced where there is one."""
+        self._extensions = extensions or Extensions()
         self._tokens = tokens
         self._revoked = revocations or Revocations()
         self._browsers = browsers
@@ -240,7 +242,7 @@ class Connections:
 
     def check_trust(self, access: Access) -> None:
         """Raise `Busy` for a token of the cluster while this gateway can't know whether it was revoked."""
-        why = self.unsure() if _may_be_revoked_elsewhere(access) else None
+        why = self._extensions.tokens_problem() if _may_be_revoked_elsewhere(access) else None
         if why is not None:
             raise Busy(why)
 
@@ -273,7 +275,9 @@ class Connections:
         if browser is not None and (self._browsers is None or not self._browsers.is_current(browser)):
             return SIGNED_OUT
         if token is None or self._tokens.is_current(token):
-            return UNSURE if _may_be_revoked_elsewhere(access) and self.unsure() is not None else None
+            return (
+                UNSURE if _may_be_revoked_elsewhere(access) and self._extensions.tokens_problem() is not None else None
+            )
         if browser is not None:
             return SIGNED_OUT
         return ROTATED if self._tokens.is_rotated(token) else REVOKED

@@ -121,7 +121,8 @@ async def serve_control(gateway: "Gateway", stream: MaintainedStream, grant: Gra
 
 def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
     codes = SignInCodes(grant, gateway.registry, gateway.browsers, gateway.audit_throttle, gateway.config.listen)
-    exchange = gateway.token_exchange
+    extensions = gateway.extensions
+    exchange = extensions.token_exchange
     is_gateway = bool(grant.connect_request.passed) and grant.scope.only is None
     return ControlContext(
         gateway.registry,
@@ -130,9 +131,9 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         lambda: gateway.storage.problem,
         codes.make,
         lambda: describe_access(grant, gateway.config, gateway.admissions.names),
-        gateway.operations if grant.access.is_own_user else None,
+        extensions.operations if grant.access.is_own_user else None,
         # Gateways that are nodes of each other would wait for each other's lists.
-        None if grant.connect_request.passed else gateway.admissions.merge_nodes,
+        None if grant.connect_request.passed else extensions.merge_nodes,
         (lambda: load_of(gateway.hubs, gateway.metrics.recent_lag)) if is_gateway else None,
         grant.access.may_speak_for,
         max_sessions=gateway.config.limits.max_node_sessions,

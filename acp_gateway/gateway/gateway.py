@@ -21,11 +21,12 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
 from acp_gateway.gateway.connections import Connections
-from acp_gateway.gateway.control_channel import REQUEST_SIZE, Operations, TokenExchange
+from acp_gateway.gateway.control_channel import REQUEST_SIZE
 from acp_gateway.gateway.control_service import serve_control
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit, AuditThrottle
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.events.recording import Recording, Tape
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.agent_supervisor import RunAgent
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub, limits_of
@@ -99,7 +100,15 @@ class Gateway:
         """Revoked client certificates."""
         self.browsers = browsers_of(config, tokens)
         """Browsers that are signed in."""
-        self.connections = Connections(config.limits, tokens, revocations=self.revocations, browsers=self.browsers)
+        self.extensions = Extensions()
+        """The parts of the program that begin later."""
+        self.connections = Connections(
+            config.limits,
+            tokens,
+            revocations=self.revocations,
+            browsers=self.browsers,
+            extensions=self.extensions,
+        )
         """Authenticated connections."""
         self._recorder = recorder
         self.storage = Storage(
@@ -114,7 +123,9 @@ class Gateway:
         )
         self.metrics = Metrics(config.agents)
         """Counts of events."""
-        self.readiness = Readiness(settings.state_dir, tokens, self.browsers, lambda: self.storage.problem)
+        self.readiness = Readiness(
+            settings.state_dir, tokens, self.browsers, lambda: self.storage.problem, self.extensions
+        )
         self._deferral = Deferral(self.storage, settings.node_write_delay)
         journals = settings.journal_storage == "disk"
         self._archive = StoredArchive(self.storage, journals=journals, deferral=self._deferral)
@@ -142,11 +153,7 @@ class Gateway:
             hooks=self._hooks,
             metrics=self.metrics,
         )
-        self.operations: Operations | None = None
-        """Requests of the gateway's own user; set by the program around it."""
-        self.token_exchange: TokenExchange | None = None
-        """The tokens of the cluster; set where there is one."""
-        self.admissions = Authorizer(config, self.registry, self.storage, own_id)
+        self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id)
         """Judges what connections ask for."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None

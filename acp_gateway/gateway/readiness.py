@@ -9,6 +9,7 @@ from typing import Final
 import trio
 
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 
@@ -24,19 +25,20 @@ class Readiness:
         tokens: the tokens in it.
         browsers: the browsers in it.
         storage_problem: returns the failures of the storage, None without any.
+        extensions: the cluster, where there is one.
     """
 
     def __init__(
-        self, state_dir: Path, tokens: TokenStore, browsers: BrowserStore, storage_problem: Callable[[], str | None]
+        self,
+        state_dir: Path,
+        tokens: TokenStore,
+        browsers: BrowserStore,
+        storage_problem: Callable[[], str | None],
+        extensions: Extensions,
     ) -> None:
         self.stopping = False
         """True once the gateway has been told to stop."""
-        self.absent_nodes: Callable[[], list[str]] = list
-        """Says of each node that is away since when; replaced where there are nodes."""
-        self.cluster_problem: Callable[[], str | None] = lambda: None
-        """Says why the nodes of the cluster can't find this one; replaced where there is a cluster."""
-        self.cluster_up: Callable[[], bool] = lambda: False
-        """Returns whether the directory of the cluster can be reached; replaced where there is one."""
+        self._extensions = extensions
         self._state_dir = state_dir
         self._tokens = tokens
         self._browsers = browsers
@@ -80,7 +82,7 @@ class Readiness:
     def warnings(self) -> list[str]:
         """The reasons, each in one line, why a part of the gateway fails that clients with tokens do not need."""
         self._check()
-        found = self._browsers_problem, self.cluster_problem()
+        found = self._browsers_problem, self._extensions.cluster_problem()
         return [problem for problem in found if problem is not None]
 
     def _check(self) -> None:

@@ -111,7 +111,7 @@ class ClusterNode:
         remembered = self._file.read().nodes
         update = self._known.recall(remembered, time.time())
         tell_nodes(GatewayNodes(nodes), self._known, update, [node.record for node in remembered])
-        gateway.admissions.own_node = self._section.name
+        gateway.extensions.own_node = self._section.name
         nodes.directory.is_unread = lambda: self.member is None or not self.member.has_read
 
     async def run(self, gateway: Gateway, nodes: NodeSet, urls: Sequence[str]) -> None:
@@ -176,10 +176,10 @@ class ClusterNode:
         limit = self._section.isolation_limit
         messenger = Messenger(tokens, store, member, nodes.directory.nodes, gateway.admissions.own_id, limit)
         tokens.tell = messenger.tell
-        gateway.token_exchange = TokenExchange(messenger.answer, messenger.confirm)
+        gateway.extensions.token_exchange = TokenExchange(messenger.answer, messenger.confirm)
         nursery.start_soon(messenger.run)
         trust = SharedTrust(tokens.hearsay, self._known, limit)
-        gateway.connections.unsure = trust.problem
+        gateway.extensions.tokens_problem = trust.problem
         nursery.start_soon(trust.run)
         member.renewed.append(tokens.renewed)
         member.listeners.append(tokens.note)
@@ -239,9 +239,9 @@ def _pin_of(cert: Path) -> str:
 
 def _tell_of(member: Member, tokens: TokenSync, trust: SharedTrust, gateway: Gateway) -> None:
     """Let `/readyz`, `status`, lists of sessions and metrics tell of the directory."""
-    gateway.readiness.cluster_problem = lambda: trust.problem() or tokens.problem or member.problem
-    gateway.readiness.cluster_up = lambda: member.contact.up
-    merge = gateway.admissions.merge_nodes
+    gateway.extensions.cluster_problem = lambda: trust.problem() or tokens.problem or member.problem
+    gateway.extensions.cluster_up = lambda: member.contact.up
+    merge = gateway.extensions.merge_nodes
     assert merge is not None, "the gateway has nodes"
 
     async def merge_and_tell(scope: SessionScope, agents: Container[str], answer: dict[str, Any]) -> dict[str, Any]:
@@ -249,4 +249,4 @@ def _tell_of(member: Member, tokens: TokenSync, trust: SharedTrust, gateway: Gat
         problem = member.contact.lost_since
         return merged if problem is None else {**merged, "problems": [*merged.get("problems", ()), problem]}
 
-    gateway.admissions.merge_nodes = merge_and_tell
+    gateway.extensions.merge_nodes = merge_and_tell

@@ -250,12 +250,11 @@ def open_nodes(gateway: Gateway, own_id: str, clock: Callable[[], float] = time.
     directory = NodeDirectory(gateway.config.nodes, clock(), gateway.config.limits.max_node_sessions)
     watcher = NodeWatcher(directory, own_id, clock)
     gateway.reconfigure(replace(gateway.config, nodes=directory.sections), ())
-    gateway.admissions.directory = directory
+    extensions = gateway.extensions
+    extensions.directory = directory
     sessions = NodeSessions(directory, gateway.registry, watcher.refresh)
     watcher.reported, sessions.need = sessions.note_report, watcher.need
     watcher.is_used = lambda: sessions.is_listened_to or any(SEPARATOR in hub.name for hub in gateway.hubs)
-    gateway.admissions.node_sessions = sessions
-    gateway.admissions.merge_nodes = sessions.merge
-    gateway.readiness.absent_nodes = lambda: directory.absences
+    extensions.node_sessions, extensions.merge_nodes = sessions, sessions.merge
     gateway.start_task(watcher.run)
     return NodeSet(directory, watcher, clock)

@@ -27,13 +27,13 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.authorization import AcceptedRequest, Client, ConnectionAuthorizer
-from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream, shake_hands
+from acp_gateway.server.handshake_limits import ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, read_hello
-from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.route import BodyNeeded, Upgrade
 from acp_gateway.server.http.routes import HttpRoutes
 from acp_gateway.server.http.streamable_http import Exchange
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving
+from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import HttpConnection, Response
 from acp_gateway.transports.maintained import MaintainedStream
@@ -56,7 +56,7 @@ class Handshakes:
     """Does the handshakes of one listener.
 
     Args:
-        links: the links over Streamable HTTP, of all listeners.
+        shared: the state of all listeners.
         only_control: refuses all but control connections.
     """
 
@@ -64,8 +64,7 @@ class Handshakes:
         self,
         section: ListenSection,
         gateway: Gateway,
-        limiter: HandshakeLimiter,
-        links: HttpLinks,
+        shared: SharedState,
         *,
         only_control: bool = False,
     ) -> None:
@@ -75,9 +74,9 @@ class Handshakes:
         self._gateway = gateway
         self._settings = settings = gateway.config.gateway
         self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
-        self._limiter = limiter
-        self._authorizer = ConnectionAuthorizer(gateway, limiter, Authenticator(section, gateway))
-        self._routes = HttpRoutes(section, gateway, limiter, self._authorizer, links)
+        self._limiter = shared.limiter
+        self._authorizer = ConnectionAuthorizer(gateway, shared.limiter, Authenticator(section, gateway))
+        self._routes = HttpRoutes(section, gateway, shared, self._authorizer)
 
     async def shake_hands(
         self, sock: socket.socket, connection: PendingConnection, context: ssl.SSLContext | None

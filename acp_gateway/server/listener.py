@@ -15,11 +15,11 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.rate_limits import network_of
 from acp_gateway.security.tls import server_context
 from acp_gateway.server.authorization import AcceptedRequest
-from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledListener
+from acp_gateway.server.handshake_limits import ThrottledListener
 from acp_gateway.server.handshakes import Handshakes, Outcome
 from acp_gateway.server.hello import is_trusted
-from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
+from acp_gateway.server.shared import SharedState
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.sockets import keep_alive, take_socket
@@ -32,22 +32,19 @@ async def open_listener(
     gateway: Gateway,
     inherited: Sequence[socket.socket] = (),
     *,
-    limiter: HandshakeLimiter | None = None,
-    links: HttpLinks | None = None,
+    shared: SharedState | None = None,
     only_control: bool = False,
 ) -> "Listener":
     """Listen at one address of the configuration: on matching inherited sockets, else on new ones.
 
-    Listeners that share a `limiter` share its limits of unauthenticated connections and of refusals; those that share
-    `links` serve each other's clients over Streamable HTTP. With `only_control`, it accepts control connections and no
+    The listeners of a gateway have the same `shared` state. With `only_control`, it accepts control connections and no
     others, and the log does not name it. Raises `CannotListen` if the system refuses, `ConfigError` if a certificate
     can't be used.
     """
     context = _make_context(section)
     _load_revocations(section, gateway)
     bound = await bind(section.address, inherited)
-    limiter = limiter or HandshakeLimiter(gateway.config, gateway.audit)
-    return Listener(section, gateway, limiter, links or HttpLinks(gateway), context, bound, only_control=only_control)
+    return Listener(section, gateway, shared or SharedState(gateway), context, bound, only_control=only_control)
 
 
 class Listener:
@@ -57,8 +54,7 @@ class Listener:
         self,
         section: ListenSection,
         gateway: Gateway,
-        limiter: HandshakeLimiter,
-        links: HttpLinks,
+        shared: SharedState,
         context: ssl.SSLContext | None,
         bound: BoundSockets,
         *,
@@ -69,10 +65,10 @@ class Listener:
         self._address = section.address
         self._gateway = gateway
         self._settings = gateway.config.gateway
-        self._limiter = limiter
-        self._handshakes = Handshakes(section, gateway, limiter, links, only_control=only_control)
+        self._limiter = shared.limiter
+        self._handshakes = Handshakes(section, gateway, shared, only_control=only_control)
         self._level = logging.DEBUG if only_control else logging.INFO
-        self._links = links
+        self._links = shared.links
         self._context = context
         self._bound = bound
         self.urls = bound.urls

@@ -102,7 +102,7 @@ class Reloader:
 
     def _use(self, file: Path, config: Config) -> tuple[list[str], list[str]]:
         """Use what can change in another configuration; return lines of that, and the names of the rest."""
-        directory = self._gateway.admissions.directory
+        directory = self._gateway.extensions.directory
         now = self._gateway.config if directory is None else replace(self._gateway.config, nodes=directory.configured)
         found = compare(now, config)
         for line in config.removed:

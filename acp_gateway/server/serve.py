@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from acp_gateway.config.load import AgentSection, Config, ListenSection
+from acp_gateway.config.load import Config, ListenSection
 from acp_gateway.errors import CannotListen, ConfigError, UsageError
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
@@ -39,10 +39,9 @@ from acp_gateway.gateway.storage.state_folder import CONTROL_SOCKET, check_state
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import connect_to_agent
 from acp_gateway.server.config_check import check_credentials, check_metrics, find_clash
-from acp_gateway.server.handshake_limits import HandshakeLimiter
-from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.reload import Reloader
+from acp_gateway.server.shared import SharedState
 from acp_gateway.server.status import StatusReporter
 from acp_gateway.server.systemd import Notifier, describe, fits, take_sockets
 
@@ -145,25 +144,20 @@ async def serve(
         stack.callback(audit_log.close)
         spawner = stack.enter_context(Spawner(registry))
         own_id = secrets.token_hex(8)
-
-        def find_agent(name: str) -> AgentSection | None:
-            return gateway.config.find_agent(name)
-
-        dial = partial(connect_to_agent, own_id=own_id, find=find_agent)
+        dial = partial(connect_to_agent, own_id=own_id)
         gateway = Gateway(config, tokens, spawner, environment, audit_log, recorder, dial, own_id)
         nodes = cache(partial(_open_nodes, gateway, own_id))
-        limiter = HandshakeLimiter(config, audit_log)
-        links = HttpLinks(gateway)
+        shared = SharedState(gateway)
         listeners: list[Listener] = []
         for section, inherited in zip(config.listen, _assign(sockets, config.listen), strict=True):
-            listener = await open_listener(section, gateway, inherited, limiter=limiter, links=links)
+            listener = await open_listener(section, gateway, inherited, shared=shared)
             stack.callback(listener.close)
             listeners.append(listener)
         if not (
             tokens.tokens() or any(section.peer_uid for section in config.listen if section.address.scheme == "unix")
         ):
             log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
-        control = await _open_control(gateway, limiter, links)
+        control = await _open_control(gateway, shared)
         if control is not None:
             stack.callback(control.close)
 
@@ -189,9 +183,9 @@ async def serve(
                     urls = [url for listener in listeners for url in listener.urls]
                     if cluster is not None:
                         gateway.start_task(cluster.run, gateway, nodes(), urls)
-                    reload = Reloader(file, gateway, listeners, limiter, notifier, nodes).reload
+                    reload = Reloader(file, gateway, listeners, shared.limiter, notifier, nodes).reload
                     reporter = StatusReporter(gateway, urls, file)
-                    gateway.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
+                    gateway.extensions.operations = Operations(reporter.report, partial(reload, "acp-gateway reload"))
                     task_status.started(urls)
                     try:
                         await _wait_for_stop_signal(partial(reload, "received SIGHUP"))
@@ -242,12 +236,12 @@ def _count(number: int, name: str) -> str:
     return f"{number} {name}" if number == 1 else f"{number} {name}s"
 
 
-async def _open_control(gateway: Gateway, limiter: HandshakeLimiter, links: HttpLinks) -> Listener | None:
+async def _open_control(gateway: Gateway, shared: SharedState) -> Listener | None:
     """Listen for the commands of the gateway's own user; return None, with a warning, if that can't be."""
     path = gateway.config.gateway.state_dir / CONTROL_SOCKET
     try:
         section = ListenSection(url=f"unix://{path}")
-        return await open_listener(section, gateway, limiter=limiter, links=links, only_control=True)
+        return await open_listener(section, gateway, shared=shared, only_control=True)
     except (CannotListen, UsageError) as error:
         log.warning("`acp-gateway status` and `reload` won't find this gateway: %s", error)
         return None

@@ -38,7 +38,7 @@ class StatusReporter:
 
         With nodes, these are asked for their present state, and watched for a while.
         """
-        node_sessions = self._gateway.admissions.node_sessions
+        node_sessions = self._gateway.extensions.node_sessions
         if with_nodes and node_sessions is not None:
             await node_sessions.refresh()
         agents = [agent.pid for hub in self._gateway.hubs if (agent := hub.supervisor.agent) is not None]
@@ -52,7 +52,7 @@ class StatusReporter:
         gateway.readiness.look_again()
         hubs = gateway.hubs
         away = sum(attachment.away_since is not None for hub in hubs for attachment in hub.attachments.values())
-        directory = gateway.admissions.directory
+        directory = gateway.extensions.directory
         idle = [name for name in gateway.config.agents if all(hub.name != name for hub in hubs)]
         return {
             "version": __version__,

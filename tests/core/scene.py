@@ -16,10 +16,10 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Location, Problem
+from acp_gateway.core.requests import DirectoryCheckResult, Location, Problem
 from acp_gateway.core.sessions.archive import JournalLoss
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.link_messages import Mark
 

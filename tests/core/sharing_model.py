@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from acp_gateway.core.output import LogMessage, Output, StopUnused
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Request
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc

@@ -4,9 +4,8 @@ import pytest
 
 from acp_gateway.core.agent_state import JUST_LOST, AgentState, describe_client
 from acp_gateway.core.output import LogMessage
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role, SessionScope
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Role, SessionScope
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message

@@ -200,8 +200,8 @@ class Watcher(NoArchive):
         self.scene: Scene | None = None
         self.seen: dict[AgentRequest, None] = {}
 
-    def note_change(self, session: Session) -> None:
-        if self.scene is not None:
+    def note_change(self, session: object) -> None:
+        if self.scene is not None and isinstance(session, Session):
             self.seen |= dict.fromkeys(self.scene.multiplexer.waiting(session))
 
 

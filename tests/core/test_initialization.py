@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role
+from acp_gateway.core.sessions.session import Request, Role
 from acp_gateway.core.states import SessionState
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Capability

@@ -11,8 +11,7 @@ from acp_gateway.core.output import (
     Output,
     StopUnused,
 )
-from acp_gateway.core.requests import DirectoryCheck, Request
-from acp_gateway.core.sessions.session import Client, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse

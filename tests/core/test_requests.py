@@ -1,7 +1,7 @@
 """Requests for the agent: what is kept of their text, and counted for their clients."""
 
-from acp_gateway.core.requests import OwnRequest, Request
-from acp_gateway.core.sessions.session import Client, SessionScope
+from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.sessions.session import Client, Request, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.text import lookup

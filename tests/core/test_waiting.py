@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.core.requests import DirectoryCheck, Request
-from acp_gateway.core.sessions.session import Client, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session, SessionScope
 from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.waiting import Event, Until, Waiting

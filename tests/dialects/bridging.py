@@ -14,7 +14,7 @@ from acp_gateway.config.load import AgentSection
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.dialects.browser.bridge import BrowserBridge
 from acp_gateway.dialects.chat.bridge import ChatBridge
-from acp_gateway.dialects.local_client import LocalClient
+from acp_gateway.dialects.local_client import AwayClients, LocalClient
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
@@ -61,6 +61,7 @@ class Bench:
         self.gateway = gateway
         self.nursery = nursery
         self.audit = audit
+        self.away = AwayClients(gateway)
 
     def access(self, identity: str = "ann", **options: Any) -> Access:
         """With a token of this identity."""
@@ -84,7 +85,7 @@ class Bench:
     async def page(self, access: Access, name: str = "page", *, reads: bool = True, **wanted: Any) -> "Page":
         """A browser that is connected; what it is sent waits for its `read` unless it `reads`."""
         theirs, ours = memory_message_stream_pair()
-        bridge = BrowserBridge(self.gateway, access, ConnectRequest(**wanted), name, "https://box:7443/")
+        bridge = BrowserBridge(self.gateway, self.away, access, ConnectRequest(**wanted), name, "https://box:7443/")
         self.nursery.start_soon(bridge.serve, ours)
         page = Page(theirs, ours)
         if reads:
@@ -96,7 +97,7 @@ class Bench:
     ) -> "Widget":
         """A chat widget that is connected; what it is sent waits for its `read` unless it `reads`."""
         theirs, ours = memory_message_stream_pair()
-        bridge = ChatBridge(self.gateway, access, ConnectRequest(**wanted), name, lambda: now)
+        bridge = ChatBridge(self.gateway, self.away, access, ConnectRequest(**wanted), name, lambda: now)
         self.nursery.start_soon(bridge.serve, ours)
         widget = Widget(theirs, ours)
         if reads:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.dialects.open_sessions import BrowserSessions
+from acp_gateway.dialects.open_sessions import OpenSessions
 from acp_gateway.gateway.agent.process import Spawner
 from tests.dialects.bridging import Bench, Page, asks, ends_turn, prompted, running, section, texts
 from tests.doubles import ServingAgents
@@ -113,8 +113,8 @@ async def test_a_browser_that_has_left_before_it_joins_takes_no_client_over(
         await left(bench, page)
         (found,) = bench.gateway.hubs[0].multiplexer.sessions
         async with trio.open_nursery() as nursery:
-            sessions = BrowserSessions(
-                bench.gateway, access, "again", observe=False, start=nursery.start_soon, via="browser"
+            sessions = OpenSessions(
+                bench.gateway, bench.away, access, "again", observe=False, start=nursery.start_soon, via="browser"
             )
             sessions.join_again(sessions.use(found))
             nursery.cancel_scope.cancel()

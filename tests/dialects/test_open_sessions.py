@@ -10,7 +10,7 @@ import trio
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.dialects.local_client import LocalClient
-from acp_gateway.dialects.open_sessions import BrowserSessions
+from acp_gateway.dialects.open_sessions import OpenSessions
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
@@ -275,7 +275,7 @@ async def test_a_bug_in_a_client_ends_that_and_the_session_can_be_used_again(
         page = await bench.page(bench.access())
         session = await page.new_session()
         with monkeypatch.context() as patch:
-            patch.setattr(BrowserSessions, "_receive", broken)
+            patch.setattr(OpenSessions, "_receive", broken)
             await loading_agents[0].send(id=77, method="ext/method", params={"sessionId": session})
             await trio.testing.wait_all_tasks_blocked()
         assert [record.message for record in caplog.records if record.exc_info] == [
@@ -304,10 +304,10 @@ async def test_a_session_of_an_agent_that_is_not_configured_any_more_can_be_read
 async def test_a_session_that_is_got_before_session_new_is_answered_has_one_client(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    adopt, joining, created = BrowserSessions._adopt, trio.Event(), trio.Event()
+    adopt, joining, created = OpenSessions._adopt, trio.Event(), trio.Event()
     initialize = LocalClient.initialize
 
-    async def late(sessions: BrowserSessions, client: LocalClient, session: Session) -> None:
+    async def late(sessions: OpenSessions, client: LocalClient, session: Session) -> None:
         # The second client has begun to join, and goes on after this.
         await joining.wait()
         await adopt(sessions, client, session)
@@ -319,7 +319,7 @@ async def test_a_session_that_is_got_before_session_new_is_answered_has_one_clie
             await created.wait()
         return await initialize(client)
 
-    monkeypatch.setattr(BrowserSessions, "_adopt", late)
+    monkeypatch.setattr(OpenSessions, "_adopt", late)
     monkeypatch.setattr(LocalClient, "initialize", slow)
     async with running(tmp_path, spawner) as bench:
         page = await bench.page(bench.access())

@@ -7,7 +7,7 @@ import trio
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.dialects.members import AcpRequest
-from acp_gateway.dialects.open_sessions import BrowserSessions, CallRefused
+from acp_gateway.dialects.open_sessions import CallRefused, OpenSessions
 from acp_gateway.dialects.session_calls import SessionCalls
 from acp_gateway.errors import UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 
 def calls_of(bench: Bench, access: Access, bound: str | None = None) -> SessionCalls:
-    sessions = BrowserSessions(
-        bench.gateway, access, "program", via="program", observe=False, start=bench.nursery.start_soon
+    sessions = OpenSessions(
+        bench.gateway, bench.away, access, "program", via="program", observe=False, start=bench.nursery.start_soon
     )
     return SessionCalls(bench.gateway, access, sessions, bound)
 

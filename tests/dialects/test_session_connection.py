@@ -28,7 +28,7 @@ class Echoing(SessionConnection[str]):
     """A dialect whose calls are `LANE NUMBER`, and are answered by themselves, once they may go on."""
 
     def __init__(self, bench: Bench, access: Access) -> None:
-        super().__init__(bench.gateway, access, ConnectRequest(), "echo", "echo")
+        super().__init__(bench.gateway, bench.away, access, ConnectRequest(), "echo", "echo")
         self.may_go_on = trio.Event()
         self.served: list[str] = []
 

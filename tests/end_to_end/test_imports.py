@@ -21,7 +21,7 @@ OF_NODES = {
     "acp_gateway.client.control_feed",
 }
 OF_CLUSTERS = {
-    "acp_gateway.cluster",
+    "acp_gateway.nodes.directory",
     "acp_gateway.config.cluster",
     "acp_gateway.nodes.membership",
 }
@@ -60,7 +60,7 @@ def test_a_gateway_without_nodes_and_a_cluster_imports_nothing_of_them(tmp_path:
     modules = modules_of(tmp_path / "alone")
     assert {name for name in modules if "node" in name or "cluster" in name} == set()
     assert not modules & (OF_NODES | OF_CLUSTERS)
-    assert not {name.partition(".")[0] for name in modules} & {"urwid", "segno"}
+    assert not {name.partition(".")[0] for name in modules} & {"urwid", "segno", "tomlkit"}
 
 
 def test_a_gateway_with_nodes_in_a_cluster_imports_what_the_other_one_does_not(tmp_path: Path) -> None:

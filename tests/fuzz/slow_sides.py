@@ -9,9 +9,9 @@ from typing import Any
 
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.config.options import GatewaySection, TapSection
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
+from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Role
+from acp_gateway.core.sessions.session import DirectoryCheck, Role
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat

@@ -19,7 +19,7 @@ def nothing_is_too_much(multiplexer: Multiplexer, registry: Registry) -> None:
         sizes = [len(request.message.text) for request in client.requests.values()]
         assert client.waiting_size == sum(sizes)
         assert client.waiting_size <= policy.max_waiting_size + max(sizes, default=0)
-        assert len(client.agent_requests) <= policy.max_open_requests
+        assert len(agent.agent_requests.asked(client)) <= policy.max_open_requests
     assert len(agent.agent_requests) <= policy.max_open_requests
     live = [session for session in registry if session.live]
     assert registry.count_live() == len(live) <= policy.max_sessions
@@ -43,7 +43,7 @@ def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, regi
     """Assert that nothing is kept for departed clients except what goes on without them."""
     assert not multiplexer.clients
     for client in clients:
-        assert not any((client.requests, client.agent_requests, client.sessions))
+        assert not any((client.requests, multiplexer.asks(client), client.sessions))
     for session in registry:
         assert not session.attached
         assert session.host is None

@@ -16,6 +16,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import AccessError, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.node_directory import NodeDirectory
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.security import token_format
@@ -37,11 +38,12 @@ class Listener:
         settings = config.gateway
         path = settings.state_dir / "sessions.db"
         self.storage = Storage(path, journal=False, retention_days=1, journal_limit=1000)
-        self._admissions = Authorizer(config, self.registry, self.storage)
+        extensions = Extensions()
         if config.nodes:
-            self._admissions.directory = NodeDirectory(config.nodes, 0.0)
+            extensions.directory = NodeDirectory(config.nodes, 0.0)
             for node in config.nodes:
-                self._admissions.directory.set_up(node, ["a"], "1.0", 0.0)
+                extensions.directory.set_up(node, ["a"], "1.0", 0.0)
+        self._admissions = Authorizer(config, self.registry, self.storage, extensions)
 
     def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
         """Authorize a connection."""

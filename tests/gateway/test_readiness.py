@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock
 
+from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.readiness import CHECK_INTERVAL, Readiness
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
@@ -28,7 +29,7 @@ def storage() -> Storage:
 
 def readiness_of(state_dir: Path, storage: Storage) -> Readiness:
     tokens = TokenStore(state_dir)
-    return Readiness(state_dir, tokens, BrowserStore(state_dir, tokens), storage)
+    return Readiness(state_dir, tokens, BrowserStore(state_dir, tokens), storage, Extensions())
 
 
 @pytest.fixture

@@ -105,12 +105,12 @@ async def test_a_discovered_node_is_watched_and_found_until_it_is_removed(
         # To be away is not to be removed.
         feeds[0].lose()
         assert gateway.admissions.names[-1:] == ["gpu1/a"]
-        assert gateway.readiness.absent_nodes() == ["the node gpu1 is away since 1970-01-01T00:00:00Z"]
+        assert gateway.extensions.absent_nodes == ["the node gpu1 is away since 1970-01-01T00:00:00Z"]
         nodes.remove("gpu1")
         await settle()
         assert feeds[0].cancelled
         assert gateway.config.find_agent("gpu1/a") is None
-        assert gateway.readiness.absent_nodes() == []
+        assert gateway.extensions.absent_nodes == []
 
 
 async def test_a_node_with_another_section_is_connected_again_and_one_with_the_same_is_not(
@@ -159,8 +159,8 @@ async def test_a_list_waits_for_no_node_that_has_been_removed(gateway: EchoingGa
 
 
 def ask_for_a_list(gateway: Gateway, nursery: trio.Nursery) -> None:
-    assert gateway.admissions.merge_nodes is not None
-    nursery.start_soon(gateway.admissions.merge_nodes, SessionScope("me"), (), {"sessions": []})
+    assert gateway.extensions.merge_nodes is not None
+    nursery.start_soon(gateway.extensions.merge_nodes, SessionScope("me"), (), {"sessions": []})
 
 
 def ask_for_an_agent(gateway: Gateway, _nursery: trio.Nursery) -> None:
@@ -188,7 +188,7 @@ async def test_discovered_nodes_are_watched_from_the_first_use_until_nothing_use
         await settle()
         # One that the configuration names is watched always.
         assert [feed.section for feed in feeds] == [OTHER]
-        assert gateway.readiness.absent_nodes() == ["the node conf is away since 1970-01-01T00:00:00Z"]
+        assert gateway.extensions.absent_nodes == ["the node conf is away since 1970-01-01T00:00:00Z"]
         assert {node["name"]: node["watched"] for node in nodes.directory.describe()} == {"conf": True, "gpu1": False}
         ask(gateway, nursery)
         await settle()
@@ -203,7 +203,7 @@ async def test_discovered_nodes_are_watched_from_the_first_use_until_nothing_use
         # What it told is kept, and it counts neither as there nor as away.
         node = nodes.directory.nodes["gpu1"]
         assert (node.up, node.asked, node.agents, len(node.sessions)) == (False, False, ("b",), 1)
-        assert gateway.readiness.absent_nodes() == ["the node conf is away since 1970-01-01T00:00:00Z"]
+        assert gateway.extensions.absent_nodes == ["the node conf is away since 1970-01-01T00:00:00Z"]
         ask_for_a_list(gateway, nursery)
         await settle()
         assert [feed.cancelled for feed in feeds] == [False, True, False]
@@ -214,8 +214,8 @@ async def test_discovered_nodes_are_watched_while_a_browser_or_a_link_uses_them(
 ) -> None:
     async with opened(gateway, used=False) as nodes:
         nodes.add("gpu1", SECTION)
-        assert gateway.admissions.node_sessions is not None
-        with gateway.admissions.node_sessions.listening(lambda: None):
+        assert gateway.extensions.node_sessions is not None
+        with gateway.extensions.node_sessions.listening(lambda: None):
             for _ in range(3):
                 mock_clock.jump(node_watcher.IDLE)
                 await settle()

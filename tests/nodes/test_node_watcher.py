@@ -271,7 +271,7 @@ def test_nothing_of_nodes_is_imported_without_any(tmp_path: Path) -> None:
         '[[listen]]\nurl = "ws://127.0.0.1:1"\n[agents.demo]\ncommand = ["demo"]\n[gateway]\nstate_dir = "/x"\n'
     )
     script = (
-        "import sys; from pathlib import Path; import acp_gateway.server.serve, acp_gateway.cli.serve\n"
+        "import sys; from pathlib import Path; import acp_gateway.server.serve, acp_gateway.cli.gateway.serve\n"
         "from acp_gateway.config.load import load_config\n"
         f"config = load_config(Path({str(tmp_path / 'config.toml')!r}))\n"
         "assert config.find_agent('gpu/demo') is None and not config.may_be_of_node('gpu/demo')\n"

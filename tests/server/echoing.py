@@ -31,6 +31,7 @@ from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.hello import CONNECTION_ID_SIZE
 from acp_gateway.server.listener import Listener, open_listener
+from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix
@@ -140,10 +141,12 @@ class EchoingGateway(Gateway):
 
 
 @asynccontextmanager
-async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
+async def open_next(
+    section: ListenSection | str, gateway: Gateway, shared: SharedState | None = None
+) -> AsyncIterator[Listener]:
     """Another open listener of a gateway that has one already."""
     section = ListenSection(url=section) if isinstance(section, str) else section
-    listener = await open_listener(section, gateway)
+    listener = await open_listener(section, gateway, shared=shared)
     async with trio.open_nursery() as connections, trio.open_nursery() as accepting:
         accepting.start_soon(listener.run, connections)
         yield listener
@@ -152,12 +155,14 @@ async def open_next(section: ListenSection | str, gateway: Gateway) -> AsyncIter
 
 
 @asynccontextmanager
-async def listening(section: ListenSection | str, gateway: Gateway) -> AsyncIterator[Listener]:
+async def listening(
+    section: ListenSection | str, gateway: Gateway, shared: SharedState | None = None
+) -> AsyncIterator[Listener]:
     """An open listener of a gateway that runs."""
     with trio.fail_after(TIMEOUT):
         async with trio.open_nursery() as hubs:
             await hubs.start(gateway.run)
-            async with open_next(section, gateway) as listener:
+            async with open_next(section, gateway, shared) as listener:
                 yield listener
             hubs.cancel_scope.cancel()
 

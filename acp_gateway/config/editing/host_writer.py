@@ -1,8 +1,4 @@
-"""Changes one entry of `hosts.toml`, and leaves everything else in the file as its owner wrote it, comments included.
-
-A library such as tomlkit would be one more dependency of every laptop, and would still leave the check, the modes and
-the link to do.
-"""
+"""Changes one entry of `hosts.toml`, and leaves everything else in the file as its owner wrote it."""
 
 import os
 import secrets

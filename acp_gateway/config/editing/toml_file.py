@@ -1,7 +1,8 @@
 """A TOML file that knows on which line each of its keys stands, for errors that name the place.
 
 `tomllib` gives values and no places. When an error needs one, the source, valid by then, is scanned once more for
-keys alone; a file without errors never pays for it.
+keys alone; a file without errors never pays for it. tomlkit, which changes files, gives no places either, and takes
+longer to import than `connect` takes to start.
 """
 
 import ast
@@ -55,13 +56,17 @@ class TomlFile:
         """The folder against which the relative paths in this file are meant, absolute."""
         return self.path.absolute().parent
 
+    def lines(self) -> dict[tuple[str | int, ...], int]:
+        """Return the line, from 1, of each key, array element and section header."""
+        return _KeyScanner(self.source).lines
+
     def line_of(self, key_path: KeyPath) -> int | None:
         """The line, from 1, of that key, array element or section header; None where the file has none."""
-        return _KeyScanner(self.source).lines.get(tuple(key_path))
+        return self.lines().get(tuple(key_path))
 
     def error(self, key_path: KeyPath, message: str) -> ConfigError:
         """An error about that key. If the key is missing, the line is that of the section it is missing from."""
-        lines = _KeyScanner(self.source).lines
+        lines = self.lines()
         places = (tuple(key_path[:length]) for length in range(len(key_path), 0, -1))
         line = next((lines[place] for place in places if place in lines), None)
         return ConfigError(message, file=str(self.path), line=line, key=_spell(key_path) or None)

@@ -5,67 +5,66 @@ the time of the call.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import Final, Literal, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from acp_gateway.core.sessions.session import Session
-
+SessionT = TypeVar("SessionT", contravariant=True)
+"""The session, which is above its archive."""
 
 JournalLoss = Literal["removed", "cut"]
 """A part of a journal that an archive has lost: all of it, or its beginning."""
 
 
-class Archive(Protocol):
+class Archive(Protocol[SessionT]):
     """Storage that keeps sessions for the next gateway process. Its methods return at once and never fail."""
 
-    def keep(self, session: "Session") -> None:
+    def keep(self, session: SessionT) -> None:
         """Store a session that is new, is opened or ends, has another entry in lists, or another epoch."""
 
-    def remove(self, session: "Session") -> None:
+    def remove(self, session: SessionT) -> None:
         """Delete a session."""
 
-    def write(self, session: "Session", message: bytes, state: str | None, time: int | None) -> None:
+    def write(self, session: SessionT, message: bytes, state: str | None, time: int | None) -> None:
         """Store a message that was appended to a session's journal at this time, in milliseconds since 1970."""
 
-    def extend(self, session: "Session", messages: Sequence[bytes], time: int | None) -> None:
+    def extend(self, session: SessionT, messages: Sequence[bytes], time: int | None) -> None:
         """Store messages without state that were appended to a session's journal at this time."""
 
-    def end_turn(self, session: "Session") -> None:
+    def end_turn(self, session: SessionT) -> None:
         """Store the end of a turn."""
 
-    def replace(self, session: "Session") -> None:
+    def replace(self, session: SessionT) -> None:
         """Store another journal of a session."""
 
-    def finish_journal(self, session: "Session") -> None:
+    def finish_journal(self, session: SessionT) -> None:
         """Finish storing a journal that is about to be cleared; the stored part stays."""
 
-    def note_change(self, session: "Session") -> None:
+    def note_change(self, session: SessionT) -> None:
         """Note a change that is not stored: of its state, its turns, its clients, or the agent's requests."""
 
-    def holds(self, session: "Session") -> bool:
+    def holds(self, session: SessionT) -> bool:
         """Return True if the journal of a session that is not live can be read."""
 
-    def loss(self, session: "Session") -> JournalLoss | None:
+    def loss(self, session: SessionT) -> JournalLoss | None:
         """Return "removed" if a session's journal was kept and is no longer, "cut" if its beginning is missing."""
 
 
 class NoArchive:
     """An archive that stores nothing."""
 
-    def keep(self, session: "Session") -> None: ...
-    def remove(self, session: "Session") -> None: ...
-    def write(self, session: "Session", message: bytes, state: str | None, time: int | None) -> None: ...
-    def extend(self, session: "Session", messages: Sequence[bytes], time: int | None) -> None: ...
-    def end_turn(self, session: "Session") -> None: ...
-    def replace(self, session: "Session") -> None: ...
-    def finish_journal(self, session: "Session") -> None: ...
-    def note_change(self, session: "Session") -> None: ...
+    def keep(self, session: object) -> None: ...
+    def remove(self, session: object) -> None: ...
+    def write(self, session: object, message: bytes, state: str | None, time: int | None) -> None: ...
+    def extend(self, session: object, messages: Sequence[bytes], time: int | None) -> None: ...
+    def end_turn(self, session: object) -> None: ...
+    def replace(self, session: object) -> None: ...
+    def finish_journal(self, session: object) -> None: ...
+    def note_change(self, session: object) -> None: ...
 
-    def holds(self, session: "Session") -> bool:
+    def holds(self, session: object) -> bool:
         """Return False."""
         return False
 
-    def loss(self, session: "Session") -> JournalLoss | None:
+    def loss(self, session: object) -> JournalLoss | None:
         """Return None."""
         return None
 

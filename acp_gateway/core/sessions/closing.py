@@ -4,10 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.opening import SessionOpening
-from acp_gateway.core.sessions.rejoining import asks_to_forget
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.own_meta import asks_to_forget
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until

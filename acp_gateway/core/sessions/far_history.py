@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.far_places import MAX_POSITION, MAX_WORD, FarPlace, settle
+from acp_gateway.core.sessions.far_places import MAX_POSITION, MAX_WORD, FarPlace
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.lost_prompts import MAX_CLAIMS
@@ -103,7 +103,7 @@ class FarHistory:
             self._agent.end_echo(session)
         far.owed = self._ahead(session, far, place)
         if far.owed < 0:
-            settle(self._agent, session)
+            self._agent.settle_place(session)
 
     def _ahead(self, session: Session, far: FarPlace, place: _Place) -> int:
         return place.position - far.at(session.journal.position)

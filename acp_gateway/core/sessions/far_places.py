@@ -1,11 +1,9 @@
 """Places in the history that another gateway has of a session whose agent it has: see `far_history`."""
 
 import json
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from acp_gateway.core.agent_state import AgentState
-    from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
 
 MAX_WORD: Final = 256
 """Maximum length of an epoch or of the id of a link, in characters."""
@@ -62,7 +60,17 @@ class FarPlace:
         self.epoch, self.offset, self.owed = epoch, offset, 0
 
 
-def former_places(session: "Session") -> dict[str, int]:
+class History(Protocol):
+    """A session, as far as its history."""
+
+    journal: Journal
+    far: FarPlace | None
+    """The place in the history of the gateway that has the agent; None if it is not known: see `far_history`."""
+    far_former: dict[str, int]
+    """The former epochs there, each with its last position, as opening the session told them."""
+
+
+def former_places(session: History) -> dict[str, int]:
     """Return the former epochs of a session as its clients count, each with its last position, the newest last."""
     far = session.far
     if far is None:
@@ -70,7 +78,7 @@ def former_places(session: "Session") -> dict[str, int]:
     return {epoch: end + offset for epoch, (offset, end) in far.former.items()} | session.far_former
 
 
-def place_of(session: "Session", position: int | None = None) -> Place:
+def place_of(session: History, position: int | None = None) -> Place:
     """Return the place of a position in a session as its clients count, at the end of the history by default.
 
     The clients count as the gateway that has the agent does: it knows their places after this one was killed.
@@ -80,7 +88,7 @@ def place_of(session: "Session", position: int | None = None) -> Place:
     return (journal.epoch, here) if far is None else (far.epoch, far.at(here))
 
 
-def seen_up_to(session: "Session", epoch: str, position: int) -> int | None:
+def seen_up_to(session: History, epoch: str, position: int) -> int | None:
     """Return the position here up to which a client at a place has seen the history; None if that proves nothing."""
     journal, far = session.journal, session.far
     if far is None:
@@ -91,7 +99,7 @@ def seen_up_to(session: "Session", epoch: str, position: int) -> int | None:
     return _seen_in_former(session, far, epoch, position)
 
 
-def _seen_in_former(session: "Session", far: FarPlace, epoch: str, position: int) -> int | None:
+def _seen_in_former(session: History, far: FarPlace, epoch: str, position: int) -> int | None:
     """Return the same for a place in a former epoch.
 
     The client may have seen more of it than was stored here when this gateway was killed. That has followed since, in
@@ -106,24 +114,12 @@ def _seen_in_former(session: "Session", far: FarPlace, epoch: str, position: int
     return max(end, min(position, told, far.at(session.journal.position)) - far.offset)
 
 
-def start_of(session: "Session") -> int:
+def start_of(session: History) -> int:
     """Return the position here after which all messages are held and have their places."""
     return max(session.journal.start, 0 if session.far is None else min(session.far.start, session.journal.position))
 
 
-def settle(agent: "AgentState", session: "Session") -> None:
-    """Take what the other gateway has written, and this one does not expect, for a difference of the positions.
-
-    Clients that have seen less are told that a part may be missing: their places would be taken for others.
-    """
-    far = session.far
-    if far is not None and far.owed:
-        far.move(far.offset + far.owed, session.journal.position)
-        session.archive.keep(session)
-        agent.send_position(session, session.attached)
-
-
-def note_own_message(session: "Session") -> None:
+def note_own_message(session: History) -> None:
     """Note that this gateway has written a message by itself. The other one has it too, and its mark tells that, which
     comes before or afterwards.
     """

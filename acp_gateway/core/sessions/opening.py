@@ -12,12 +12,18 @@ from functools import partial
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import CheckDirectories
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, ErrorObject, OwnRequest, Request
+from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, OwnRequest
 from acp_gateway.core.routing import Routing
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.far_history import FarHistory, ask_to_continue, goes_on_elsewhere
-from acp_gateway.core.sessions.rejoining import (
+from acp_gateway.core.sessions.own_meta import (
     Rejoin,
+    with_own_meta,
+    with_request_meta,
+    without_own_meta,
+    without_result_meta,
+)
+from acp_gateway.core.sessions.rejoining import (
     missed_messages,
     refuse_returning,
     replay,
@@ -25,13 +31,9 @@ from acp_gateway.core.sessions.rejoining import (
     send_states,
     translated,
     waits_for_owner,
-    with_own_meta,
-    with_request_meta,
-    without_own_meta,
-    without_result_meta,
 )
 from acp_gateway.core.sessions.reopening import FarOpening, SessionReopening, continue_journal, waits_for_journal
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.session import Client, DirectoryCheck, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_turn_meta, record_cut_turn
@@ -97,7 +99,7 @@ class SessionOpening:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
             return
         session = self._agent.session_in_scope(client, message.session)
-        rejoin = Rejoin.of(request)
+        rejoin = request.rejoin
         if session is not None:
             if rejoin is None or not self._far.asks_again(session, request, rejoin):
                 self.open_live(session, client, request)
@@ -136,7 +138,7 @@ class SessionOpening:
         client.joined = True
         resumes = request.message.method == methods.RESUME
         result = updates.opening_result(session, with_id=False)
-        rejoin = Rejoin.of(request)
+        rejoin = request.rejoin
         again = rejoin is not None and rejoin.takes_over and session in client.sessions
         # A gateway in front of this one has all, and asks for turns alone.
         tail = [] if again else missed_messages(session, client, rejoin)
@@ -244,7 +246,7 @@ class SessionOpening:
                     return
                 continuation = None
                 known = session.journal_loaded and session.journal.epoch
-                if Rejoin.of(request) is not None and known and not goes_on_elsewhere(self._agent, session):
+                if request.rejoin is not None and known and not goes_on_elsewhere(self._agent, session):
                     # The client, or those that it serves, know the positions in the history.
                     continue_journal(session, self._agent.registry.new_epoch(), self._agent.wall_time)
                     continuation = _Continuation((), proven=True)
@@ -300,7 +302,7 @@ class SessionOpening:
         """Return the session that a client may open here; None if the request was refused or waits."""
         session = self._agent.registry.find(client.scope, self._agent.name, session_id)
         if session is not None and session.agent_handle is not None:
-            rejoin = Rejoin.of(request)
+            rejoin = request.rejoin
             left = rejoin is not None and rejoin.takes_over and session.agent_handle.left_by(rejoin.connections)
             if (left or session.agent_handle.abandoned) and client.controls and not client.scope.guest:
                 self._agent.out.stop_unused(session.agent_handle, left=left)

@@ -6,8 +6,8 @@ from typing import Final
 from acp_gateway.core import access_rules
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.mcp_servers import NotUnderstood, screen
-from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location, Request
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.requests import DirectoryCheckResult, ErrorObject, Location
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup

@@ -32,7 +32,7 @@ class Registry:
         run: a word unique to this gateway process: epochs of journals begin with it.
     """
 
-    def __init__(self, own_identity: str, archive: Archive = NO_ARCHIVE, run: str = "") -> None:
+    def __init__(self, own_identity: str, archive: Archive[Session] = NO_ARCHIVE, run: str = "") -> None:
         self.own_identity = own_identity
         self._archive = archive
         self._run = run

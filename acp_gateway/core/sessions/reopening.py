@@ -9,10 +9,10 @@ from typing import Protocol
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import LoadJournal
-from acp_gateway.core.requests import OwnRequest, Request
+from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.sessions.far_history import ask_for_turns, ask_to_continue, former_told
-from acp_gateway.core.sessions.rejoining import Rejoin, with_request_meta, without_result_meta
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.own_meta import Rejoin, with_request_meta, without_result_meta
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal

@@ -1,4 +1,4 @@
-"""One ACP session, and the clients attached to it.
+"""One ACP session, the clients attached to it, and their requests.
 
 A session is *live* while an agent process has it: `agent_handle`. Afterwards the registry keeps its owner and entry.
 """
@@ -7,10 +7,12 @@ import enum
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
+from acp_gateway.core.requests import DirectoryCheckResult, ForwardedRequest, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
-from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.sessions.far_places import FarPlace, place_of
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.states import (
     CLIENT_TRANSITIONS,
     PRESENCE_TRANSITIONS,
@@ -20,17 +22,11 @@ from acp_gateway.core.states import (
     SessionState,
     moved,
 )
+from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
 from acp_gateway.protocol.text import lookup
-
-if TYPE_CHECKING:
-    from acp_gateway.core.agent_requests import AgentRequest
-    from acp_gateway.core.requests import Request, TurnOutcome
-    from acp_gateway.core.sessions.far_places import FarPlace
-    from acp_gateway.core.turns.echoes import Echo
-    from acp_gateway.core.turns.lost_prompts import EndedPrompt
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
@@ -40,6 +36,10 @@ MAX_DECISIONS: Final = 64
 
 SESSION_ID_SIZE: Final = 1024
 """Maximum length of a session id in a client's message, in characters; a UUID has 36, and each id is remembered."""
+
+
+SHORT: Final = 4096
+"""Maximum size of a parameter kept until the response after its client has gone, in bytes: a directory, a name."""
 
 
 class Role(enum.Enum):
@@ -103,7 +103,6 @@ class Client:
         "__weakref__",
         "_last_id",
         "_presence",
-        "agent_requests",
         "away_since",
         "controls",
         "counts",
@@ -161,8 +160,6 @@ class Client:
         """True if the first `session/new` was answered with the session that the connection is bound to."""
         self.requests: dict[IdKey, Request] = {}
         """Requests of the client without a response yet."""
-        self.agent_requests: dict[int, AgentRequest] = {}
-        """Requests of the agent that the client has not answered yet, by the id minted for it."""
         self.replays: dict[Session, None] = {}
         """Sessions whose history is on its way to the client; the driver removes each when it has arrived."""
         self.sessions: dict[Session, None] = {}
@@ -240,6 +237,14 @@ class Decision(NamedTuple):
     """Name of the selected option, or "cancelled" and other outcomes of the protocol, or "timeout"."""
 
 
+class EndedPrompt(NamedTuple):
+    """The response to a prompt, which its client may not have got."""
+
+    identity: str
+    response: bytes
+    """With any id."""
+
+
 class AgentHandle(Protocol):
     """The multiplexer of the process that a session lives in."""
 
@@ -252,6 +257,80 @@ class AgentHandle(Protocol):
 
     def queued(self, session: "Session") -> "Sequence[Request]":
         """Return the prompts that wait for the end of a session's running turns."""
+
+
+class Request(ForwardedRequest):
+    """A request of a client, from its arrival until its response."""
+
+    __slots__ = ("_rejoin", "claim", "client", "directory_check", "handed_over", "id", "key", "returned_at", "session")
+
+    def __init__(self, client: Client, message: Message) -> None:
+        super().__init__(message)
+        self.client = client
+        self.id = message.id
+        """The id in the client's spelling."""
+        self.key = jsonrpc.id_key(message.id)
+        """Key of the id among those of its client."""
+        self.session: Session | None = None
+        """The session of the request, once known."""
+        self.directory_check: DirectoryCheck | None = None
+        """Check of the directories that the request names, pending or done."""
+        # False until it is read.
+        self._rejoin: Rejoin | Literal[False] | None = False
+        self.handed_over = False
+        """True for a prompt whose client is a gateway that was started again and does not have its text."""
+        self.claim: str | None = None
+        """Word by which a prompt is found again after its link was lost; None for a client without such a link."""
+        self.returned_at: float | None = None
+        """Time, by the driver's clock, since when it waits for another client to re-open its session."""
+
+    @property
+    def abandoned(self) -> bool:
+        """True if its client has gone."""
+        return self.client.gone
+
+    @property
+    def workspace(self) -> str | None:
+        """Workspace of the request's directory, as the directory check found it."""
+        result = None if self.directory_check is None else self.directory_check.result
+        return None if result is None else result.workspace
+
+    @property
+    def rejoin(self) -> Rejoin | None:
+        """State of the client from another link, read once however often the request has to wait."""
+        if self._rejoin is False:
+            self._rejoin = Rejoin.read(self.message)
+        return self._rejoin
+
+    def replace(self, text: bytes) -> None:
+        """Replace the message, under the same id."""
+        self.client.waiting_size += len(text) - len(self.message.text)
+        self.message = jsonrpc.parse(text)
+
+    def forget_text(self) -> None:
+        """Drop the text once the agent has it: prompts can be large."""
+        self.client.waiting_size -= len(self.message.text)
+        super().forget_text()
+
+    def forget_most(self) -> None:
+        """Drop large parameters once the client has gone; short ones may be needed with the response."""
+        message = self.message
+        if len(message.text) > SHORT * 4:
+            members = lookup.members_at(message.text, "params")
+            params = {name: text for name, text in members.items() if len(text) <= SHORT}
+            text = b'{"params":%b}' % jsonrpc.compose(params)
+            self.message = Message(text, message.kind, message.id, message.method, session=message.session)
+
+
+class DirectoryCheck:
+    """Directories that a request names, and the result of checking them."""
+
+    def __init__(self, request: Request, directories: tuple[str, ...]) -> None:
+        self.request = request
+        self.directories = directories
+        """`cwd` first, then the additional ones."""
+        self.result: DirectoryCheckResult | None = None
+        """None until the check is done."""
 
 
 _IN_TRANSIT: Final = SessionState.OPENING, SessionState.CLOSING, SessionState.DELETING
@@ -267,7 +346,7 @@ class Session:
         self.owner = owner
         """An identity."""
         self.journal = journal
-        self.archive: Archive = NO_ARCHIVE
+        self.archive: Archive[Session] = NO_ARCHIVE
         """Archive of the registry, once registered."""
         self.agent_handle: AgentHandle | None = None
         self._state = SessionState.PAST
@@ -277,7 +356,7 @@ class Session:
         """Attached clients, the earliest first."""
         self.turns: dict[Request, float] = {}
         """Prompts that the agent works on, with the start time of each turn."""
-        self.echo: Echo | None = None
+        self.echo: Echo[Request] | None = None
         """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.cwd: str | None = None
         self.workspace: str | None = None

@@ -7,10 +7,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from acp_gateway.core.agent_state import AgentState
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.preconditions import named_session
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, ListEntry, Session
+from acp_gateway.core.sessions.session import Client, ListEntry, Request, Session
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans

@@ -5,18 +5,16 @@ The stored history shows it afterwards: it has the prompt of a turn without its 
 session get the reason, until the next turn begins.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from acp_gateway.core.sessions.far_places import place_of
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import USER_CHUNK
 from acp_gateway.protocol.reasons import MAY_BE_MISSING, gap
 from acp_gateway.protocol.text import lookup
-
-if TYPE_CHECKING:
-    from acp_gateway.core.sessions.rejoining import Rejoin
 
 AGENT_ENDED: Final = "agent_ended"
 AGENT_STOPPED: Final = "agent_stopped"
@@ -45,7 +43,7 @@ def turn_begins(session: Session) -> None:
     session.restored = False
 
 
-def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
+def cut_reason(session: Session, rejoin: Rejoin | None) -> str | None:
     """Return why the last turn was cut off, for a client that joins the session; None if it was not.
 
     A client in the present epoch was notified when the session was re-opened, or has joined later, unless the history
@@ -59,7 +57,7 @@ def cut_reason(session: Session, rejoin: "Rejoin | None") -> str | None:
     return GATEWAY_RESTARTED if session.restored and rejoin.prompts else session.cut
 
 
-def cut_turn_meta(session: Session, rejoin: "Rejoin") -> bytes:
+def cut_turn_meta(session: Session, rejoin: Rejoin) -> bytes:
     """Return the reason as members of a result's `_meta`, which are JSON text."""
     cut = cut_reason(session, rejoin)
     return b"{}" if cut is None else jsonrpc.encode({"cut": cut})

@@ -10,21 +10,21 @@ Other blocks may be left out or reordered. Only the last piece of text completes
 withheld from the other clients; they are fanned out after all if the echo ends early.
 """
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Generic, TypeVar
 
 from acp_gateway.protocol.text import lookup
-
-if TYPE_CHECKING:
-    from acp_gateway.core.requests import Request
 
 MAX_WITHHELD: Final = 1024 * 1024
 """Maximum size of a withheld, unfinished echo, in bytes: a page of prompt repeated letter by letter. Longer prompts
 come in larger pieces."""
 
+RequestT = TypeVar("RequestT")
+"""The request of a prompt, which is above its echo."""
+
 _Essence = tuple[str | None, ...]
 
 
-class Echo:
+class Echo(Generic[RequestT]):
     """Expected echo of one prompt.
 
     Args:
@@ -34,7 +34,7 @@ class Echo:
 
     __slots__ = ("_at", "_blocks", "_chunks", "_text", "_withheld_size", "request", "size", "withheld")
 
-    def __init__(self, request: "Request", chunks: list[bytes]) -> None:
+    def __init__(self, request: RequestT, chunks: list[bytes]) -> None:
         self.request = request
         self.withheld: list[bytes] = []
         """Chunks of the unfinished echo."""

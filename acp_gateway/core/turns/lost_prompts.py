@@ -16,10 +16,9 @@ from typing import Final, NamedTuple
 
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.output import EndLink
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.far_places import former_places, place_of, start_of
-from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
-from acp_gateway.core.sessions.session import Client, Session, SessionScope
+from acp_gateway.core.sessions.own_meta import MAX_ID, Rejoin, may_have_own_meta, with_request_meta, without_own_meta
+from acp_gateway.core.sessions.session import Client, EndedPrompt, Request, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
@@ -42,14 +41,6 @@ RESPONSE_SIZE: Final = 4096
 """Maximum size of a response that is remembered whole, in bytes; of a larger one its stop reason, or its message."""
 
 _MOVED: Final = "the client has come back through another gateway, which gets the answer to this prompt"
-
-
-class EndedPrompt(NamedTuple):
-    """The response to a prompt, which its client may not have got."""
-
-    identity: str
-    response: bytes
-    """With any id."""
 
 
 class Reclaimed(NamedTuple):

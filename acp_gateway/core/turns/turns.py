@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from acp_gateway.core.agent_state import AgentState, describe_client
-from acp_gateway.core.requests import Request, TurnOutcome
+from acp_gateway.core.requests import TurnOutcome
 from acp_gateway.core.routing import Routing
-from acp_gateway.core.sessions.rejoining import without_own_meta
-from acp_gateway.core.sessions.session import Client, Session
+from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import turn_begins

@@ -12,7 +12,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
 from acp_gateway.dialects.browser.description import Describer
 from acp_gateway.dialects.browser.requests import Answer, Call, Refused
-from acp_gateway.dialects.local_client import ClientEnded
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused
 from acp_gateway.dialects.session_connection import SessionConnection
@@ -46,6 +46,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     Args:
         gateway: the gateway, which must be running.
+        away: its clients that were kept.
         access: the browser's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -54,19 +55,21 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     Raises what `Gateway.admit` raises.
     """
 
-    def __init__(self, gateway: Gateway, access: Access, wanted: ConnectRequest, name: str, page: str) -> None:
-        super().__init__(gateway, access, wanted, name, VIA)
+    def __init__(
+        self, gateway: Gateway, away: AwayClients, access: Access, wanted: ConnectRequest, name: str, page: str
+    ) -> None:
+        super().__init__(gateway, away, access, wanted, name, VIA)
         self.page = page
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""
         limits = gateway.config.limits
         self.nodes: BrowserNodes | None = None
         """The sessions of nodes; None without any."""
-        if gateway.admissions.node_sessions is not None:
+        if gateway.extensions.node_sessions is not None:
             from acp_gateway.dialects.browser import nodes as browser_nodes
 
             self.nodes = browser_nodes.BrowserNodes(
-                gateway, gateway.admissions.node_sessions, access, lambda: self.viewer
+                gateway, gateway.extensions.node_sessions, access, lambda: self.viewer
             )
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         # Sessions whose change, or end, the browser is to be told.
@@ -84,7 +87,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             self.start(self._listen_to_nodes)
 
     async def _listen_to_nodes(self) -> None:
-        node_sessions = self.gateway.admissions.node_sessions
+        node_sessions = self.gateway.extensions.node_sessions
         assert node_sessions is not None, "there are nodes"
         with node_sessions.listening(self._news.notify):
             await trio.sleep_forever()

@@ -137,7 +137,7 @@ class BrowserCalls:
         bridge, describer = self._bridge, self._bridge.describer
         archived, statuses = call.members.get("archived", False), call.members.get("status")
         bridge.watches = bridge.watches or call.members.get("watch", False)
-        node_sessions = self._gateway.admissions.node_sessions
+        node_sessions = self._gateway.extensions.node_sessions
         if node_sessions is not None and bridge.watches:
             # What it tells follows.
             bridge.start(node_sessions.refresh)

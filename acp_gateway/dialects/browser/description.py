@@ -2,14 +2,16 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Client, Session, machine_of
 from acp_gateway.dialects.browser import output
-from acp_gateway.dialects.browser.nodes import BrowserNodes
 from acp_gateway.dialects.session_feed import status_of
 from acp_gateway.gateway.sessions.session_view import SessionView, SessionViews, Viewer
+
+if TYPE_CHECKING:  # A gateway without nodes does not import it.
+    from acp_gateway.dialects.browser.nodes import BrowserNodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +22,7 @@ class Describer:
     viewer: Viewer
     own: Collection[str]
     """Names of the browser's own clients of hubs."""
-    nodes: BrowserNodes | None = None
+    nodes: "BrowserNodes | None" = None
     """The sessions of nodes, if there are nodes."""
 
     def describe(self, session: Session) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.chat.requests import ChatCall, Invalid
-from acp_gateway.dialects.local_client import ClientEnded
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused, Used
 from acp_gateway.dialects.session_calls import SessionCalls, not_open
@@ -53,6 +53,7 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     Args:
         gateway: the gateway, which must be running.
+        away: its clients that were kept.
         access: the widget's principal.
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
@@ -64,12 +65,13 @@ class ChatBridge(SessionConnection[ChatCall]):
     def __init__(
         self,
         gateway: Gateway,
+        away: AwayClients,
         access: Access,
         wanted: ConnectRequest,
         name: str,
         now: Callable[[], int] = _wall_clock,
     ) -> None:
-        super().__init__(gateway, access, wanted, name, VIA, frozenset({methods.REQUEST_PERMISSION}))
+        super().__init__(gateway, away, access, wanted, name, VIA, frozenset({methods.REQUEST_PERMISSION}))
         limits = gateway.config.limits
         self._sizes = Sizes(limits.session_request_size, limits.decision_size)
         self._output = ChatOutput(now)

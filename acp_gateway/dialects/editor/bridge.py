@@ -22,9 +22,9 @@ from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.answers import JSON, AnswerInLines, AnswerInOnePiece, refusal
 from acp_gateway.dialects.editor.requests import BadBody, Provider
-from acp_gateway.dialects.editor.sessions import EditorSessions, composers_of, last_commands, viewer_of
+from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, last_commands, viewer_of
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
-from acp_gateway.dialects.local_client import ClientEnded
+from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, id_at
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -82,12 +82,19 @@ class Caller(Protocol):
 
 
 class EditorBridge:
-    """The requests of editors at one listener."""
+    """The requests of editors at one listener.
 
-    def __init__(self, gateway: Gateway) -> None:
+    Args:
+        gateway: the gateway.
+        composers: its composers.
+        away: its clients that were kept.
+    """
+
+    def __init__(self, gateway: Gateway, composers: Composers, away: AwayClients) -> None:
         self._gateway = gateway
+        self._composers = composers
+        self._away = away
         self._options = gateway.config.editor
-        self._receiving = composers_of(gateway).receiving
 
     def answer(
         self, caller: Caller, request: Request, access: Access
@@ -104,18 +111,28 @@ class EditorBridge:
                 text = f"{request.path} takes application/json only"
                 return refusal(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, text)
             most = self._options.bodies_per_identity
-            if self._receiving[access.identity] >= most:
+            if self._composers.receiving[access.identity] >= most:
                 text = f"bodies_per_identity ({most}) are being received already"
                 return refusal(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY)
         self._gateway.admit(access, ConnectRequest(control=True))
-        return _EditorRequest(self._gateway, access, request, caller).run
+        return _EditorRequest(self._gateway, self._composers, self._away, access, request, caller).run
 
 
 class _EditorRequest:
     """One request that is being answered."""
 
-    def __init__(self, gateway: Gateway, access: Access, request: Request, caller: Caller) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        composers: Composers,
+        away: AwayClients,
+        access: Access,
+        request: Request,
+        caller: Caller,
+    ) -> None:
         self._gateway = gateway
+        self._composers = composers
+        self._away = away
         self._access = access
         self._request = request
         self._name = caller.name
@@ -144,7 +161,7 @@ class _EditorRequest:
             services.memory_grew(size)
             await trio.sleep(self._charge(0, size, 0.0, pieces))
 
-        receiving, identity = composers_of(self._gateway).receiving, self._access.identity
+        receiving, identity = self._composers.receiving, self._access.identity
         receiving[identity] += 1
         services.inputs.add(connection)
         try:
@@ -231,7 +248,7 @@ class _EditorRequest:
 
     @asynccontextmanager
     async def _sessions(self, nursery: trio.Nursery) -> AsyncIterator[EditorSessions]:
-        sessions = EditorSessions(self._gateway, self._access, self._name, nursery)
+        sessions = EditorSessions(self._gateway, self._composers, self._away, self._access, self._name, nursery)
         try:
             yield sessions
         finally:
@@ -242,7 +259,7 @@ class _EditorRequest:
 
     async def _send(self, http: HttpConnection, nursery: trio.Nursery, message: editor.SendMessage) -> bool:
         agent = self._agent(message.provider)
-        waiting, options = composers_of(self._gateway).waiting, self._gateway.config.editor
+        waiting, options = self._composers.waiting, self._gateway.config.editor
         if waiting[self._access.identity] + len(message.message) > options.bodies_per_identity * options.message_size:
             text = "messages of this identity wait already that are as large as bodies_per_identity allows"
             return await http.respond(refusal(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY))
@@ -284,9 +301,7 @@ class _EditorRequest:
         else:
             answer = AnswerInOnePiece(http, session.id, session.agent, self._gateway.config.editor.message_size)
         turn = EditorTurn(self._gateway, session, sessions.viewer, answer)
-        outcome = await turn.run(
-            composers_of(self._gateway).lanes, lambda: sessions.ready(session, message.mode_id), prompt
-        )
+        outcome = await turn.run(self._composers.lanes, lambda: sessions.ready(session, message.mode_id), prompt)
         if outcome.stop_reason is None:
             return await answer.failed(outcome.error)
         return await answer.done(outcome.stop_reason)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from typing import Final
-from weakref import WeakKeyDictionary
 
 import trio
 
@@ -11,8 +10,8 @@ from acp_gateway.dialects.editor import output as editor_output
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.composers import SPARE, ComposerStore, Key
 from acp_gateway.dialects.editor.turns import Lanes
-from acp_gateway.dialects.local_client import LocalClient
-from acp_gateway.dialects.open_sessions import BrowserSessions, CallRefused, CannotContinue
+from acp_gateway.dialects.local_client import AwayClients, LocalClient
+from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, OpenSessions
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
@@ -42,34 +41,34 @@ class Composers:
         return self._locks.setdefault((key.identity, key.agent), trio.StrictFIFOLock())
 
 
-_of_gateways: Final[WeakKeyDictionary[Gateway, Composers]] = WeakKeyDictionary()
-
-
-def composers_of(gateway: Gateway) -> Composers:
-    """Return the composers of a gateway. Reads the file of them for the first time."""
-    found = _of_gateways.get(gateway)
-    if found is None:
-        found = _of_gateways[gateway] = Composers(gateway)
-    return found
-
-
 class EditorSessions:
     """The sessions of one request.
 
     Args:
         gateway: the gateway.
+        composers: its composers.
+        away: its clients that were kept.
         access: the editor's principal.
         name: name of its connection in the log.
         nursery: lives as long as the request.
     """
 
-    def __init__(self, gateway: Gateway, access: Access, name: str, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        composers: Composers,
+        away: AwayClients,
+        access: Access,
+        name: str,
+        nursery: trio.Nursery,
+    ) -> None:
         self._gateway = gateway
         self._access = access
-        self._composers = composers_of(gateway)
+        self._composers = composers
         self._timeout = gateway.config.editor.open_timeout
-        self._sessions = BrowserSessions(
+        self._sessions = OpenSessions(
             gateway,
+            away,
             access,
             name,
             observe=False,
@@ -92,7 +91,7 @@ class EditorSessions:
     async def of_composer(self, agent: str, composer: str, cwd: str | None) -> Session:
         """Return the session of a composer, a new one if it has none.
 
-        Raises as `BrowserSessions.create`, and `UnknownSession`.
+        Raises as `OpenSessions.create`, and `UnknownSession`.
         """
         key = Key(self._access.identity, agent, composer)
         async with self._composers.opening(key):

@@ -34,7 +34,10 @@ class LinkOrigin:
     """The identity that it is opened for; None for that of this gateway's token."""
 
 
-DialAgent = Callable[[str, AgentSection, GatewaySection, LinkOrigin | None], Awaitable[MaintainedStream]]
+FindAgent = Callable[[str], AgentSection | None]
+"""Returns the section of an agent in the configuration in force."""
+
+DialAgent = Callable[[str, AgentSection, GatewaySection, FindAgent, LinkOrigin | None], Awaitable[MaintainedStream]]
 """Opens a connection to the agent of a name and its section, see `Dial`; with an origin if it is an agent of a node."""
 
 Dial = Callable[[], Awaitable[MaintainedStream]]

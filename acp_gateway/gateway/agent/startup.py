@@ -175,10 +175,13 @@ class AgentRunner:
         await run_listening_agent(
             name,
             section.url,
-            partial(self._dial, name, section, config.gateway, origin),
+            partial(self._dial, name, section, config.gateway, self._find, origin),
             connect_timeout=section.connect_timeout,
             task_status=task_status,
         )
+
+    def _find(self, name: str) -> AgentSection | None:
+        return self._config().find_agent(name)
 
     def launch(self, name: str, section: AgentSection) -> Launch:
         """Return how the process of an agent is started. Raises `AgentError`."""

@@ -35,8 +35,8 @@ from acp_gateway.core.output import (
     LogMessage,
     StopUnused,
 )
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult
-from acp_gateway.core.sessions.session import AgentHandle, Client, Session
+from acp_gateway.core.requests import DirectoryCheckResult
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.core.states import ClientPhase
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.agent.startup import Written
@@ -429,7 +429,8 @@ class Hub:
             away = now - attachment.away_since
             quiet = now - max(attachment.away_since, self._last_activity)
             client = attachment.client
-            wants = client.sessions or client.requests or client.agent_requests or attachment.disconnect is not None
+            is_ending = attachment.disconnect is not None
+            wants = client.sessions or client.requests or self.multiplexer.asks(client) or is_ending
             unused = away >= UNUSED_LINK_GRACE and not wants
             if unused or away >= limits.away_grace or (idle and quiet >= limits.away_grace_idle):
                 log.info("%s: gone: it was away for %.0f s", attachment.client.name, away)

@@ -16,8 +16,8 @@ from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.agent_state import Policy
 from acp_gateway.core.output import AuditEvent, HookEvent
-from acp_gateway.core.requests import DirectoryCheck, DirectoryCheckResult, Problem
-from acp_gateway.core.sessions.session import AgentHandle, Client, Session
+from acp_gateway.core.requests import DirectoryCheckResult, Problem
+from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle

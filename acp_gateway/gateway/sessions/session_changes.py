@@ -95,7 +95,7 @@ class SessionChanges:
         archive: stores everything.
     """
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: Archive[Session]) -> None:
         self._archive = archive
         self._subscriptions: dict[Subscription, None] = {}
         self.version = 0

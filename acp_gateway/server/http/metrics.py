@@ -162,14 +162,14 @@ class _GatewayCollector:
         yield _family("waiting_decisions", decisions.items())
         yield _family("outbox_bytes", [((), outboxes)])
         yield _family("journal_bytes", [((), journals)])
-        directory = self._gateway.admissions.directory
+        directory = self._gateway.extensions.directory
         if directory is not None:
             nodes = [((name,), int(node.up)) for name, node in directory.nodes.items() if node.watched]
             yield _family("node_up", nodes)
             seen = [((name,), node.seen) for name, node in directory.nodes.items() if node.seen is not None]
             yield _family("node_seen_timestamp_seconds", seen)
         if self._gateway.config.cluster is not None:
-            up = self._gateway.readiness.cluster_up()
+            up = self._gateway.extensions.cluster_up()
             yield _family("cluster_up", [((), int(up))])
         yield _family("storage_problem", [((), int(problem))])
 

@@ -24,7 +24,6 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.protocol.on_behalf import FOR
 from acp_gateway.server.authorization import Client, ConnectionAuthorizer
-from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.hello import (
     BadRequest,
     asks_for_websocket,
@@ -40,13 +39,13 @@ from acp_gateway.server.hello import (
 from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, PAGE_HEADERS, serve_page, start_page
 from acp_gateway.server.http.cookies import Site, check_page, site_of
 from acp_gateway.server.http.event_reader import LAST_EVENT_ID, SESSION_ID
-from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.metrics import MetricsExporter
 from acp_gateway.server.http.route import CODE_SIZE, Answer, BodyNeeded, Credential, Origins, Route, Upgrade
 from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes
 from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
 from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.server.refusals import Refusal
+from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.maintained import SLOWEST_PEER
@@ -85,18 +84,18 @@ class HttpRoutes:
         self,
         section: ListenSection,
         gateway: Gateway,
-        limiter: HandshakeLimiter,
+        shared: SharedState,
         authorizer: ConnectionAuthorizer,
-        links: HttpLinks,
     ) -> None:
         self._section = section
         # Parsed once: they are asked for at each request.
         self._address, self._public, self._hosts = section.address, section.public, section.hosts
         self._gateway = gateway
         self._settings = gateway.config.gateway
-        self._limiter = limiter
+        self._shared = shared
+        self._limiter = shared.limiter
         self._authorizer = authorizer
-        self._streamable_http = StreamableHttp(gateway, links)
+        self._streamable_http = StreamableHttp(gateway, shared.links)
         self._has_browsers = "page" in section.services
         self._has_pages = self._has_browsers or bool(section.allowed_origins)
         self.table = self._make_table()
@@ -126,7 +125,7 @@ class HttpRoutes:
             credential = Credential.NONE if is_open else Credential.NEEDED
             routes[METRICS] = public(credential=credential, answer=self._answer_metrics)
         if "editor" in services:
-            self._editors = EditorBridge(self._gateway)
+            self._editors = EditorBridge(self._gateway, self._shared.composers, self._shared.away)
             for path, method in editor.METHODS.items():
                 routes[path] = secured(methods=(method, "OPTIONS"), answer=self._answer_editor)
         if self._has_browsers:
@@ -325,13 +324,19 @@ class HttpRoutes:
         site = self._site_of(request.headers)
         page = f"{site.origin}{site.path}/"
         return self._answer_dialect(
-            client, request, access, lambda wanted, name: BrowserBridge(self._gateway, access, wanted, name, page)
+            client,
+            request,
+            access,
+            lambda wanted, name: BrowserBridge(self._gateway, self._shared.away, access, wanted, name, page),
         )
 
     def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a chat widget."""
         return self._answer_dialect(
-            client, request, access, lambda wanted, name: ChatBridge(self._gateway, access, wanted, name)
+            client,
+            request,
+            access,
+            lambda wanted, name: ChatBridge(self._gateway, self._shared.away, access, wanted, name),
         )
 
     def _answer_dialect(
@@ -383,7 +388,7 @@ class HttpRoutes:
     def _answer_readiness(self, client: Client, request: Request, access: Access | None) -> Response:
         """Answer whether new clients can be served; with a token, other than a guest's, with all problems."""
         readiness = self._gateway.readiness
-        all_reasons = [*readiness.problems, *readiness.warnings, *readiness.absent_nodes()]
+        all_reasons = [*readiness.problems, *readiness.warnings, *self._gateway.extensions.absent_nodes]
         reasons = all_reasons if access is not None and access.session is None else []
         status, state = (HTTPStatus.OK, "ready") if readiness.ready else (HTTPStatus.SERVICE_UNAVAILABLE, "not ready")
         return Response.of_text(status, "\n".join([state, *map(printable, reasons)]))

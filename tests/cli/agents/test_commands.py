@@ -76,9 +76,10 @@ def scene(tmp_path: Path, config: Path, monkeypatch: pytest.MonkeyPatch) -> Scen
 def test_add_writes_the_pinned_command_and_keeps_the_rest_of_the_file(scene: Scene) -> None:
     before = scene.config.read_text()
     printed = scene.add("fast")
-    added = '[agents.fast]\ncommand = ["npx", "--yes", "@x/fast@1.0.0", "acp"]\nenv = { NO_UPDATE = "1" }\n'
-    default = "[gateway]\nstate_dir", '[gateway]\ndefault_agent = "demo"\nstate_dir'
-    assert scene.config.read_text() == f"{before.replace(*default)}\n{added}"
+    added = '[agents.fast]\ncommand = ["npx", "--yes", "@x/fast@1.0.0", "acp"]\nenv = {NO_UPDATE = "1"}\n'
+    state_dir = f'state_dir = "{scene.config.parent / "state"}"\n'
+    with_default = before.replace(state_dir, f'{state_dir}default_agent = "demo"\n')
+    assert scene.config.read_text() == f"{with_default}\n{added}"
     assert "command: npx --yes @x/fast@1.0.0 acp" in printed
     assert "env: NO_UPDATE=1" in printed
     assert load_config(scene.config).default_agent == "demo"

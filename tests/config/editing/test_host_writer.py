@@ -75,7 +75,8 @@ url = "z"
     assert written(tmp_path, source, options) == (
         source.replace('"old#1"', '"new"')
         .replace('[   # two\n  "A=b",  # why\n  "C=d",\n]', '["E=f"]')
-        .replace("pin = 'x'\n", 'token_file = "box.token"\n')
+        .replace("pin = 'x'\n", "")
+        .replace("# the end of it\n", '# the end of it\ntoken_file = "box.token"\n')
     )
 
 

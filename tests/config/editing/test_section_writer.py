@@ -49,7 +49,7 @@ def test_a_section_is_added_at_the_end_with_strings_arrays_and_tables() -> None:
         == f"""{SOURCE}
 [agents.c]
 command = ["c", "x\\"y"]
-env = {{ A = "1", "B.C" = "é" }}
+env = {{A = "1", "B.C" = "é"}}
 cwd = "/c"
 """
     )
@@ -58,6 +58,35 @@ cwd = "/c"
 def test_an_option_is_changed_in_place_and_its_comment_stays() -> None:
     text = change_section(file(), ("gateway",), {"default_agent": "b"})
     assert text == SOURCE.replace('"a"  # the fast', '"b"  # the fast')
+
+
+def test_an_option_is_added_before_the_comment_of_the_next_section() -> None:
+    text = change_section(file(), ("agents", "a"), {"cwd": "/a"})
+    assert text == SOURCE.replace('command = ["a"]\n', 'command = ["a"]\ncwd = "/a"\n')
+
+
+def test_an_option_of_dotted_keys_is_changed() -> None:
+    text = change_section(file("[a]\nenv.X = '1'\n# mine\n"), ("a",), {"env": {"Y": "2"}})
+    assert text == '[a]\n# mine\nenv = {Y = "2"}\n'
+
+
+@pytest.mark.parametrize("value", ["\u2028", "\x85", "\x0c", "a\nb", "\"'\\", "\x7f"])
+def test_no_character_of_a_value_is_taken_for_the_end_of_a_line(value: str) -> None:
+    text = change_section(file(), ("agents", "a"), {"cwd": value})
+    changed = change_section(file(text), ("agents", "b"), {"cwd": value})
+    agents = tomllib.loads(changed)["agents"]
+    assert (agents["a"]["cwd"], agents["b"]["cwd"]) == (value, value)
+    assert "# For all.\n[limits]\n" in changed
+
+
+@pytest.mark.parametrize("source", ['[a]\nx = """\n# y"""\n[b]\n', "[a.c]\nx = 1\n[a]\n[b]\n"])
+def test_a_section_that_can_not_be_cut_out_is_refused_or_changed_as_meant(source: str) -> None:
+    try:
+        changed = tomllib.loads(change_section(file(source), ("a",), {"y": "2"}))
+    except ConfigError:
+        return
+    before = tomllib.loads(source)
+    assert changed == before | {"a": before["a"] | {"y": "2"}}
 
 
 def test_an_option_is_removed() -> None:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Session, SessionScope
+from acp_gateway.core.sessions.session import Request, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 
 ME, YOU, GUEST = SessionScope("me"), SessionScope("you"), SessionScope("guest-1", only="s", guest=True)

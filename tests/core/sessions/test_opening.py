@@ -113,7 +113,7 @@ def test_a_session_whose_client_has_gone_before_the_response_is_there_for_its_ow
     scene.agent.inbox = scene.agent.inbox[:1]
     scene.agent.answers("session/new", sessionId="s")
     assert not the_session(scene).attached
-    assert not bob.client.agent_requests
+    assert not scene.multiplexer.asks(bob.client)
     assert [message.get("method") for message in ann.load()] == [None, "session/request_permission"]
 
 
@@ -479,7 +479,7 @@ def test_a_loader_that_has_gone_leaves_the_session_to_others(scene: Scene, ann: 
     scene.agent.update("one")
     scene.agent.send(id=loading["id"], result={})
     assert not the_session(scene).attached
-    assert not bob.client.agent_requests
+    assert not scene.multiplexer.asks(bob.client)
     *history, response, agent_request = ann.load()
     assert texts(history) == ["one"]
     assert "result" in response

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import registry as registry_module
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.sessions.registered import GUEST, ME, YOU, AgentDouble, live, past, session

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.rejoining import MAX_ID, Rejoin, last_id, with_own_meta, without_own_meta
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.protocol.jsonrpc import Message, parse
+from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.reasons import MAY_BE_MISSING, PART_MISSING
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
 
@@ -46,106 +46,6 @@ def taken_over(messages: list[Any]) -> Any:
     """Return the gateway's `_meta` of a response to rejoining."""
     (meta,) = [message["result"]["_meta"] for message in messages if "result" in message]
     return meta["acp-gateway"]
-
-
-def said(**members: Any) -> Rejoin | None:
-    return Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": {"acp-gateway": members}})))
-
-
-# What is read.
-
-
-def test_a_client_says_where_it_was_and_what_it_waits_for() -> None:
-    text = (
-        b'{"id":1,"method":"session/load","params":{"_meta":{"acp-gateway":{"epoch":"e","position":12,"connection":"c",'
-        rb'"prompts":[4,"\u0041",1e2],"questions":[7,8.0]}}}}'
-    )
-    returned = Rejoin.read(parse(text))
-    assert returned == Rejoin("e", 12, ("c",), (b"4", rb'"\u0041"', b"1e2"), (7, 8))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("meta", [{}, {"acp-gateway": {}}, {"acp-gateway": 5}, {"acp-gateway": None}, 5, None, [1]])
-def test_a_resume_without_the_state_of_another_link_is_not_a_rejoin(meta: Any) -> None:
-    assert Rejoin.read(parse(encode(id=1, method="session/load", params={"_meta": meta}))) is None
-    assert Rejoin.read(parse(encode(id=1, method="session/load"))) is None
-
-
-@pytest.mark.parametrize("value", [None, True, -1, 1.5, "7", [], {}, [[]], MAX_ID + 1, 10**30, 1e300, "\ud83d"])
-def test_an_invalid_state_in_a_rejoin_is_ignored(value: Any) -> None:
-    returned = said(position=value, connection="c")
-    assert returned is not None
-    assert returned.position == 0
-    for name in ("prompts", "questions"):
-        returned = said(**{name: value})
-        assert returned is not None
-        assert returned.agent_requests == ()
-    returned = said(epoch=value if not isinstance(value, str) else 5, connection=5)
-    assert returned is not None
-    assert (returned.epoch, returned.connections) == (None, ())
-
-
-def test_of_a_list_of_questions_the_numbers_count() -> None:
-    returned = said(questions=[1, None, "2", True, {}, [3], 1.5, -4, 10**40, 5])
-    assert returned is not None
-    assert returned.agent_requests == (1, -4, 5)
-
-
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [(7, 7), (7.0, 7), (0, 0), (-7, 0), (7.5, 0), ("7", 0), (None, 0), ([7], 0), (MAX_ID, MAX_ID), (10**18, 0)],
-)
-def test_only_a_number_that_can_have_been_minted_is_a_last_id(value: Any, expected: int) -> None:
-    assert last_id(parse(encode(id=1, method="initialize", params={"_meta": {"acp-gateway": {"lastId": value}}}))) == (
-        expected
-    )
-
-
-@pytest.mark.parametrize(
-    ("result", "expected"),
-    [
-        (b"null", b'{"_meta":{"acp-gateway":{"a":1}}}'),
-        (b"[]", b'{"_meta":{"acp-gateway":{"a":1}}}'),
-        (b'{"x":1.10}', b'{"x":1.10,"_meta":{"acp-gateway":{"a":1}}}'),
-        (b'{"_meta":5}', b'{"_meta":{"acp-gateway":{"a":1}}}'),
-        (b'{"_meta":{"y":2,"acp-gateway":{"b":2}}}', b'{"_meta":{"y":2,"acp-gateway":{"b":2,"a":1}}}'),
-    ],
-)
-def test_the_gateways_own_member_is_added_to_whatever_there_is(result: bytes, expected: bytes) -> None:
-    assert with_own_meta(result, b'{"a":1}') == expected
-
-
-@pytest.mark.parametrize(
-    ("meta", "left"),
-    [
-        (b'{"a":1.10,"acp-gateway":{"epoch":"e"}}', b'{"a":1.10}'),
-        (b'{"acp-gateway":5}', b"{}"),
-        (b'{"a" : 1}', b'{"a" : 1}'),
-        (b"5", b"5"),
-        (b"null", b"null"),
-    ],
-)
-def test_nothing_of_it_is_left_for_the_agent(meta: bytes, left: bytes) -> None:
-    text = b'{"id":1,"method":"session/load","params":{"sessionId":"s","_meta":%b}}'
-    assert without_own_meta(text % meta) == text % left
-    assert without_own_meta(b'{"id":1,"method":"session/load"}') == b'{"id":1,"method":"session/load"}'
-
-
-def test_own_meta_is_not_searched_in_a_message_without_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def walk(*_: Any) -> None:
-        raise AssertionError("the members were walked")
-
-    for function in ("lookup.param", "lookup.members_at", "spans.find"):
-        monkeypatch.setattr(f"acp_gateway.core.sessions.rejoining.{function}", walk)
-    text = encode(id=1, method="session/load", params={"sessionId": "s", "_meta": {f"m{n}": n for n in range(500)}})
-    assert without_own_meta(text) is text
-    assert Rejoin.read(parse(text)) is None
-    assert last_id(parse(text)) == 0
-
-
-def test_own_meta_under_an_escaped_name_is_removed_as_well() -> None:
-    text = b'{"id":1,"method":"session/load","params":{"_meta":{"acp\\u002dgateway":{"epoch":"e"},"a":1}}}'
-    assert b"epoch" not in without_own_meta(text)
-    assert Rejoin.read(parse(text)) is not None
 
 
 # A session that is live.
@@ -930,12 +830,6 @@ def test_a_rejoining_observer_does_not_wait_for_an_unknown_session(scene: Scene)
     watcher = scene.join("eve", role=Role.OBSERVER, link="eve")
     watcher.comes_back("unknown", epoch="e", position=0)
     assert watcher.hears()["error"]["code"] == jsonrpc.SESSION_NOT_FOUND
-
-
-def test_too_many_prompts_of_another_link_say_nothing() -> None:
-    returned = said(connection="c", prompts=[1] * 20_000)
-    assert returned is not None
-    assert returned.prompts == ()
 
 
 # The ends of a wait for a client that may re-open a session.

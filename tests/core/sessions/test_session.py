@@ -4,9 +4,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions import session as sessions
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionScope
 from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.requests import Request
 from acp_gateway.core.sessions.registry import Registry
-from acp_gateway.core.sessions.session import Client, Role, Session, SessionScope
+from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import (
     CLAIM_SIZE,

@@ -42,8 +42,8 @@ class Front:
         self.directory = NodeDirectory({"gpu1": SECTION, "gpu2": SECTION}, 0.0)
         self.sessions = NodeSessions(self.directory, gateway.registry, trio.lowlevel.checkpoint)
         gateway.reconfigure(replace(gateway.config, nodes=self.directory.sections), ())
-        gateway.admissions.directory = self.directory
-        gateway.admissions.node_sessions = self.sessions
+        gateway.extensions.directory = self.directory
+        gateway.extensions.node_sessions = self.sessions
         for name in self.directory.nodes:
             self.directory.set_up(name, ["a"], "1.0", 0.0)
 

@@ -11,10 +11,12 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, ListenSection
+from acp_gateway.dialects.editor.sessions import Composers
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.listener import Listener
+from acp_gateway.server.shared import SharedState
 from tests.dialects.bridging import Bench, MemoryAudit, at_once, section
 from tests.doubles import ServingAgent, make_config
 from tests.server.echoing import WS, listening, port_of
@@ -150,9 +152,12 @@ def message(text: str = "hello", composer: str = "c", agent: str = "fake", **mor
 class EditingBench(Bench):
     """A gateway with a listener for editors."""
 
-    def __init__(self, gateway: Gateway, nursery: trio.Nursery, audit: MemoryAudit, listener: Listener) -> None:
+    def __init__(
+        self, gateway: Gateway, nursery: trio.Nursery, audit: MemoryAudit, listener: Listener, composers: Composers
+    ) -> None:
         super().__init__(gateway, nursery, audit)
         self.listener = listener
+        self.composers = composers
 
     def http(self, identity: str = "ann", agents: tuple[str, ...] | None = None, **options: Any) -> HttpEditor:
         """An editor with a new token of this identity."""
@@ -182,8 +187,9 @@ async def serving_editors(
     audit = MemoryAudit()
     gateway = Gateway(config, TokenStore(directory / "state"), spawner, {}, audit)
     gateway.services.in_thread = at_once
-    async with listening(listen, gateway) as listener, trio.open_nursery() as nursery:
-        yield EditingBench(gateway, nursery, audit, listener)
+    shared = SharedState(gateway)
+    async with listening(listen, gateway, shared) as listener, trio.open_nursery() as nursery:
+        yield EditingBench(gateway, nursery, audit, listener, shared.composers)
         nursery.cancel_scope.cancel()
 
 

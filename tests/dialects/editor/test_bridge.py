@@ -21,7 +21,6 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.output import TurnLines
-from acp_gateway.dialects.editor.sessions import composers_of
 from acp_gateway.errors import Busy, Forbidden, UnknownAgent, UnknownSession
 from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
@@ -367,7 +366,7 @@ async def test_messages_that_wait_for_their_turns_are_bounded_by_their_size(
 ) -> None:
     limited = EditorSection(message_size=1000, bodies_per_identity=1)
     async with serving_editors(tmp_path, spawner, editor=limited) as there, there.http().sent("a" * 800):
-        agent, waiting = await started(agents), composers_of(there.gateway).waiting
+        agent, waiting = await started(agents), there.composers.waiting
         await prompts(agent, 1)
         assert waiting["ann"] == 0
         # The agent does not obey.
@@ -395,7 +394,7 @@ async def test_bodies_that_are_sent_slowly_are_limited_and_do_not_disturb_others
 ) -> None:
     limited = EditorSection(bodies_per_identity=2)
     async with serving_editors(tmp_path, spawner, editor=limited) as there, AsyncExitStack() as stack:
-        slow, composers = there.http(), composers_of(there.gateway)
+        slow, composers = there.http(), there.composers
         for _ in range(2):
             http = await stack.enter_async_context(slow.connection())
             lines = ["POST /acp/log HTTP/1.1", "Host: localhost", "Content-Type: application/json"]

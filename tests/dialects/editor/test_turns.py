@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import answers as editor_answers
 from acp_gateway.dialects.editor import turns as editor_turns
-from acp_gateway.dialects.editor.sessions import EditorSessions, viewer_of
+from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, viewer_of
 from acp_gateway.dialects.editor.turns import CANCELLED, LAGGED, EditorTurn, Lanes, Outcome, WaitingMessage
 from acp_gateway.gateway.agent import startup as agent_runner
 from acp_gateway.gateway.agent.process import Spawner
@@ -456,11 +456,12 @@ async def play(folder: Path, patch: pytest.MonkeyPatch, steps: list[str], obeys:
             session_id = await creator.new_session()
             (session,) = bench.gateway.registry._by_id[session_id]
             agent, viewer = agents[0], viewer_of(bench.gateway, access)
+            composers = Composers(bench.gateway)
             held: list[Any] = []
 
             async def send(number: int, heard: Heard, scope: trio.CancelScope) -> None:
                 async with trio.open_nursery() as own:
-                    sessions = EditorSessions(bench.gateway, access, f"editor {number}", own)
+                    sessions = EditorSessions(bench.gateway, composers, bench.away, access, f"editor {number}", own)
                     with scope:
                         turn = EditorTurn(bench.gateway, session, viewer, heard)
                         message = WaitingMessage(f"m{number}", Counter(), "ann")

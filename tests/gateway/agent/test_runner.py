@@ -38,7 +38,7 @@ async def origin_of(tmp_path: Path, name: str, scope: SessionScope) -> tuple[Lin
     origins: list[LinkOrigin | None] = []
 
     async def dial(*told: Any) -> Any:
-        origins.append(told[3])
+        origins.append(told[4])
         raise Forbidden("not now")
 
     node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))

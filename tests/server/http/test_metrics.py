@@ -238,7 +238,7 @@ async def test_what_may_be_counted_is_at_zero_from_the_start(gateway: EchoingGat
 
 async def test_a_node_is_up_while_it_answers(tmp_path: Path, serving_gateway: Gateway) -> None:
     section = NodeSection(url=parse_target("wss://gpu.example"), token_file=tmp_path / "token")
-    directory = serving_gateway.admissions.directory = NodeDirectory({"gpu1": section, "gpu2": section}, 0.0)
+    directory = serving_gateway.extensions.directory = NodeDirectory({"gpu1": section, "gpu2": section}, 0.0)
     directory.set_up("gpu1", [], "1.0", 1_000_000_000.0)
     shown = scrape(serving_gateway)
     assert shown["acp_gateway_node_up"] == {labels(node="gpu1"): 1}
@@ -252,7 +252,7 @@ async def test_cluster_is_up_while_its_directory_can_be_reached(
     address = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
     section = ClusterSection(url=address, name="gpu1", token_file=tmp_path / "token")
     serving_gateway.config = replace(serving_gateway.config, cluster=section)
-    serving_gateway.readiness.cluster_up = lambda: up
+    serving_gateway.extensions.cluster_up = lambda: up
     exporter = MetricsExporter(serving_gateway, HandshakeLimiter(serving_gateway.config, serving_gateway.audit))
     assert f"acp_gateway_cluster_up {float(up)}\n".encode() in exporter.response().body
 

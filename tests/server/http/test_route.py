@@ -15,12 +15,11 @@ from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.protocol.on_behalf import FOR, REQUEST
 from acp_gateway.server.authentication import Authenticator
 from acp_gateway.server.authorization import Client, ConnectionAuthorizer
-from acp_gateway.server.handshake_limits import HandshakeLimiter
 from acp_gateway.server.http.assets import FOLDER
-from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.route import Answer, BodyNeeded, Credential, Origins, Route
 from acp_gateway.server.http.routes import HttpRoutes
 from acp_gateway.server.pending import PendingConnection
+from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.http.server import Request, Response
 from acp_gateway.transports.websocket.stream import PASSED
 from tests.server.echoing import WS, EchoingGateway
@@ -38,9 +37,9 @@ class Table:
     """The table of a listener that serves everything; its handlers note what they are called with."""
 
     def __init__(self, gateway: EchoingGateway) -> None:
-        limiter = HandshakeLimiter(gateway.config, gateway.audit)
-        authorizer = ConnectionAuthorizer(gateway, limiter, Authenticator(SECTION, gateway))
-        self.routes = HttpRoutes(SECTION, gateway, limiter, authorizer, HttpLinks(gateway))
+        shared = SharedState(gateway)
+        authorizer = ConnectionAuthorizer(gateway, shared.limiter, Authenticator(SECTION, gateway))
+        self.routes = HttpRoutes(SECTION, gateway, shared, authorizer)
         self.real = self.routes.table
         self.routes.table = {path: replace(route, answer=self._note) for path, route in self.real.items()}
         self.called: list[object] = []

@@ -1,0 +1,45 @@
+"""Parts of the program that begin after the gateway, because they need it, and that the gateway calls."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # A gateway without nodes does not import their modules.
+    from acp_gateway.gateway.control_channel import MergeNodes, Operations, TokenExchange
+    from acp_gateway.gateway.node_directory import NodeDirectory
+    from acp_gateway.gateway.sessions.node_sessions import NodeSessions
+
+
+def _no_problem() -> str | None:
+    return None
+
+
+@dataclass(slots=True)
+class Extensions:
+    """The later parts, each of them absent until it begins."""
+
+    operations: "Operations | None" = None
+    """Requests of the gateway's own user, which `serve` carries out."""
+
+    directory: "NodeDirectory | None" = None
+    """The state of the nodes."""
+    node_sessions: "NodeSessions | None" = None
+    """The sessions of nodes."""
+    merge_nodes: "MergeNodes | None" = None
+    """Adds the sessions of nodes to a list."""
+
+    own_node: str = ""
+    """Name of this gateway in its cluster."""
+    token_exchange: "TokenExchange | None" = None
+    """The tokens of the cluster."""
+    tokens_problem: Callable[[], str | None] = _no_problem
+    """Returns why this gateway can't know whether tokens of its cluster were revoked."""
+    cluster_problem: Callable[[], str | None] = _no_problem
+    """Returns why the nodes of the cluster can't find this one."""
+    cluster_up: Callable[[], bool] = lambda: False
+    """Returns whether the directory of the cluster can be reached."""
+
+    @property
+    def absent_nodes(self) -> list[str]:
+        """A line for each node that is away, since when."""
+        return [] if self.directory is None else self.directory.absences
