@@ -130,6 +130,7 @@ check: $(VENV)/has-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python tools/check_prose
+	$(BIN)/python tools/make_options --check
 	tools/check_wheel $(BIN)/python
 
 # What decides, without I/O.

@@ -75,7 +75,7 @@ def test_the_picture_of_the_packages_shows_each_of_them() -> None:
 
 ROWS = [
     (path, cells)
-    for path in (ROOT / "docs" / "configuration.md", ROOT / "docs" / "log.md")
+    for path in (ROOT / "docs" / "options.md", ROOT / "docs" / "log.md")
     for line in path.read_text(encoding="utf-8").splitlines()
     if line.startswith("| `") and len(cells := line.strip("| ").split(" | ")) > 1
 ]
