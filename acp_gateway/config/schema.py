@@ -92,7 +92,10 @@ class Derived:
 
     def __str__(self) -> str:
         share = f"{self.share:g} times" if self.share >= 1 else f"1/{1 / self.share:g} of"
-        return f"{share} {self.option}" + (f", at most {size_text(self.most)}" if self.most < 1 << 63 else "")
+        least = self.least if isinstance(self.least, str) else size_text(self.least)
+        bounds = [f", at least {least}"] if self.least != 1 else []
+        bounds += [f", at most {size_text(self.most)}"] if self.most < 1 << 63 else []
+        return f"{share} {self.option}{''.join(bounds)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +153,7 @@ def unknown_keys(
         elif key in renamed:
             yield value.error(f"this option was renamed: use {renamed[key]}")
         elif key not in known:
-            hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
+            hint = suggestion(key, known) or f"; known here: {', '.join(known) or 'none'}"
             yield value.error(f"unknown option{hint}")
 
 

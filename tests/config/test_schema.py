@@ -282,7 +282,7 @@ def test_a_constant_in_a_file_is_told_with_its_value_and_changes_nothing(tmp_pat
     assert (section, problems) == (Limited(), [])
     assert told == [
         f"this is not an option any more: it is always {value}; remove the line"
-        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at most 9 bytes")
+        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at least least, at most 9 bytes")
     ]
 
 

@@ -234,9 +234,7 @@ async def test_another_limit_is_for_agents_and_connections_that_there_are(scene:
             scene.write(more="[limits]\nmax_sessions = 1\nmax_connections = 2\n")
             assert await scene.reload() == [
                 "limits.max_connections: 2, it was 4096",
-                "limits.connections_per_identity: 1, it was 2048",
                 "limits.max_sessions: 1, it was 4096",
-                "limits.sessions_per_identity: 1, it was 1024",
             ]
             assert "result" in await editor.request("session/new", {"cwd": "/", "mcpServers": []})
             refused = await editor.request("session/new", {"cwd": "/tmp", "mcpServers": []})
