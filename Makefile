@@ -134,6 +134,7 @@ check: $(VENV)/has-dev
 	$(BIN)/python tools/check_prose
 	$(BIN)/python -m tools.make_reference --check
 	$(BIN)/python -m pytest -q tests/test_documents.py -k words
+	$(BIN)/python tools/make_options --check
 	tools/check_wheel $(BIN)/python
 
 reference: $(VENV)/has-test

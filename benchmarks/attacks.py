@@ -38,7 +38,7 @@ from typing import Any, Final, TextIO
 from benchmarks.attackers import CONTROL, HISTORY_LIMIT, RECORDED, STORED, Place, attacks
 from benchmarks.installing import PROGRAMS, NotInstallable, build
 from benchmarks.processes import LOOK, RelayFailed, output_of, processor_seconds, server
-from benchmarks.relays import PROGRAM, Scheme, has_tls, toml
+from benchmarks.relays import PROGRAM, SERVE, Scheme, has_tls, toml
 
 ROUNDS: Final = 5
 """Rounds to take the median of, so that one or two that something else disturbed do not count."""
@@ -78,7 +78,7 @@ def running_gateway(directory: Path, **settings: str | int) -> Iterator[Place]:
         create = ("token", "create", "--config", str(config), "--label", name, "--identity", name)
         (directory / name).touch(0o600)
         (directory / name).write_bytes(output_of(*PROGRAM, *create))
-    with server([*PROGRAM, "serve", "--config", str(config)], directory) as started:
+    with server([*SERVE, "--config", str(config)], directory) as started:
         # It listens at the first of them at least.
         while len(urls := re.findall(r"listening on (\S+)", log.read_text())) < len(SCHEMES):
             time.sleep(LOOK)

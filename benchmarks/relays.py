@@ -39,6 +39,9 @@ ATTEMPTS: Final = 3
 """Attempts to start a program that has no option for any free port."""
 
 PROGRAM: Final = (sys.executable, "-m", "acp_gateway")
+SERVE: Final = (sys.executable, str(Path(__file__).parents[1] / "tests/end_to_end/unfixed.py"), "serve")
+"""The program that serves, with other limits than the constants where a task has any."""
+
 PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=./-]+")
 """An argument that needs no quotes, whatever splits the command line."""
 
@@ -182,7 +185,7 @@ def run_ours(
             file.touch(0o600)
             file.write_bytes(contents)
         token = token_file.read_text().strip()
-        with server([*PROGRAM, "serve", "--config", str(config)], directory) as started:
+        with server([*SERVE, "--config", str(config)], directory) as started:
             if listen in ("ws", "wss"):
                 endpoint = Endpoint("ws", f"127.0.0.1:{started.port}/acp", tls=has_tls(listen), token=token)
             else:

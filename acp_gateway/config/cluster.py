@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agents.options import read_pin
-from acp_gateway.config.schema import Entry, FilePath, Flag, Name, Seconds, read_section
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.config.addresses import Address
+from acp_gateway.config.reached import ReachedSection, read_node_url, read_pin
+from acp_gateway.config.schema import Entry, FilePath, Fixed, Name, Seconds, read_section
+from acp_gateway.errors import ConfigError
 
 _REDIS_PORT = 6379
 _FORM = "redis://host:port, rediss://host:port or unix:///path, with /NUMBER for another database than 0"
@@ -60,14 +60,7 @@ def _redis_url(entry: Entry) -> RedisAddress:
 
 
 def _advertised(entry: Entry) -> Address:
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL or host[:port]")
-    try:
-        address = parse_target(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    if address.scheme not in ("wss", "ws"):
-        raise entry.error("the link to a node is a WebSocket: use wss://host:port, or ws:// on loopback")
+    address = read_node_url(entry)
     if not (address.tls or address.loopback):
         raise entry.error("the network could read tokens and code: use wss://, or a loopback address")
     return address
@@ -78,7 +71,7 @@ def _pin(entry: Entry) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSection:
+class ClusterSection(ReachedSection):
     """`[cluster]`: gateways that find each other by a directory in Redis or Valkey."""
 
     REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
@@ -86,46 +79,42 @@ class ClusterSection:
     )
 
     url: Annotated[RedisAddress, _redis_url]
-    """Redis or Valkey, without its password: `redis://host:port`, `rediss://` with TLS, or `unix:///path`."""
+    """The address of Redis (6 or newer) or Valkey: `redis://host:port/db`, `rediss://` with TLS, or `unix:///path`;
+    with a user as in `redis://user@host`, without a password."""
 
     name: Name
-    """The name of this node: the others use its agents as `NAME/AGENT`."""
+    """The name of this node: the others use its agents as `NAME/AGENT`. Another process with the same name is refused
+    while this one renews its record."""
 
     token_file: FilePath
-    """A file with the token of the cluster, in mode 0600, which all nodes have. Each of them trusts the others with
-    everything."""
+    """A file with the token of the cluster, in mode 0600, as `acp-gateway token cluster` makes one. All nodes have the
+    same one. A node with it may act for every identity, and its key seals the records."""
 
     advertise: Annotated[Address, _advertised] | None = None
-    """The address of this node for the others. Default: that of the first listener with `wss://` that serves ACP, with
-    the name of this machine if it listens at all addresses."""
+    """The address of this node for the others: `wss://host:port`, or `ws://` on loopback. By default it is that of the
+    first listener with `wss://` that serves ACP, with the name of this machine if that listens at all addresses."""
 
     pin: Annotated[str, _pin] | None = None
-    """`sha256:HEX` of the public key that the others find there, or `none` for a certificate of an authority that they
-    trust. Default: that of the listener's certificate."""
+    """The public key that the others find at `advertise`: `sha256:` and 64 hexadecimal digits, or `"none"` for a
+    certificate of an authority that they trust, as behind a proxy. By default it is that of the listener's certificate.
+    """
 
     password_file: FilePath | None = None
     """A file with the password of Redis on its first line, in mode 0600. The user is that of the URL."""
 
-    ca: FilePath | None = None
-    """The authorities to trust for `rediss://`, in PEM, instead of this machine's."""
-
-    insecure_plaintext: Flag = False
-    """Lets `url` name another machine without TLS, where the network can read addresses, directories and the password.
-    """
-
-    ttl: Seconds = 15.0
+    ttl: Fixed[Seconds] = 15.0
     """Seconds after which this node counts as away if it has not renewed its record: three attempts."""
 
-    renew: Seconds = 5.0
+    renew: Fixed[Seconds] = 5.0
     """Seconds between two renewals, and between two reads of what other nodes have written."""
 
-    timeout: Seconds = 3.0
+    timeout: Fixed[Seconds] = 3.0
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
 
     isolation_limit: Seconds = 3600.0
-    """Seconds for which shared tokens are accepted while this node can't know which were revoked: it sees neither the
-    directory, nor a node that sees it, nor all other nodes. Time to repair Redis, and the longest for which a revoked
-    token works here."""
+    """Seconds for which shared tokens are accepted while this node can't know which were revoked: it reaches neither
+    Redis, nor a node that does, nor all other nodes. Then their connections are closed, and others refused (503), until
+    it can. An hour to repair Redis; no revoked token works for longer."""
 
 
 def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | None:
@@ -145,10 +134,6 @@ def read_cluster(entry: Entry, problems: list[ConfigError]) -> ClusterSection | 
                 "the network could read addresses, directories and the password: use rediss://, a loopback address, or "
                 "insecure_plaintext = true"
             )
-        )
-    if section.renew * 2 > section.ttl:
-        found.append(
-            entry.child("ttl", None).error(f"expected at least twice renew ({section.renew:g}), found {section.ttl:g}")
         )
     problems.extend(found)
     return None if found else section

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Annotated, Literal
 
-from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agents.options import read_pin
+from acp_gateway.config.addresses import Address
 from acp_gateway.config.directories import config_home, expand_user
 from acp_gateway.config.editing.toml_file import TomlFile
+from acp_gateway.config.reached import ReachedSection, read_target
 from acp_gateway.config.schema import (
     Entry,
     FilePath,
@@ -23,16 +23,7 @@ from acp_gateway.config.schema import (
     read_section,
     unknown_keys,
 )
-from acp_gateway.errors import ConfigError, UsageError
-
-
-def _target(entry: Entry) -> Address:
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL or host[:port]")
-    try:
-        return parse_target(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
+from acp_gateway.errors import ConfigError
 
 
 def _token_id(entry: Entry) -> str:
@@ -68,51 +59,44 @@ def _is_absolute(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostSection:
+class HostSection(ReachedSection):
     """`[hosts.NAME]`: the options of one gateway, as in the file."""
 
-    url: Annotated[Address, _target]
-    """A URL, or `host[:port]`, which is a TLS WebSocket on port 7443."""
+    url: Annotated[Address, read_target]
+    """`host[:port]`, which means `wss://host:7443/acp`, or a URL with `wss`, `ws`, `tcp+tls`, `tcp`, `unix` or `ssh`.
+    `https` and `http` are `wss` and `ws`, and Streamable HTTP with servers that are not gateways."""
 
     agent: Name | None = None
-    """The agent to use; else the gateway's default."""
-
-    token_file: FilePath | None = None
-    """A file with the token, for when neither the command line nor the environment has one. The token may be another
-    server's, of any form."""
+    """The agent to use, else the gateway's default."""
 
     token: Annotated[Literal["none"], _token] | None = None
-    """`"none"`: no token is sent, also where the environment has one; for a server that wants none."""
-
-    pin: Annotated[str, read_pin] | None = None
-    """`sha256:HEX` of the gateway's public key; with it, its certificate needs no authority."""
-
-    ca: FilePath | None = None
-    """The authorities to trust for this gateway, in PEM, instead of this machine's."""
+    """Only `"none"`, which sends no token, not even one from the environment. For a server of another kind that needs
+    none. Tokens themselves don't belong in this file."""
 
     cert: FilePath | None = None
-    """A client certificate, in PEM, of an authority in the gateway's `client_ca`; it replaces the token."""
+    """A client certificate, in PEM, of an authority in the gateway's `client_ca`: with it no token is needed. For `wss`
+    and `tcp+tls`, together with `key`."""
 
     key: FilePath | None = None
-    """The private key of that certificate in PEM, which only its owner may open."""
-
-    insecure_plaintext: Flag = False
-    """Lets the token go without TLS to another machine, where the network can read it."""
+    """The private key of `cert` in PEM, without a passphrase, in a file that only its owner may open."""
 
     tell_outages: Flag = False
-    """Tells in the conversation when the connection has been lost for ten seconds, is back, or has ended a turn."""
+    """Tells outages in a conversation with an open turn: when the connection has been lost for ten seconds, when it is
+    back, and when the outage has ended the turn. The same as `connect --tell-outages`."""
 
     maps: Annotated[tuple[tuple[str, str], ...], _maps] = ()
-    """Path map: folders of this machine and the same folders on the gateway's, as a table."""
+    """Folders of this machine and their paths on the gateway's, `{ "/Users/ann/proj" = "/srv/proj" }`. Absolute paths;
+    `~` works on the left."""
 
     command: Text | None = None
-    """The path of acp-gateway on the far side of ssh; else it is looked for there."""
+    """The path of `acp-gateway` on the gateway's machine, for an `ssh` URL and for `acp-gateway pair`. Without it a few
+    usual places are searched."""
 
     ssh_options: Texts = ()
     """Further options of ssh, each as `Name=value`, such as `IdentityFile=~/.ssh/box`."""
 
     token_id: Annotated[str, _token_id] | None = None
-    """The id of the token, as written by `pair`: pairing again revokes that one."""
+    """The id of the token in `token_file`, set by `acp-gateway pair`, which revokes that token when it pairs again."""
 
 
 @dataclass(frozen=True, slots=True)

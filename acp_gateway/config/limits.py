@@ -4,47 +4,51 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acp_gateway.config.schema import Count, Seconds, SecondsOrNever, Share, Size
+from acp_gateway.config.schema import Count, Derived, Fixed, Seconds, SecondsOrNever, Share, Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitsSection:
     """`[limits]`: maximum numbers and rates, before authentication and for each identity."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "max_waiting_prompts": "max_queued_prompts",
-        "waiting_prompts_per_identity": "queued_prompts_per_identity",
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("max_waiting_prompts", "waiting_prompts_per_identity"), "it is a constant; remove the line"
+    )
+    DERIVED: ClassVar[Mapping[str, Derived]] = {
+        "connections_per_identity": Derived("max_connections", 1 / 2),
+        "sessions_per_identity": Derived("max_sessions", 1 / 4),
+        "message_burst": Derived("messages_per_second", 4),
     }
 
-    max_handshakes: Count = 256
+    max_handshakes: Fixed[Count] = 256
     """Maximum unauthenticated connections. Beyond it, the oldest idle one is closed, from the address that holds the
     most. A fleet of laptops that reconnect after an outage; each connection costs some 40 KB and a descriptor."""
 
-    handshakes_per_address: Count = 32
-    """The same for one address, which may be an office behind NAT; beyond it, others of that address wait for
-    their turn, as many again, and an idle one makes room. Connections of trusted proxies and through unix sockets don't
-    count."""
+    handshakes_per_address: Fixed[Count] = 32
+    """Maximum unauthenticated connections of one address, which may be an office behind NAT; beyond it, others of that
+    address wait for their turn, as many again, and an idle one makes room. Connections of trusted proxies and through
+    unix sockets don't count."""
 
-    failed_attempts: Count = 20
+    failed_attempts: Fixed[Count] = 20
     """Refusals of one address, or of one token, within `failed_attempts_window`, after which further ones are delayed.
     A person's devices with an expired token make a handful; a valid token is accepted whatever the count."""
 
-    failed_attempts_window: Seconds = 60.0
+    failed_attempts_window: Fixed[Seconds] = 60.0
     """Seconds for which a refusal counts. Long enough to slow down guessing, short enough that a corrected
     configuration works soon."""
 
     max_connections: Count = 4096
-    """Maximum authenticated connections, including those that are away. At some 25 KB each, 100 MB; half of the
-    descriptors of one process on most systems with a raised limit."""
+    """Maximum authenticated connections, including those that are away; half of it for one identity. At some 25 KB
+    each, 4096 take 100 MB, and half of the descriptors of one process on most systems with a raised limit."""
 
-    connections_per_identity: Count = 2048
-    """The same for one identity: half of all, so that no identity can keep the others out. Its observers have half of
-    that at most."""
+    connections_per_identity: Fixed[Count] = 2048
+    """Maximum connections of one identity: half of `max_connections`, so that no identity can keep the others out. Its
+    observers have half of that at most."""
 
-    connections_per_guest: Count = 16
-    """The same for one guest's token. A person watches from two or three devices."""
+    connections_per_guest: Fixed[Count] = 16
+    """Maximum connections of one guest's token. A person watches from two or three devices."""
 
-    browsers_per_token: Count = 16
+    browsers_per_token: Fixed[Count] = 16
     """Maximum browsers that are signed in by one token, or by the gateway's own user. Beyond it, the one that was
     unused for longest has to sign in again. A person has a handful of devices, with a browser or two each."""
 
@@ -52,113 +56,118 @@ class LimitsSection:
     """Days after which a browser has to sign in again, used or not. A month: signing in takes a moment, and a cookie
     that was copied from a disk is of no use for longer."""
 
-    browser_idle_days: Count = 7
+    browser_idle_days: Fixed[Count] = 7
     """Days without use after which a browser has to sign in again. A week: longer than most pauses of a person who uses
     it at all, and a browser that was used once, on a machine of others, is forgotten soon."""
 
-    max_event_streams: Count = 64
+    max_event_streams: Fixed[Count] = 64
     """Maximum event streams that one client over Streamable HTTP has open at once: one for its connection and one for
     each session that it works in. Each is a TCP connection."""
 
-    subscribed_sessions: Count = 256
+    subscribed_sessions: Fixed[Count] = 256
     """Maximum sessions that one browser's connection uses at once over `/ws`, where it can unsubscribe from others,
     or `/chat`. A page
     shows one session, and a program for many of them some dozens. Each that is open counts among the connections of
     its identity, and takes some 25 KB."""
 
-    reserved_connections: Count = 64
+    reserved_connections: Fixed[Count] = 64
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
     is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""
 
     messages_per_second: Count = 5000
-    """Sustained rate of the messages of all clients of one identity (a token bucket). Beyond it, clients that send more
-    than an equal share are throttled. Editors send a few messages a second, programs that drive an agent some hundred;
-    a flood at this rate costs a tenth of a processor."""
+    """Sustained rate of the messages of all clients of one identity (a token bucket); four times as many may come at
+    once. Each controller has an equal share, and all observers together have one; beyond the rate, clients that send
+    more than their share are throttled, and nothing is lost. Editors send a few messages a second, programs that drive
+    an agent some hundred; a flood at this rate costs a tenth of a processor."""
 
-    message_burst: Count = 20_000
-    """Messages of one identity that may exceed `messages_per_second` at once. The queue of a laptop after a long time
-    away passes without a wait. Divided by `messages_per_second`, it is also the number of seconds for which
-    `bytes_per_second` and `loop_share` may be exceeded."""
+    message_burst: Fixed[Count] = 20_000
+    """Messages of one identity that may exceed `messages_per_second` at once: four times as many. The queue of a laptop
+    after a long time away passes without a wait. Divided by `messages_per_second`, it is also the number of seconds for
+    which `bytes_per_second` and `loop_share` may be exceeded."""
 
-    bytes_per_second: Size = 64 * 1024 * 1024
-    """Sustained rate of the bytes of all clients of one identity, unfinished messages included. A line of 500 Mbit/s,
-    more than a person's laptop has; receiving that much costs a tenth to a fifth of a processor."""
+    bytes_per_second: Fixed[Size] = 64 * 1024 * 1024
+    """Sustained rate of the bytes of all clients of one identity, unfinished messages included, while another identity
+    or a guest is connected. A line of 500 Mbit/s, more than a person's laptop has; receiving that much costs a tenth to
+    a fifth of a processor."""
 
-    loop_share: Share = 0.25
-    """Share of the event loop's time that the messages of one identity may take in the long run. It is measured,
-    because messages differ in cost. A quarter: more than a very busy person needs, with room for three others."""
+    loop_share: Fixed[Share] = 0.25
+    """Share of the event loop's time that the messages of one identity may take in the long run, while another identity
+    or a guest is connected. It is measured, because messages differ in cost. A quarter: more than a very busy person
+    needs, with room for three others."""
 
-    frames_without_message: Count = 10_000
+    frames_without_message: Fixed[Count] = 10_000
     """Burst of WebSocket frames without a message (pings, binary and empty ones, pieces below 1 KiB), blank lines and
     confirmations on one connection; the sustained rate is a hundredth of it in a second. Beyond it the connection is
     closed. A message of any size in pieces of 1 KiB counts for none; a healthy client sends one in ten seconds."""
 
-    observer_message_size: Size = 64 * 1024
+    observer_message_size: Fixed[Size] = 64 * 1024
     """Maximum bytes of one message of an observer. It asks for a list or a session: some hundred bytes."""
 
-    message_timeout: SecondsOrNever = 60.0
+    message_timeout: Fixed[SecondsOrNever] = 60.0
     """Seconds for one message, from its first byte to its last, plus a second for each 4 KiB received. A modem of
     56 kbit/s is fast enough; an unfinished message that does not grow occupies memory for this long at most."""
 
     max_sessions: Count = 4096
-    """Maximum open sessions; a further `session/new` is refused. Each has a history in memory, which `memory_limit`
-    bounds, and a few kilobytes besides."""
+    """Maximum open sessions; a further `session/new` is refused, and for one identity beyond a quarter of it. Each has
+    a history in memory, which `memory_limit` bounds, and a few kilobytes besides."""
 
-    sessions_per_identity: Count = 1024
-    """The same for one identity. Editors leave sessions open; a thousand is many months of that."""
+    sessions_per_identity: Fixed[Count] = 1024
+    """Maximum open sessions of one identity: a quarter of `max_sessions`. Editors leave sessions open; a thousand is
+    many months of that."""
 
-    max_open_requests: Count = 1000
+    max_open_requests: Fixed[Count] = 1000
     """Maximum requests of one side of a connection that wait for the other's response; also of the closed connections
     of one identity, at one agent. An editor has a handful open, an agent one for each question; each is remembered, so
     a peer that never stops asking would fill the memory."""
 
-    max_queued_prompts: Count = 1000
+    max_queued_prompts: Fixed[Count] = 1000
     """Maximum prompts that wait for the end of a turn, in all sessions together; a further one is refused. Each is held
     in memory with all its content."""
 
-    queued_prompts_per_identity: Count = 200
-    """The same for one identity: ten sessions with a full queue each, which is more than a person can look after."""
+    queued_prompts_per_identity: Fixed[Count] = 200
+    """Maximum waiting prompts of one identity: ten sessions with a full queue each, which is more than a person can
+    look after."""
 
-    queued_prompts_per_session: Count = 20
-    """The same for one session. A person queues a few, and several people a few each; a program that never stops
-    sending would fill the memory."""
+    queued_prompts_per_session: Fixed[Count] = 20
+    """Maximum waiting prompts of one session. A person queues a few, and several people a few each; a program that
+    never stops sending would fill the memory."""
 
-    session_request_size: Size = 256 * 1024
+    session_request_size: Fixed[Size] = 256 * 1024
     """Maximum bytes of a request that the gateway reads, except prompts: `initialize`, `authenticate` and those
     of `session/`. They have a few kilobytes, MCP servers with their environment included. A larger one is refused;
     reading one takes up to 100 ms per MiB, during which the gateway does nothing else."""
 
-    decision_size: Size = 64 * 1024
-    """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one
-    does not count as a decision; reading one takes up to 100 ms per MiB, as above."""
+    decision_size: Fixed[Size] = 64 * 1024
+    """Maximum bytes of a response to a permission or an elicitation: some ten pages of text in a form. A larger one is
+    not a decision: it is logged, and the other clients are still asked. Reading one takes up to 100 ms per MiB."""
 
-    max_prompt_blocks: Count = 1000
+    max_prompt_blocks: Fixed[Count] = 1000
     """Maximum content blocks of one prompt; a prompt with more is refused. Editors send some dozens. Each becomes a
     message for the session's other clients, at some 10 µs."""
 
-    max_listed_sessions: Count = 8000
+    max_listed_sessions: Fixed[Count] = 8000
     """Maximum sessions on one page of an agent's response to `session/list`; the request fails beyond it. Agents have
     pages for more, but a node lists all its live sessions on the first. Each is looked up, at some 10 µs."""
 
-    max_node_sessions: Count = 5000
+    max_node_sessions: Fixed[Count] = 5000
     """Maximum sessions of one node that are known here, and that this gateway lists for another one: its live ones and
     the latest others, 3 MiB in all. More than `max_sessions` by default; each is some 300 bytes in a list, which is
     read every 5 s."""
 
-    max_browser_sessions: Count = 5000
+    max_browser_sessions: Fixed[Count] = 5000
     """Maximum sessions in the list of a browser, of this gateway and of its nodes each: some 500 bytes each, which a
     page reads when it connects."""
 
-    max_mcp_servers: Count = 256
+    max_mcp_servers: Fixed[Count] = 256
     """Maximum MCP servers of one session, and lists of them in one request; a request with more is refused. Editors
     send a handful. Reading one takes some 20 µs, and each that is dropped has an entry in the audit."""
 
-    max_additional_directories: Count = 64
+    max_additional_directories: Fixed[Count] = 64
     """Maximum `additionalDirectories` of one session; a request with more is refused. Each is looked up on the disk."""
 
-    max_permission_options: Count = 256
+    max_permission_options: Fixed[Count] = 256
     """Maximum options of one permission request; one with more is refused. A person chooses among a handful."""
 
-    initialize_response_size: Size = 64 * 1024
+    initialize_response_size: Fixed[Size] = 64 * 1024
     """Maximum bytes of an agent's response to `initialize`; a larger one counts as an error. Agents send a few
     kilobytes, and every client gets them, adapted to it."""

@@ -28,6 +28,7 @@ from acp_gateway.config.options import (
     TapSection,
     WorkspaceSection,
 )
+from acp_gateway.config.reached import reached_problems
 from acp_gateway.config.schema import (
     Entry,
     by_importance,
@@ -441,11 +442,8 @@ def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
             yield entry.error(f"variables that begin with {RESERVED_PREFIX} are the gateway's own")
 
 
-_FOR_COMMAND = ("env", "pass_env", "env_file", "log_stderr", "eof_grace", "term_grace")
-_FOR_URL = (
-    *("token_file", "far_agent", "pin", "ca", "insecure_plaintext", "connect_timeout"),
-    "reconnect_timeout",
-)
+_FOR_COMMAND = ("env", "pass_env", "env_file")
+_FOR_URL = ("token_file", "far_agent", "pin", "ca", "insecure_plaintext")
 
 
 def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry]) -> Iterator[ConfigError]:
@@ -464,21 +462,10 @@ def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry])
     for option in _FOR_COMMAND:
         if option in table:
             yield table[option].error("is for an agent with a command: the gateway does not start one with a url")
-    for option, what in (
-        ("token_file", "a token"),
-        ("far_agent", "the name of an agent"),
-        ("reconnect_timeout", "a link that is resumed"),
-    ):
+    for option, what in (("token_file", "a token"), ("far_agent", "the name of an agent")):
         if option in table and not address.websocket:
             yield table[option].error(f"is for WebSocket and HTTP; {address.scheme} has no place for {what}")
-    for option in ("pin", "ca"):
-        if option in table and not address.tls:
-            yield table[option].error(f"is for TLS, and {address.scheme} has none")
-    if not (address.tls or address.loopback or agent.insecure_plaintext):
-        yield table["url"].error(
-            "the network could read tokens and code: use wss:// or tcp+tls://, a loopback address, or "
-            "insecure_plaintext = true"
-        )
+    yield from reached_problems(agent, address, table, tls="wss:// or tcp+tls://")
 
 
 def _default_agent_problems(gateway: GatewaySection, root: Entry) -> Iterator[ConfigError]:

@@ -8,54 +8,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from acp_gateway.config.addresses import Address, parse_target
-from acp_gateway.config.agents.options import AgentSection, read_pin
-from acp_gateway.config.schema import NAME, Entry, FilePath, Flag, Seconds, SecondsOrNever
-from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.config.addresses import Address
+from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.reached import ReachedSection, reached_problems, read_node_url
+from acp_gateway.config.schema import NAME, Entry, FilePath, Fixed, Seconds, SecondsOrNever
+from acp_gateway.errors import ConfigError
 
 SEPARATOR: Final = "/"
 """Stands between the name of a node and a name of its own."""
 
 
-def _url(entry: Entry) -> Address:
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL or host[:port]")
-    try:
-        address = parse_target(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    if address.scheme not in ("wss", "ws"):
-        raise entry.error("the link to a node is a WebSocket: use wss://host:port, or ws:// on loopback")
-    return address
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSection:
+class NodeSection(ReachedSection):
     """`[nodes.NAME]`: another gateway, whose agents are used here as `NAME/AGENT`."""
 
-    url: Annotated[Address, _url]
-    """The address of the other gateway: `wss://host:port`, `ws://` on loopback, or `host[:port]`."""
+    url: Annotated[Address, read_node_url]
+    """The address of the other gateway: `wss://host:port`, `host[:port]`, which means `wss` and port 7443, or `ws://`
+    on loopback."""
 
     token_file: FilePath
-    """A file with a token of the other gateway, in mode 0600. There, everything counts as done by its identity, except
-    for identities that the token may speak for."""
+    """A file with a token of the other gateway, in mode 0600. It is read at each connection. There, everything counts
+    as done by its identity, except for identities that the token may speak for."""
 
-    pin: Annotated[str, read_pin] | None = None
-    """`sha256:HEX` of the other gateway's public key; with it, the certificate needs no authority."""
+    connect_timeout: Fixed[Seconds] = 15.0
+    """Seconds for which a node that cannot be reached is tried again before its clients get an error. A server that is
+    restarted is back within; editors wait longer for `initialize`."""
 
-    ca: FilePath | None = None
-    """The authorities to trust for it, in PEM, instead of this machine's."""
-
-    insecure_plaintext: Flag = False
-    """Lets `url` name another machine without TLS, where the network can read tokens and code."""
-
-    connect_timeout: Seconds = 15.0
-    """Seconds for which a node that cannot be reached is tried again before its clients get an error, as for agents
-    that listen."""
-
-    reconnect_timeout: SecondsOrNever = 900.0
-    """Seconds for which a lost link to the node is resumed before it is the end of its agent here, as for agents behind
-    another gateway."""
+    reconnect_timeout: Fixed[SecondsOrNever] = 900.0
+    """Seconds for which a lost link to the node is resumed before it is the end of its agent here. A quarter of an
+    hour: longer than the restart of a router or a machine."""
 
 
 def split_name(name: str, nodes: Mapping[str, object]) -> tuple[str, str] | None:
@@ -98,18 +79,7 @@ def agent_at(name: str, nodes: Mapping[str, NodeSection]) -> AgentSection | None
 
 def node_problems(nodes: Mapping[str, NodeSection], entry: Entry) -> list[ConfigError]:
     """Return what does not fit together in `[nodes]`."""
-    problems = []
+    problems: list[ConfigError] = []
     for name, node in nodes.items():
-        table = entry.table()[name].table()
-        if not node.url.tls:
-            problems += [
-                table[option].error("is for TLS, and ws has none") for option in ("pin", "ca") if option in table
-            ]
-        if not (node.url.tls or node.url.loopback or node.insecure_plaintext):
-            problems.append(
-                table["url"].error(
-                    "the network could read tokens and code: use wss://, a loopback address, or "
-                    "insecure_plaintext = true"
-                )
-            )
+        problems += reached_problems(node, node.url, entry.table()[name].table())
     return problems

@@ -1,15 +1,8 @@
 """Every option of the gateway's configuration file: its type, its default, and the reason for it.
 
-A field is an option, its default is the option's default, and the text below it says what it does and, for a limit,
-where the number comes from. The options of `[limits]` are in `limits`. `load` checks options against each other.
-
-The options of `[editor]`, each with its default and where that comes from.
-
-An editor's conversation, its composer, has one session per identity and agent. Which one is remembered in
-`composers.json` of `state_dir`, so that a composer finds its session again after a restart of the gateway. The file is
-written as a whole when a composer is new, so its size is bounded by the number of composers.
-
-The number of requests has no option of its own: each counts as a connection, within `connections_per_identity`.
+A field is an option or, if its type is `Fixed`, a limit that has a name and no option: two real installations would not
+set it differently. The text below a field says what it does and where the default comes from; `tools/make_options`
+makes the reference of it. The options of `[limits]` are in `limits`. `load` checks options against each other.
 """
 
 from collections.abc import Mapping
@@ -36,8 +29,10 @@ from acp_gateway.config.schema import (
     AbsolutePath,
     AgentName,
     Count,
+    Derived,
     Entry,
     FilePath,
+    Fixed,
     Flag,
     LargeSize,
     MessageSize,
@@ -56,24 +51,30 @@ MESSAGE_SIZE: Final = 4 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditorSection:
-    """`[editor]`: the editor bridge over HTTP; `serves = ["editor"]` of a listener serves it."""
+    """`[editor]`: the editor bridge over HTTP; `serves = ["editor"]` of a listener serves it.
 
-    composers_per_identity: Count = 500
+    An editor's conversation, its composer, has one session per identity and agent. Which one is remembered in
+    `composers.json` of `state_dir`, so that a composer finds its session again after a restart of the gateway. The file
+    is written as a whole when a composer is new, so its size is bounded by the number of composers. Each request counts
+    as a connection, within `connections_per_identity`.
+    """
+
+    composers_per_identity: Fixed[Count] = 500
     """Maximum composers of one identity whose sessions are remembered. Beyond it, the one that was unused for longest
     is forgotten: its session stays, and its next message begins another one. More than one person opens within
     `retention_days`, and some 100 KiB of the file that remembers them."""
 
-    message_size: Size = MESSAGE_SIZE
+    message_size: Fixed[Size] = MESSAGE_SIZE
     """Maximum bytes of the body of a request, and of the text of an answer in one piece. Both are text: a long log that
     was pasted has a few hundred KiB, and a long turn less. Images have no place in this protocol. An answer in lines
     has no limit."""
 
-    bodies_per_identity: Count = 8
+    bodies_per_identity: Fixed[Count] = 8
     """Maximum bodies of one identity that are received at a time. An editor sends one after the other from each of its
     windows. Together with `message_size` it bounds the memory of bodies that arrive slowly, and that of messages whose
     turns have not begun: 32 MiB each, as much as `outbox_limit` allows one client. Beyond it requests get 429."""
 
-    open_timeout: Seconds = 120.0
+    open_timeout: Fixed[Seconds] = 120.0
     """Seconds for an agent to start and to open a session before a request gets an error. Twice the default of an
     agent's `initialize_timeout`, whose error says more: an agent that `npx` has to fetch first takes forty seconds, and
     one that loads a long history needs some more. Unlike a page, an editor of this kind waits for as long as it
@@ -105,15 +106,15 @@ class TapSection:
     `node_modules` would push all files of the project out of `files`. A directory above the session's own does not
     count."""
 
-    files: Count = 1000
+    files: Fixed[Count] = 1000
     """Maximum files of one session that are told; beyond it, the one that was unused for longest is removed. More than
     a heat map shows, and at most some 2 MiB for each session and reader, as a path has at most 1024 bytes."""
 
-    sessions: Count = 64
+    sessions: Fixed[Count] = 64
     """Maximum sessions that are told over one connection; those that become live beyond it are left out. More than one
     person has open at a time. One session can be chosen by the connection's first line."""
 
-    context_turns: Count = 3
+    context_turns: Fixed[Count] = 3
     """Turns without access to a file after which it counts as out of the agent's context. Agents compact their context
     when they need to, and tell nothing about single files: a task has rarely more turns between two looks at a file
     that it still needs."""
@@ -130,45 +131,53 @@ Role = Literal["controller", "observer"]
 class GatewaySection:
     """`[gateway]`: settings of the whole gateway."""
 
-    RENAMED: ClassVar[Mapping[str, str]] = {
-        "journal": "journal_storage",
-        "max_open_requests": "max_open_requests in [limits]",
-        "max_queued_prompts": "queued_prompts_per_session in [limits]",
+    RENAMED: ClassVar[Mapping[str, str]] = {"journal": "journal_storage"}
+    REMOVED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("max_open_requests", "max_queued_prompts"), "it is a constant; remove the line"
+    )
+    DERIVED: ClassVar[Mapping[str, Derived]] = {
+        "history_limit_per_identity": Derived("history_limit", 1 / 2, least=MIB),
+        "outbox_limit": Derived("memory_limit", 1 / 32, least="max_message_size", most=32 * MIB),
+        "away_limit": Derived("memory_limit", 1 / 16, least="max_message_size", most=64 * MIB),
+        "journal_limit": Derived("memory_limit", 1 / 64, least="max_message_size", most=16 * MIB),
+        "resume_window": Derived("memory_limit", 1 / 128, least=MIB, most=8 * MIB),
+        "write_behind_limit": Derived("memory_limit", 1 / 128, most=8 * MIB),
     }
+    """Each client and each session has a part of the memory. A message has to fit an outbox and a journal."""
 
     state_dir: AbsolutePath = field(default_factory=state_home)
-    """Folder of tokens and sessions. Absolute, so that a service and a shell mean the same folder."""
+    """Folder of tokens and sessions. Absolute, so that a service and a shell mean the same folder. `$XDG_STATE_HOME`,
+    if it is set and absolute, takes precedence over `~/.local/state`."""
 
     default_agent: AgentName | None = None
-    """The agent for clients that name none. Required with several agents."""
+    """The agent for clients that name none. Required with several agents. It may be that of a node, `NODE/AGENT`."""
 
     max_message_size: MessageSize = 16 * 1024 * 1024
-    """Maximum bytes of one JSON-RPC message. Images and whole files travel in one message, and limits of 64 KiB or
-    1 MiB have broken many programs of this kind; without a limit one peer could fill the memory. Two images of
-    5 MB, the largest size that models take, or a hundred thousand lines of text; clients written in Rust read no larger
-    frame. At most 24 MiB count: reading a message takes up to 10 ms per MiB, during which the gateway does nothing
-    else."""
+    """Maximum bytes of one JSON-RPC message in either direction; at most 24 MiB count. Images and whole files travel in
+    one message: 16 MiB are two images of 5 MB, the largest size that models take, or a hundred thousand lines of text,
+    and clients written in Rust read no larger frame. Reading a message takes up to 10 ms per MiB, during which the
+    gateway does nothing else."""
 
-    handshake_timeout: Seconds = 10.0
+    handshake_timeout: Fixed[Seconds] = 10.0
     """Seconds for TLS and the HTTP upgrade or hello together. Slow mobile links need about two; a silent socket takes
     up memory before it has sent a token. Each file of the page that a browser fetches starts the time again."""
 
-    ping_interval: Seconds = 20.0
+    ping_interval: Fixed[Seconds] = 20.0
     """Seconds between pings. Routers and proxies forget an idle connection after 30 to 60 seconds."""
 
-    ping_timeout: Seconds = 20.0
+    ping_timeout: Fixed[Seconds] = 20.0
     """Seconds to wait for a pong before the connection is closed. A phone that changes networks is back within this;
     with the interval, a dead link is noticed after 40 seconds at most."""
 
-    stall_timeout: Seconds = 60.0
+    stall_timeout: Fixed[Seconds] = 60.0
     """Seconds after which a peer that accepts no bytes is disconnected. Longer than a ping and its pong, so that a dead
     link is reported as such, and short enough that its queue does not occupy memory for long."""
 
-    write_high_water: Size = 1024 * 1024
+    write_high_water: Fixed[Size] = 1024 * 1024
     """Bytes waiting to be written to a peer, above which its senders are not read. Enough to keep a fast link busy
     between two turns of the scheduler, little enough to have for each of many connections."""
 
-    outbox_limit: Size = 32 * 1024 * 1024
+    outbox_limit: Fixed[Size] = 32 * 1024 * 1024
     """Maximum bytes queued for one connected client; `away_limit` is the limit for one that is away. Beyond it the
     client is detached and catches up from the journal, so that a client that reads nothing delays neither the agent nor
     other clients. Half a minute at 1 MiB a second, which no agent writes for long: a client further behind does not
@@ -177,76 +186,83 @@ class GatewaySection:
     resumable link. The same limit applies to requests of one side that wait until the other can take them."""
 
     away_grace: SecondsOrNever = 86400.0
-    """Seconds that a lost link is kept for its client to return, with the messages queued for it. A night and a day:
-    a laptop that is closed in the evening continues on the next evening at the latest, without a loss."""
+    """Seconds that a lost link is kept for its client to return, or `"never"` to keep it while the gateway runs. The
+    messages for the client are queued with it, and after a restart, observers wait as long for a client that may open
+    their session again. A day: a laptop that is closed in the evening continues on the next evening at the latest,
+    without a loss."""
 
-    away_grace_idle: Seconds = 900.0
-    """The same for a connection with an agent of its own (`scope = "connection"`) and nothing open: no turn, no
-    permission, no request. A quarter of an hour: longer than a train's tunnel or a way to another room, and only an
-    idle agent's process is lost after it, which occupies memory for one person alone."""
+    away_grace_idle: Fixed[Seconds] = 900.0
+    """Seconds that a lost link is kept whose connection has an agent of its own (`scope = "connection"`) and nothing
+    open: no turn, no permission, no request. A quarter of an hour: longer than a train's tunnel or a way to another
+    room, and only an idle agent's process is lost after it, which occupies memory for one person alone."""
 
-    away_limit: Size = 64 * 1024 * 1024
+    away_limit: Fixed[Size] = 64 * 1024 * 1024
     """Maximum bytes queued for a client that is away. Beyond it the link is gone: on its return the client is told that
     it is too far behind, and catches up from the journal. An agent that writes 2 KiB a second without a pause takes
     nine hours for that, a night; and the largest message that `max_message_size` allows fits."""
 
-    resume_window: LargeSize = 8 * 1024 * 1024
+    resume_window: Fixed[LargeSize] = 8 * 1024 * 1024
     """Maximum unconfirmed bytes in flight on a resumable link; a single larger message still passes. At a round-trip
     time of 200 ms this keeps a line of 300 Mbit/s busy, and it bounds what is sent again after such a link was lost. At
     least 1 MiB, because confirmations come every 512 KiB."""
 
-    journal_limit: Size = 16 * 1024 * 1024
+    journal_limit: Fixed[Size] = 16 * 1024 * 1024
     """Maximum bytes of one session's history, kept for clients that join later; the oldest turns are removed first,
     whole. Some thousand pages of text with the output of tools, or a dozen screenshots; little enough to keep for each
     of sixty sessions within `memory_limit`."""
 
     history_limit: LargeSize = 4 * 1024 * 1024 * 1024
-    """Maximum bytes of all histories on disk. Beyond it, the histories of the least recently used sessions are removed;
-    if only live sessions are left, histories lose their beginning. 250 full histories, which is more than a year of one
-    person; the disk of a small machine has several times that."""
+    """Maximum bytes of all histories on disk. Beyond it, the histories of the least recently used sessions are removed,
+    and the sessions stay; if only live sessions are left, the largest history of the identity that holds most loses its
+    beginning. 4 GiB are 250 full histories, more than a year of one person; the disk of a small machine has several
+    times that."""
 
-    history_limit_per_identity: LargeSize = 2 * 1024 * 1024 * 1024
-    """Maximum bytes of the histories of one identity's sessions, so that no identity can push out those of others."""
+    history_limit_per_identity: Fixed[LargeSize] = 2 * 1024 * 1024 * 1024
+    """Maximum bytes of the histories of one identity's sessions on disk: half of `history_limit`, so that no identity
+    can push out those of others. Beyond it, its own least recently used histories are removed, and those of its live
+    sessions cut."""
 
-    write_delay: Seconds = 0.5
+    write_delay: Fixed[Seconds] = 0.5
     """Maximum seconds before history is written to disk (write-behind). A gateway that is killed loses that much, plus
     what arrives during the write. Usually the delay is a tenth of this; only with a slow disk are batches larger."""
 
-    node_write_delay: Seconds = 5.0
-    """The same for the histories of nodes' sessions while a turn runs; at its end they are written as any other. The
-    node has these updates on its own disk within its `write_delay`, so a gateway in front need not repeat that work for
-    each of them; and a history that is written once in five seconds costs the same, however fast it grows."""
+    node_write_delay: Fixed[Seconds] = 5.0
+    """Maximum seconds before the history of a node's session is written while a turn runs; at its end it is written as
+    any other. The node has these updates on its own disk within its `write_delay`, so a gateway in front need not
+    repeat that work for each of them; and a history that is written once in five seconds costs the same, however fast
+    it grows."""
 
-    write_behind_limit: Size = 8 * 1024 * 1024
+    write_behind_limit: Fixed[Size] = 8 * 1024 * 1024
     """Maximum bytes of history that wait to be written; beyond it, writing begins at once. A fifth of a second of the
     fastest stream, and little enough for one transaction of some tens of milliseconds."""
 
     journal_storage: Annotated[Journal, choice(*get_args(Journal))] = "disk"
-    """Storage of session histories. With `disk` they are in `state_dir`, readable by its owner alone, and clients
-    continue after a restart where they stopped. With `memory` no message is written to disk, and after a restart only
-    what the agent itself has stored comes back."""
+    """Storage of session histories: `"disk"` or `"memory"`. On disk they are in `state_dir`, readable by its owner
+    alone, and clients continue after a restart where they stopped. With `"memory"` no message is written to disk, and
+    after a restart only what the agent itself has stored comes back."""
 
     retention_days: Count = 30
     """Days after which an unused session is forgotten by the gateway, with its history; the agent's own records stay. A
     month: longer than a holiday, and short enough that old conversations don't pile up on the disk."""
 
     memory_limit: Size = 1024 * 1024 * 1024
-    """Maximum bytes of all outboxes and journals together (shared data counts once) and of everything received but not
-    passed on yet: unfinished messages, waiting requests and prompts, an agent's unanswered requests. Beyond it,
-    unfinished echoes of prompts are given up first; then the data sent by the identity that holds most, if that is most
-    of it; then the client that has been away for longest; then the largest outbox or journal goes: its client is
-    detached, or the journal is cut. The other limits bound each client and each session, not their number; this leaves
-    a small machine's memory to the agents."""
+    """Maximum bytes that outboxes, journals and unfinished work hold together: everything queued for clients and kept
+    of sessions (shared data counts once), and everything received but not passed on yet, such as unfinished messages,
+    waiting requests and prompts, and an agent's unanswered requests. Beyond it, unfinished echoes of prompts are given
+    up first; then the data sent by the identity that holds most, if that is most of it; then the client that has been
+    away for longest; then the largest outbox or journal goes: its client is detached, or the journal is cut. A lower
+    value also lowers the limits of one client and one session. 1 GiB leaves a small machine's memory to the agents."""
 
     trusted_proxies: Annotated[tuple[Network, ...], read_networks] = ()
-    """Addresses and networks of reverse proxies whose `X-Forwarded-For` is trusted. None by default: any client can
-    send that header, and a trusted one chooses the address under which failures are counted."""
+    """Addresses and networks (`"10.0.0.0/8"`) of reverse proxies whose `X-Forwarded-For` is trusted: it gives the
+    address under which failures are counted, logged and audited. None by default, because any client can send that
+    header."""
 
-    audit_size: LargeSize = 16 * 1024 * 1024
+    audit_size: Fixed[LargeSize] = 16 * 1024 * 1024
     """Bytes of `audit.jsonl` in `state_dir` after which a new file is begun. Some eighty thousand entries, which a text
     editor still opens."""
 
-    audit_files: Count = 10
+    audit_files: Fixed[Count] = 10
     """Number of audit files that are kept, the current one included. With `audit_size`, more than half a year of a busy
     gateway, and no more disk space than one session's screenshots."""
 
@@ -254,16 +270,16 @@ class GatewaySection:
     """Folder in which each connection's messages are recorded, for support: everything except known kinds of secrets.
     Off by default, because that is all content."""
 
-    record_limit: LargeSize = 1024 * 1024 * 1024
+    record_limit: Fixed[LargeSize] = 1024 * 1024 * 1024
     """Maximum bytes of all recordings together, beyond which recording stops. A long day of a chatty agent; a forgotten
     recording must not fill the disk."""
 
-    record_message_size: Size = 256 * 1024
+    record_message_size: Fixed[Size] = 256 * 1024
     """Maximum bytes of one message that is recorded or logged as it is; a larger one is recorded by its size and
     method. Conversation, code and most results of tools are smaller; looking through one for secrets takes the event
     loop up to 20 ms, and 40 ms per MiB."""
 
-    record_share: Share = 0.25
+    record_share: Fixed[Share] = 0.25
     """Share of the event loop's time that recording and `--log-bodies` may take in the long run, each. Beyond it,
     messages are recorded by their size, so that recording delays no client for long."""
 
@@ -273,7 +289,8 @@ class WorkspaceSection:
     """`[workspaces.NAME]`: a folder in which sessions may work."""
 
     root: AbsolutePath
-    """The folder. It and everything below it may be a session's `cwd`, after symbolic links were followed."""
+    """The folder of the workspace, absolute. Sessions may use it and everything below it as `cwd`, after symbolic links
+    are followed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,20 +298,20 @@ class CertificateSection:
     """`[certificates.NAME]`: a client certificate of `client_ca` that is accepted instead of a token."""
 
     subject: Text
-    """The whole subject of the certificate as RFC 4514 writes it, the most specific part first, such as
-    `CN=ann,O=Example`; it has to match word for word."""
+    """The whole subject of the certificate as RFC 4514 writes it, such as `CN=ann,O=Example`. The most specific part is
+    first, and it has to match word for word."""
 
     identity: Text | None = None
-    """The identity of its connections; else the gateway's own user."""
+    """The identity of its connections, else the gateway's own user."""
 
     role: Annotated[Role, choice(*get_args(Role))] = "controller"
-    """The most that it allows: `controller` or `observer`."""
+    """The most that it allows: `"controller"` or `"observer"`."""
 
     agents: Texts | None = None
-    """The names of the agents that it may use; else all."""
+    """The names of the agents that it may use, else all."""
 
     workspaces: Texts | None = None
-    """The names of the workspaces that it may use; else all."""
+    """The names of the workspaces that it may use, else all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,21 +319,27 @@ class ListenSection:
     """`[[listen]]`: one address on which clients are accepted."""
 
     url: Annotated[str, read_listen_url]
-    """`wss://`, `ws://`, `tcp+tls://`, `tcp://` with host and port, or `unix://` with an absolute path. `https://` is
-    another name of `wss://`, and `http://` of `ws://`."""
+    """The address: `wss://host:port` and `tcp+tls://host:port`, which need a certificate; `ws://` and `tcp://` on
+    loopback; `unix:///absolute/path`, a socket with mode 0600. Port 0 is any free port; without a port, `wss` means
+    443, `ws` 80, `tcp` and `tcp+tls` 7443. `https://` is another name of `wss://`, and `http://` of `ws://`."""
 
     serves: Annotated[tuple[Service, ...], read_services] | None = None
-    """Parts of the gateway that are served there. For `ws` and `wss`, where requests for others are answered with 404.
-    By default the endpoint of ACP, and over TLS or on loopback, where the network can't read a browser's secrets, the
-    page. The chat bridge is beside them, or alone at an address of its own. Metrics have readers of their own, and
-    often an address of their own, which may be a unix socket. The file tap is for the other schemes, which have no
-    paths: alone, at an address of its own."""
+    """Parts of the gateway that are served there: `"acp"`, `"page"`, `"chat"`, `"metrics"`, `"editor"`, or `"tap"`.
+    Over HTTP, requests for others are answered with 404. `"acp"` is the endpoint `/acp`, for WebSocket and Streamable
+    HTTP; at least one listener serves it. `"page"` is `/ws`, sign-in, and the page for browsers, and needs `"acp"`
+    beside it. `"chat"` is the chat bridge `/chat`, `"editor"` the editor bridge below `/acp/`. `"metrics"` is
+    `/metrics`, which needs the extra `metrics`, and a token of the role `metrics` except on loopback or a unix socket
+    where nothing else is served. These are for `ws` and `wss`, and `["metrics"]` for `unix` too. `["tap"]` is the file
+    tap, alone on `tcp`, `tcp+tls` or `unix`. By default `wss`, and `ws` on loopback, serve `["acp", "page"]`, and `ws`
+    elsewhere `["acp"]`, because the network could read a browser's secrets. `/healthz` and `/readyz` are at each
+    address of HTTP."""
 
     cert: FilePath | None = None
-    """The certificate chain in PEM. For `wss` and `tcp+tls`, which need it."""
+    """The certificate chain in PEM, for `wss` and `tcp+tls`, which need it; `acp-gateway certs create` makes one."""
 
     key: FilePath | None = None
-    """The private key of the certificate in PEM."""
+    """The private key of `cert` in PEM, for `wss` and `tcp+tls`, which need it. `check-config` warns if every user may
+    open the file."""
 
     client_ca: FilePath | None = None
     """Authorities, in PEM, whose certificates authenticate a client without a token, as `[certificates.NAME]` says. For
@@ -335,8 +358,8 @@ class ListenSection:
     """Accepts processes of the gateway's own user without a token. For `unix`, where the kernel names the user."""
 
     allowed_origins: Annotated[tuple[str, ...], read_origins] = ()
-    """Origins of web pages that may connect. For `ws` and `wss`. None by default: any page in a browser can reach
-    loopback."""
+    """Origins of web pages that may connect, as browsers send them: `"https://editor.example"`, without a path or a
+    wildcard. For `ws` and `wss`. None by default: any page in a browser can reach loopback."""
 
     allowed_hosts: Annotated[tuple[str, ...], read_hosts] = ()
     """Accepted names, without a port, in the `Host` header. For `ws` and `wss`. A loopback listener rejects every name
@@ -344,9 +367,10 @@ class ListenSection:
     here. Off loopback, all names are accepted if none is listed."""
 
     public_url: Annotated[str | None, read_public_url] = None
-    """The address by which users reach the gateway, where that is another one: `https://`, a name, and the path that a
-    reverse proxy removes. For `ws` and `wss`. The links of `acp-gateway open` and `share` begin with it, its name is
-    accepted in the `Host` header, and pages at its origin are the gateway's own."""
+    """The address by which users reach the gateway, where that is another one, as behind a reverse proxy: `https://`
+    (`http://` for loopback), a name, a port if it has one, and the path that the proxy removes. For `ws` and `wss`. The
+    links of `acp-gateway open` and `share` begin with it, its name is accepted in the `Host` header, and pages at its
+    origin are the gateway's own."""
 
     @property
     def address(self) -> Address:
@@ -403,13 +427,14 @@ class HooksSection:
     """`[hooks]`: programs that are run on events; each gets one line of JSON on its stdin."""
 
     on_permission_waiting: Annotated[tuple[str, ...], read_command] | None = None
-    """The program, and its arguments, to run when an agent waits for a decision and no controller is connected. No
-    shell reads it."""
+    """The program, with its arguments, to run when an agent waits for a decision and no controller is connected. No
+    shell reads them. A program without a slash is looked for in the gateway's `PATH`; a relative path with one starts
+    where the gateway was started."""
 
     on_turn_end: Annotated[tuple[str, ...], read_command] | None = None
-    """The program, and its arguments, to run when a turn has ended."""
+    """The program, with its arguments, to run when a turn has ended."""
 
-    timeout: Seconds = 30.0
+    timeout: Fixed[Seconds] = 30.0
     """Seconds after which a program that still runs is stopped. A push service answers within two, a slow mail server
     within twenty. Few hooks run at a time, so one that hangs delays those after it."""
 
@@ -419,4 +444,5 @@ class LogSection:
     """`[log]`: the log of `serve`."""
 
     format: Annotated[LogFormat, choice(*get_args(LogFormat))] = "text"
-    """Format of a log line: `text` for people, or `json`, one object for each line, for programs that collect logs."""
+    """Format of a log line: `"text"` or `"json"`. The first is for people; the second, one object for each line, for
+    programs that collect logs."""

@@ -2,9 +2,11 @@
 
 A section is a dataclass whose fields are the options. The type of a field is one of the types below, `Annotated`
 with the function that reads it; its default is the option's default, and a field without one is a required option.
-So a further option is one more field. A class may map its former options to their new names in `RENAMED`, and
-those that are ignored to the reason in `REMOVED`. Unknown options, missing ones and values that do not fit are errors
-with their place in the file, and all of them are collected, so that a user can correct a file in one go.
+So a further option is one more field. A field whose type is `Fixed` is a constant with a name: code may construct the
+section with another value, a file may not set it. A class may map such fields to the option that they follow in
+`DERIVED`, its former options to their new names in `RENAMED`, and those that are ignored to the reason in `REMOVED`.
+A fixed or removed option is a warning. Unknown options, missing ones and values that do not fit are errors with their
+place in the file, and all of them are collected, so that a user can correct a file in one go.
 """
 
 import dataclasses
@@ -48,6 +50,7 @@ def parse_duration(text: str) -> float:
 
 
 Section = TypeVar("Section")
+Value = TypeVar("Value")
 
 MIB: Final = 1024 * 1024
 """Bytes."""
@@ -61,7 +64,7 @@ CREDENTIAL: Final = "credential:"
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")
 """A name of an agent, a host or a node."""
 
-_NONE: Final[Mapping[str, str]] = {}
+_NONE: Final[Mapping[str, Any]] = {}
 
 _MAX_WORD_LENGTH: Final = 24
 """Characters of a wrong word that an error repeats. A token that was pasted into the wrong place is longer."""
@@ -69,6 +72,30 @@ _MAX_WORD_LENGTH: Final = 24
 
 class MissingOption(ConfigError):
     """A required option is not set. It is reported after the others, since a misspelled one is the likeliest cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Derived:
+    """A rule by which a limit follows an option of its section."""
+
+    option: str
+    share: float
+    """The limit divided by the option."""
+    least: int | str = 1
+    """The minimum, or the option that is the minimum."""
+    most: int = 1 << 63
+
+    def of(self, values: Mapping[str, Any]) -> int:
+        """Return the limit for the options of a section."""
+        least = values[self.least] if isinstance(self.least, str) else self.least
+        return min(max(int(values[self.option] * self.share), least), self.most)
+
+    def __str__(self) -> str:
+        share = f"{self.share:g} times" if self.share >= 1 else f"1/{1 / self.share:g} of"
+        least = self.least if isinstance(self.least, str) else size_text(self.least)
+        bounds = [f", at least {least}"] if self.least != 1 else []
+        bounds += [f", at most {size_text(self.most)}"] if self.most < 1 << 63 else []
+        return f"{share} {self.option}{''.join(bounds)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,23 +141,20 @@ class Entry:
 
 
 def unknown_keys(
-    entry: Entry, known: list[str], renamed: Mapping[str, str] = _NONE, removed: Mapping[str, str] = _NONE
+    entry: Entry, known: Iterable[str], renamed: Mapping[str, str] = _NONE, removed: Mapping[str, str] = _NONE
 ) -> Iterator[ConfigError]:
     """Yield an error for each key of a table that is not among the `known`; one that was renamed names the new key.
 
-    One that was `removed` is noted in the file.
+    One that was `removed` is noted in the file, with the text for it.
     """
     for key, value in entry.table().items():
-        if key in known:
-            continue
-        if key in renamed:
-            yield value.error(f"this option was renamed: use {renamed[key]}")
-            continue
         if key in removed:
-            entry.file.removed.append(value.error(f"this option is ignored: {removed[key]}"))
-            continue
-        hint = suggestion(key, known) or f"; known here: {', '.join(known)}"
-        yield value.error(f"unknown option{hint}")
+            entry.file.removed.append(value.error(removed[key]))
+        elif key in renamed:
+            yield value.error(f"this option was renamed: use {renamed[key]}")
+        elif key not in known:
+            hint = suggestion(key, known) or f"; known here: {', '.join(known) or 'none'}"
+            yield value.error(f"unknown option{hint}")
 
 
 def by_importance(problems: Iterable[ConfigError]) -> list[ConfigError]:
@@ -155,21 +179,58 @@ def choice(*words: str) -> Callable[[Entry], Any]:
     return read
 
 
+def options_of(section: type[Any]) -> dict[str, dataclasses.Field[Any]]:
+    """Return the fields of a section that a file may set, by name."""
+    return {field.name: field for field in dataclasses.fields(section) if not is_fixed(field)}
+
+
+def is_fixed(field: dataclasses.Field[Any]) -> bool:
+    """Return whether a field is a constant with a name, which no file sets."""
+    return FIXED in getattr(field.type, "__metadata__", ())
+
+
+def _removed_from(section: type[Any]) -> dict[str, str]:
+    """Return the text for each key that a file may not set any more."""
+    ignored = getattr(section, "REMOVED", _NONE)
+    removed = {name: f"this option is ignored: {reason}" for name, reason in ignored.items()}
+    derived: Mapping[str, Derived] = getattr(section, "DERIVED", _NONE)
+    for field in filter(is_fixed, dataclasses.fields(section)):
+        value = derived.get(field.name) or shown(field)
+        removed[field.name] = f"this is not an option any more: it is always {value}; remove the line"
+    return removed
+
+
+def shown(field: dataclasses.Field[Any]) -> str:
+    """Return the default of a field for people, with its unit."""
+    readers = getattr(field.type, "__metadata__", ())
+    if isinstance(field.default, bool):
+        return str(field.default).lower()
+    if _seconds in readers or _seconds_or_never in readers:
+        return f"{field.default:g} s"
+    return size_text(field.default) if _size in readers or _large_size in readers else f"{field.default}"
+
+
+def size_text(size: Any) -> str:
+    """Return a number of bytes in the largest unit that divides it."""
+    unit = next(power for power in (3, 2, 1, 0) if size % 1024**power == 0)
+    return f"{size // 1024**unit} {('bytes', 'KiB', 'MiB', 'GiB')[unit]}"
+
+
 def read_section(section: type[Section], entry: Entry, problems: list[ConfigError]) -> Section | None:
     """Read a table into a section; None if it has problems, which are appended to `problems`."""
-    fields = {field.name: field for field in dataclasses.fields(section)}  # type: ignore[arg-type] # It is one.
     before = len(problems)
     try:
         table = entry.table()
     except ConfigError as error:
         problems.append(error)
         return None
-    renamed, removed = getattr(section, "RENAMED", _NONE), getattr(section, "REMOVED", _NONE)
-    problems.extend(unknown_keys(entry, list(fields), renamed, removed))
+    options = options_of(section)
+    problems.extend(unknown_keys(entry, options, getattr(section, "RENAMED", _NONE), _removed_from(section)))
     values = {}
-    for name, field in fields.items():
+    for field in dataclasses.fields(section):  # type: ignore[arg-type] # It is one.
+        name = field.name
         try:
-            if name in table:
+            if name in table and name in options:
                 values[name] = _reader(field.type)(table[name])
             elif field.default is not dataclasses.MISSING:
                 values[name] = field.default
@@ -181,7 +242,11 @@ def read_section(section: type[Section], entry: Entry, problems: list[ConfigErro
         except ConfigError as error:
             # What knows nothing of files, as the search for the home directory, names no key.
             problems.append(error if error.key else entry.file.error((*entry.keys, name), error.message))
-    return section(**values) if len(problems) == before else None
+    if len(problems) > before:
+        return None
+    derived: Mapping[str, Derived] = getattr(section, "DERIVED", _NONE)
+    values |= {name: rule.of(values) for name, rule in derived.items() if name not in options}
+    return section(**values)
 
 
 def read_named(section: type[Section], entry: Entry, problems: list[ConfigError]) -> dict[str, Section]:
@@ -350,6 +415,12 @@ def check_name(entry: Entry, name: str) -> str:
         raise entry.error("a name is 1 to 64 letters, digits, dots, dashes and underscores")
     return name
 
+
+FIXED: Final = "fixed"
+"""Marks the type of a field that no file sets."""
+
+Fixed = Annotated[Value, FIXED]
+"""A constant of that type, with a name."""
 
 Flag = Annotated[bool, _flag]
 Seconds = Annotated[float, _seconds]

@@ -4,29 +4,17 @@ Agents, nodes, workspaces, client certificates, hooks and most limits are read f
 process. They can change while the gateway runs. Addresses, the state folder and the sizes of what is in memory can't.
 """
 
-import dataclasses
 from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from acp_gateway.config.load import Config
+from acp_gateway.config.schema import options_of
 from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import policy_of
 
 _RELOADED: Final = ("agents", "nodes", "workspaces", "certificates", "hooks", "limits", "removed")
 """Parts of the configuration that are used at once."""
-
-_FIXED_LIMITS: Final = frozenset(
-    {
-        "failed_attempts",
-        "failed_attempts_window",
-        "max_event_streams",
-        "browsers_per_token",
-        "browser_days",
-        "browser_idle_days",
-    }
-)
-"""Options of `[limits]` that a running gateway has counted by already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +40,8 @@ class Reconfiguration:
 
 def compare(now: Config, then: Config) -> Reconfiguration:
     """Compare the configuration in force with a new one."""
-    limits = replace(then.limits, **{name: getattr(now.limits, name) for name in _FIXED_LIMITS})
+    # The list of browsers that are signed in was opened with it.
+    limits = replace(then.limits, browser_days=now.limits.browser_days)
     config = replace(
         now,
         gateway=replace(now.gateway, default_agent=then.gateway.default_agent),
@@ -102,9 +91,8 @@ def _named(kind: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterat
 
 
 def _differing(one: Any, other: Any) -> list[str]:
-    """Return the names of the options in which two sections differ."""
-    names = (field.name for field in dataclasses.fields(one))
-    return [name for name in names if getattr(one, name) != getattr(other, name)]
+    """Return the names of the options in which two sections differ; the limits that follow them are not named."""
+    return [name for name in options_of(type(one)) if getattr(one, name) != getattr(other, name)]
 
 
 def reconfigure_hubs(hubs: Iterable[Hub], config: Config, outdated: Container[str]) -> list[str]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.config.agents.options import read_agent_url, read_command, read_pin
+from acp_gateway.config.agents.options import read_agent_url, read_command
 from acp_gateway.config.editing.toml_file import TomlFile
+from acp_gateway.config.reached import read_pin
 from acp_gateway.config.schema import Entry
 from acp_gateway.errors import ConfigError
 

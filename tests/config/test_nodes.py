@@ -26,8 +26,7 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
         token_file = "gpu.token"
         pin = "{PIN}"
         ca = "gpu.pem"
-        connect_timeout = 1
-        reconnect_timeout = "never"
+        insecure_plaintext = true
     """
     file = TomlFile(Path("/etc/file.toml"), tomllib.loads(LISTEN + source), LISTEN + source)
     config, problems = collect(file)
@@ -39,8 +38,7 @@ def test_a_node_is_read_with_all_its_options_and_needs_no_agent_beside_it() -> N
             token_file=Path("/etc/gpu.token"),
             pin=PIN.lower(),
             ca=Path("/etc/gpu.pem"),
-            connect_timeout=1.0,
-            reconnect_timeout=float("inf"),
+            insecure_plaintext=True,
         )
     }
     assert config.agents == {}

@@ -1,53 +1,50 @@
-"""The example files and the reference, held against the options in the code, both ways."""
+"""The options: what a file may set, the texts that are made of the code, and constants in old files."""
 
 import dataclasses
+import json
 import re
-import tomllib
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acp_gateway.config import options
 from acp_gateway.config.agents.options import AgentSection
 from acp_gateway.config.cluster import ClusterSection
-from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
-from acp_gateway.config.load import load_config
+from acp_gateway.config.load import Config, load_config
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.config.options import (
-    CertificateSection,
-    EditorSection,
-    GatewaySection,
-    HooksSection,
-    ListenSection,
-    LogSection,
-    TapSection,
-    WorkspaceSection,
-)
-from acp_gateway.config.schema import Entry, read_section
+from acp_gateway.config.reached import ReachedSection
+from acp_gateway.config.schema import MIB, is_fixed, options_of, read_section
 from acp_gateway.errors import ConfigError
+from acp_gateway.server.config_check import check_config
+from tests.config.test_schema import entry
 
 ROOT = Path(__file__).parents[2]
 GATEWAY_TOML = ROOT / "examples/gateway.toml"
 HOSTS_TOML = ROOT / "examples/hosts.toml"
-REFERENCE = ROOT / "docs/configuration.md"
 
-SECTIONS: list[Any] = [
-    pytest.param(GATEWAY_TOML, "[gateway]", GatewaySection, id="gateway"),
-    pytest.param(GATEWAY_TOML, "[limits]", LimitsSection, id="limits"),
-    pytest.param(GATEWAY_TOML, "[[listen]]", ListenSection, id="listen"),
-    pytest.param(GATEWAY_TOML, "[agents.demo]", AgentSection, id="agents"),
-    pytest.param(GATEWAY_TOML, "[nodes.gpu]", NodeSection, id="nodes"),
-    pytest.param(GATEWAY_TOML, "[cluster]", ClusterSection, id="cluster"),
-    pytest.param(GATEWAY_TOML, "[workspaces.project]", WorkspaceSection, id="workspaces"),
-    pytest.param(GATEWAY_TOML, "[certificates.laptop]", CertificateSection, id="certificates"),
-    pytest.param(GATEWAY_TOML, "[hooks]", HooksSection, id="hooks"),
-    pytest.param(GATEWAY_TOML, "[tap]", TapSection, id="tap"),
-    pytest.param(GATEWAY_TOML, "[editor]", EditorSection, id="editor"),
-    pytest.param(GATEWAY_TOML, "[log]", LogSection, id="log"),
-    pytest.param(HOSTS_TOML, "[hosts.box]", HostSection, id="hosts"),
-]
+SECTIONS: dict[str, Any] = {
+    "[gateway]": options.GatewaySection,
+    "[limits]": LimitsSection,
+    "[[listen]]": options.ListenSection,
+    "[agents.demo]": AgentSection,
+    "[nodes.gpu]": NodeSection,
+    "[cluster]": ClusterSection,
+    "[workspaces.project]": options.WorkspaceSection,
+    "[certificates.laptop]": options.CertificateSection,
+    "[hooks]": options.HooksSection,
+    "[tap]": options.TapSection,
+    "[editor]": options.EditorSection,
+    "[log]": options.LogSection,
+    "[hosts.box]": HostSection,
+}
+"""By the header of the example."""
+
+each_section = pytest.mark.parametrize(("header", "section"), [*SECTIONS.items()], ids=[*SECTIONS])
 
 
 @pytest.fixture(autouse=True)
@@ -56,111 +53,142 @@ def plain_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
 
 
-def options_in_example(path: Path, header: str) -> dict[str, tuple[bool, str, str]]:
+def options_in_example(header: str) -> dict[str, tuple[bool, str, str]]:
     """By name: whether it is commented out, its value, its explanation."""
-    text = path.read_text()
-    if f"\n# {header}\n" in text:
-        # A section that is commented out as a whole, up to the next blank line.
-        section = text.partition(f"\n# {header}\n")[2].partition("\n\n")[0]
-        text = f"\n{header}\n" + re.sub("^# ", "", section, flags=re.MULTILINE)
-    text = text.partition(f"\n{header}\n")[2]
-    body = re.split(r"^(?:# )?\[", text, maxsplit=1, flags=re.MULTILINE)[0]
-    options = {}
+    text = (HOSTS_TOML if header == "[hosts.box]" else GATEWAY_TOML).read_text()
+    off, body = next(iter(re.findall(rf"^((?:# )?){re.escape(header)}\n((?:.+\n)*)", text, re.MULTILINE)), ("", ""))
+    found = {}
     for line in body.splitlines():
-        match = re.fullmatch(r"(?P<off># )?(?P<name>\w+) = (?P<value>.*?) {2,}# (?P<text>.+)", line)
-        if match is None:
-            assert line == "" or re.match(r"# (?!\w+ =)", line), f"not understood: {line}"
-            continue
-        assert match["name"] not in options
-        options[match["name"]] = (match["off"] is not None, match["value"], match["text"])
-    return options
+        match = re.fullmatch(r"(?P<off># )?(?P<name>\w+) = (?P<value>.*?) {2,}# (?P<text>.+)", line.removeprefix(off))
+        assert match is not None, line
+        found[match["name"]] = (match["off"] is not None, match["value"], match["text"])
+    return found
 
 
-def options_in_reference(header: str) -> dict[str, str]:
-    """By name: the text in the column of defaults."""
-    title = re.sub(r"(?<=\.)\w+", "NAME", header)
-    body = REFERENCE.read_text().partition(f"\n### `{title}`\n")[2].partition("\n#")[0]
-    rows = [re.split(r" *\| *", line.strip("| ")) for line in body.splitlines() if line.startswith("| `")]
-    return {row[0].strip("`"): row[2] for row in rows}
+def test_the_files_that_are_made_of_the_code_are_as_it_makes_them() -> None:
+    done = subprocess.run([sys.executable, ROOT / "tools/make_options", "--check"], capture_output=True, text=True)
+    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
 
 
-def default_of(section: Any, name: str) -> Any:
-    (field,) = (field for field in dataclasses.fields(section) if field.name == name)
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+def test_there_are_few_options() -> None:
+    shared = {"url", *options_of(ReachedSection)}
+    names = [(header, name) for header, section in SECTIONS.items() for name in options_of(section)]
+    reached = [header for header, section in SECTIONS.items() if issubclass(section, ReachedSection)]
+    assert len({("" if header in reached and name in shared else header, name) for header, name in names}) <= 70
 
 
-def as_read(section: Any, name: str, value: str) -> Any:
-    """Return that value of that option as the code reads it."""
-    required = {"url": "tcp://127.0.0.1", "command": ["x"], "root": "/srv", "subject": "CN=x", "token_file": "t"}
-    if section is NodeSection:
-        required["url"] = "ws://127.0.0.1"
-    if section is ClusterSection:
-        required |= {"url": "redis://127.0.0.1", "name": "gpu1"}
-    source = "".join(
-        f"{option} = {required[option]!r}\n"
-        for option in required
-        if option != name
-        and any(field.name == option and field.default is dataclasses.MISSING for field in dataclasses.fields(section))
-    )
-    source += f"{name} = {value}\n"
-    file = TomlFile(ROOT / "file.toml", tomllib.loads(source), source)
-    problems: list[ConfigError] = []
-    result = read_section(section, Entry(file, (), file.data), problems)
-    assert problems == []
-    return getattr(result, name)
-
-
-@pytest.mark.parametrize(("path", "header", "section"), SECTIONS)
-def test_the_example_has_every_option_and_no_other(path: Path, header: str, section: Any) -> None:
-    assert sorted(options_in_example(path, header)) == sorted(field.name for field in dataclasses.fields(section))
-
-
-@pytest.mark.parametrize(("path", "header", "section"), SECTIONS)
-def test_the_example_shows_the_defaults(path: Path, header: str, section: Any) -> None:
-    for name, (commented, value, text) in options_in_example(path, header).items():
-        default = default_of(section, name)
+@each_section
+def test_the_example_has_every_option_with_its_default(header: str, section: Any, tmp_path: Path) -> None:
+    example, fields = options_in_example(header), options_of(section)
+    assert sorted(example) == sorted(fields)
+    required = [f"{name} = {value}" for name, (commented, value, _) in example.items() if not commented]
+    for name, (commented, value, text) in example.items():
+        source = "\n".join({*(line for line in required if not line.startswith(f"{name} =")), f"{name} = {value}"})
+        problems: list[ConfigError] = []
+        read = read_section(section, entry(tmp_path, f"[sample]\n{source}\n"), problems)
+        assert problems == []
+        field = fields[name]
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         if text.startswith("required"):
             assert default is (None if "or url" in text else dataclasses.MISSING), name
             assert not commented, name
         elif text.startswith("no default"):
             assert default is None, name
-            as_read(section, name, value)
         else:
-            assert as_read(section, name, value) == default, name
-            assert commented, name
+            assert (getattr(read, name), commented) == (default, True), name
 
 
-@pytest.mark.parametrize(("path", "header", "section"), SECTIONS)
-def test_the_reference_has_every_option_with_its_default_and_no_other(path: Path, header: str, section: Any) -> None:
-    reference = options_in_reference(header)
-    assert list(reference) == [field.name for field in dataclasses.fields(section)]
-    for name, text in reference.items():
-        default = default_of(section, name)
-        if default is dataclasses.MISSING:
-            assert text == "required", name
-        elif default is None:
-            assert text == "none", name
-        else:
-            assert re.fullmatch("`[^`]+`", text), name
-            assert as_read(section, name, text.strip("`")) == default, name
+@each_section
+def test_a_constant_in_a_file_is_one_warning_and_has_its_value(header: str, section: Any, tmp_path: Path) -> None:
+    fixed = [field.name for field in dataclasses.fields(section) if is_fixed(field)]
+    required = [f"{name} = {value}" for name, (off, value, _) in options_in_example(header).items() if not off]
+    plain = entry(tmp_path, "\n".join(["[sample]", *required]))
+    at = entry(tmp_path, "\n".join(["[sample]", *required, *(f"{name} = 1" for name in fixed)]))
+    problems: list[ConfigError] = []
+    assert read_section(section, at, problems) == read_section(section, plain, problems)
+    assert problems == []
+    assert [(error.key, error.line) for error in at.file.removed] == [
+        (f"sample.{name}", len(required) + 2 + index) for index, name in enumerate(fixed)
+    ]
+    assert all(" it is always " in error.message for error in at.file.removed)
 
 
-def test_each_row_of_the_reference_can_be_read_without_the_row_above_or_the_type_before_it() -> None:
-    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|[^|]*\| (.*) \|$", REFERENCE.read_text(), re.MULTILINE)
-    assert len(rows) > 50
-    dangling = ("That ", "Which ", "Of ", "For which ", "After which ", "In which ", "Between ", "The same ")
-    assert [name for name, text in rows if text.startswith(dangling)] == []
+def config_of(tmp_path: Path, more: str) -> Config:
+    path = tmp_path / "config.toml"
+    path.write_text(f'[[listen]]\nurl = "tcp://127.0.0.1:1"\n[agents.a]\ncommand = ["python3"]\n{more}\n')
+    return load_config(path)
+
+
+def test_a_constant_is_told_by_serve_and_check_config(tmp_path: Path) -> None:
+    line = f"{tmp_path}/config.toml:6: gateway.stall_timeout: "
+    line += "this is not an option any more: it is always 60 s; remove the line"
+    config = config_of(tmp_path, "[gateway]\nstall_timeout = 5")
+    assert (config.gateway, config.removed) == (options.GatewaySection(), (line,))
+    found = [(finding.severity, str(finding.error)) for finding in check_config(tmp_path / "config.toml")]
+    assert ("warning", line) in found
+
+
+def test_limits_of_a_part_follow_the_options(tmp_path: Path) -> None:
+    config = config_of(
+        tmp_path,
+        "[gateway]\nhistory_limit = 8388608\n"
+        "[limits]\nmax_connections = 100\nmax_sessions = 100\nmessages_per_second = 100",
+    )
+    assert config.gateway == options.GatewaySection(history_limit=8 * MIB, history_limit_per_identity=4 * MIB)
+    assert config.limits == LimitsSection(
+        max_connections=100,
+        connections_per_identity=50,
+        max_sessions=100,
+        sessions_per_identity=25,
+        messages_per_second=100,
+        message_burst=400,
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "message", "expected"),
+    [
+        (4096, 16, (32, 64, 16, 8, 8)),
+        (512, 16, (16, 32, 16, 4, 4)),
+        (512, 1, (16, 32, 8, 4, 4)),
+        (64, 16, (16, 16, 16, 1, 0.5)),
+        (64, 24, (24, 24, 16, 1, 0.5)),
+    ],
+)
+def test_a_small_memory_limit_lowers_others_in_proportion_and_a_message_still_fits(
+    memory: int, message: int, expected: tuple[float, ...], tmp_path: Path
+) -> None:
+    sizes = f"[gateway]\nmemory_limit = {memory * MIB}\nmax_message_size = {message * MIB}"
+    read = config_of(tmp_path, sizes).gateway
+    limits = (read.outbox_limit, read.away_limit, read.journal_limit, read.resume_window, read.write_behind_limit)
+    assert limits == tuple(size * MIB for size in expected)
+
+
+def test_each_derived_limit_follows_for_the_defaults() -> None:
+    for section in (options.GatewaySection(), LimitsSection()):
+        values = dataclasses.asdict(section)
+        assert {name: rule.of(values) for name, rule in section.DERIVED.items()} == {
+            name: values[name] for name in section.DERIVED
+        }
+
+
+def test_the_schema_has_every_option_and_section() -> None:
+    sections = json.loads((ROOT / "acp_gateway/config/schema.json").read_text())["properties"]
+    for header, section in SECTIONS.items():
+        if header == "[hosts.box]":
+            continue
+        table = sections.pop(re.split(r"[\].]", header.strip("["))[0])
+        table = table.get("items", table.get("additionalProperties") or table)
+        assert sorted(table["properties"]) == sorted(options_of(section))
+    assert sections == {}
 
 
 def test_the_gateway_example_loads_as_it_is() -> None:
     config = load_config(GATEWAY_TOML)
-    assert config.gateway == GatewaySection()
+    assert config.gateway == options.GatewaySection()
     assert [str(listener.address) for listener in config.listen] == ["wss://127.0.0.1:7443/acp"]
     assert config.agents == {"demo": AgentSection(command=("python3", "examples/demo_agent.py"))}
-    assert config.hooks == HooksSection()
-    assert config.default_agent == "demo"
+    assert (config.hooks, config.default_agent, config.removed) == (options.HooksSection(), "demo", ())
 
 
 def test_the_hosts_example_loads_as_it_is() -> None:
@@ -190,33 +218,6 @@ def test_the_hosts_without_ssh_are_ones_that_connect_takes(tmp_path: Path) -> No
     host = load_hosts(path)["box"]
     assert str(host.address) == "wss://box.example.org:7443/acp"
     assert host.maps == (("/Users/ann/proj", "/srv/proj"),)
-
-
-def test_every_option_says_in_the_code_what_it_is_for() -> None:
-    sections: list[tuple[str, list[Any]]] = [
-        (
-            "options.py",
-            [
-                GatewaySection,
-                ListenSection,
-                WorkspaceSection,
-                CertificateSection,
-                HooksSection,
-                LogSection,
-            ],
-        ),
-        ("agent_options.py", [AgentSection]),
-        ("nodes.py", [NodeSection]),
-        ("cluster.py", [ClusterSection]),
-        ("tap_options.py", [TapSection]),
-        ("limits.py", [LimitsSection]),
-        ("hosts.py", [HostSection]),
-    ]
-    for path, names in sections:
-        source = (ROOT / "acp_gateway" / "config" / path).read_text()
-        for section in names:
-            for field in dataclasses.fields(section):
-                assert re.search(rf'^    {field.name}: .*\n    """', source, re.MULTILINE), field.name
 
 
 def test_values_of_the_environment_do_not_show_in_a_repr() -> None:

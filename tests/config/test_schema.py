@@ -1,6 +1,8 @@
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -250,3 +252,48 @@ def test_an_option_whose_type_says_not_how_to_read_it_is_a_bug_that_shows_at_onc
 
     with pytest.raises(TypeError, match="names no function that reads it"):
         read_section(Wrong, entry(tmp_path, '[sample]\nname = "x"'), [])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    DERIVED: ClassVar[Mapping[str, schema.Derived]] = {
+        "half": schema.Derived("whole", 1 / 2),
+        "part": schema.Derived("whole", 1 / 4, least="least", most=9),
+    }
+
+    whole: schema.Count = 16
+    least: schema.Count = 3
+    half: schema.Fixed[schema.Count] = 8
+    part: schema.Fixed[schema.Count] = 4
+    wait: schema.Fixed[schema.Seconds] = 60.0
+    on: schema.Fixed[schema.Flag] = False
+    size: schema.Fixed[schema.Size] = 2048
+
+
+def read_limited(tmp_path: Path, source: str) -> tuple[Limited | None, list[str], list[str]]:
+    problems: list[ConfigError] = []
+    at = entry(tmp_path, f"[sample]\n{source}\n")
+    section = read_section(Limited, at, problems)
+    return section, [str(problem) for problem in problems], [error.message for error in at.file.removed]
+
+
+def test_a_constant_in_a_file_is_told_with_its_value_and_changes_nothing(tmp_path: Path) -> None:
+    section, problems, told = read_limited(tmp_path, "wait = 1\non = 'x'\nsize = 0\nhalf = 1\npart = 1")
+    assert (section, problems) == (Limited(), [])
+    assert told == [
+        f"this is not an option any more: it is always {value}; remove the line"
+        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at least least, at most 9 bytes")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "half", "part"), [("", 8, 4), ("whole = 4", 2, 3), ("whole = 1", 1, 3), ("whole = 100", 50, 9)]
+)
+def test_a_derived_limit_follows_its_option_within_bounds(source: str, half: int, part: int, tmp_path: Path) -> None:
+    section, _, _ = read_limited(tmp_path, source)
+    assert section is not None
+    assert (section.half, section.part) == (half, part)
+
+
+def test_a_derived_limit_that_code_sets_is_used_as_it_is() -> None:
+    assert Limited(whole=2, half=7).half == 7

@@ -18,6 +18,7 @@ from typing import Any
 from click.testing import CliRunner
 
 from acp_gateway.cli.main import main
+from acp_gateway.config.load import load_config
 from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
 
@@ -162,8 +163,13 @@ def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:
     """Start the gateway of a directory, with options of `serve`, and wait until it listens everywhere."""
     # A gateway needs no token of its own, and yet it may have been started where there is one.
     own = TRACES.note_tokens_in(mint())
+    config = directory / "config.toml"
+    program = PROGRAM
+    if program[-1] == "acp_gateway" and load_config(config).removed:
+        # The test has other constants.
+        program = [*program[:-2], str(AGENTS / "unfixed.py")]
     process = subprocess.Popen(
-        [*PROGRAM, "serve", "--config", str(directory / "config.toml"), *options],
+        [*program, "serve", "--config", str(config), *options],
         env=ENVIRONMENT | {"ACP_GATEWAY_TOKEN": own, "SECRET_OF_GATEWAY": "x"},
         stderr=subprocess.PIPE,
         text=True,

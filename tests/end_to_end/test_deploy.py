@@ -254,10 +254,7 @@ def test_events_pass_the_proxy_one_by_one_and_a_stream_that_it_cuts_continues(
 
 
 def test_the_timeouts_of_the_proxy_are_longer_than_a_ping_and_its_answer_and_the_comments_of_a_stream() -> None:
-    example = (ROOT / "examples" / "gateway.toml").read_text()
-    pings = sum(
-        float(seconds) for seconds in re.findall(r"^# ping_(?:interval|timeout) = ([0-9.]+)", example, re.MULTILINE)
-    )
+    pings = GatewaySection().ping_interval + GatewaySection().ping_timeout
     timeouts = re.findall(r"proxy_(?:read|send)_timeout (\d+)s;", checked_block("nginx"))
     assert len(timeouts) == 2
     assert all(float(seconds) > max(pings, COMMENT_INTERVAL) for seconds in timeouts)

@@ -34,7 +34,7 @@ def modules_of(directory: Path, more: str = "") -> set[str]:
     """
     (directory / "sessions").mkdir(parents=True)
     command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "sessions")]
-    pin = prepare(directory, f"[agents.memory]\ncommand = {json.dumps(command)}\neof_grace = 0.1\n{more}")
+    pin = prepare(directory, f"[agents.memory]\ncommand = {json.dumps(command)}\n{more}")
     listed = directory / "modules"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "PROGRAM", [sys.executable, str(AGENTS / "listing.py"), str(listed)])

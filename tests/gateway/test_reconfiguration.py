@@ -82,21 +82,21 @@ def test_nodes_are_used_at_once_and_the_agents_of_those_that_differ_are_outdated
 def test_what_needs_a_restart_is_named_and_stays_as_it_was() -> None:
     then = replace(
         NOW,
-        gateway=replace(NOW.gateway, state_dir=Path("/t"), outbox_limit=1, default_agent="b"),
+        gateway=replace(NOW.gateway, state_dir=Path("/t"), memory_limit=1, outbox_limit=1, default_agent="b"),
         listen=(),
         log=LogSection(format="json"),
-        limits=LimitsSection(failed_attempts=7, max_sessions=7),
+        limits=LimitsSection(browser_days=7, max_sessions=7, sessions_per_identity=7),
     )
     found = compare(NOW, then)
     assert found.needs_restart == (
         "gateway.state_dir",
-        "gateway.outbox_limit",
-        "limits.failed_attempts",
+        "gateway.memory_limit",
+        "limits.browser_days",
         "listen",
         "log",
     )
     assert found.config == replace(
         NOW,
         gateway=replace(NOW.gateway, default_agent="b"),
-        limits=LimitsSection(failed_attempts=NOW.limits.failed_attempts, max_sessions=7),
+        limits=LimitsSection(browser_days=NOW.limits.browser_days, max_sessions=7, sessions_per_identity=7),
     )

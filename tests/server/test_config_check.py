@@ -185,7 +185,7 @@ def texts(findings: list[Finding], path: Path) -> list[tuple[str, str]]:
 def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -> None:
     path = write(
         '[agents.demo]\ncomand = ["x"]\nenv = { ACP_GATEWAY_X = "1" }\n'
-        '[[listen]]\nurl = "ws://0.0.0.0"\n[[listen]]\nurl = "ssh://x"\n[gateway]\nping_timeout = "1"\nextra = 1'
+        '[[listen]]\nurl = "ws://0.0.0.0"\n[[listen]]\nurl = "ssh://x"\n[gateway]\nretention_days = "1"\nextra = 1'
     )
     findings = texts(check_config(path), path)
     assert {severity for severity, _ in findings} == {"error"}
@@ -193,7 +193,7 @@ def test_all_problems_are_found_at_once_in_the_order_of_the_file(write: Write) -
         [":2", "agents.demo.comand"],
         [":5", "listen[0].url"],
         [":7", "listen[1].url"],
-        [":9", "gateway.ping_timeout"],
+        [":9", "gateway.retention_days"],
         [":10", "gateway.extra"],
     ]
 

@@ -143,8 +143,8 @@ async def test_other_limits_of_an_agent_are_used_by_the_process_that_there_is(sc
     with trio.fail_after(TIMEOUT):
         async with scene.editor() as editor:
             await mark_of(editor)
-            scene.write(more="client_fs = true\ninitialize_timeout = 7\n")
-            assert await scene.reload() == ["agents.a: changed (initialize_timeout, client_fs)"]
+            scene.write(more="client_fs = true\npermission_timeout = 7\n")
+            assert await scene.reload() == ["agents.a: changed (permission_timeout, client_fs)"]
             assert (await mark_of(editor))[0] == "1"
 
 
@@ -231,14 +231,14 @@ async def test_another_limit_is_for_agents_and_connections_that_there_are(scene:
     with trio.fail_after(TIMEOUT):
         async with scene.editor() as editor:
             await mark_of(editor)
-            scene.write(more="[limits]\nmax_sessions = 1\nconnections_per_identity = 1\n")
+            scene.write(more="[limits]\nmax_sessions = 1\nmax_connections = 2\n")
             assert await scene.reload() == [
-                "limits.connections_per_identity: 1, it was 2048",
+                "limits.max_connections: 2, it was 4096",
                 "limits.max_sessions: 1, it was 4096",
             ]
             assert "result" in await editor.request("session/new", {"cwd": "/", "mcpServers": []})
             refused = await editor.request("session/new", {"cwd": "/tmp", "mcpServers": []})
-            assert "max_sessions (1)" in refused["error"]["message"]
+            assert "sessions_per_identity (1)" in refused["error"]["message"]
             assert "connections_per_identity (1)" in await scene.refusal()
 
 
@@ -343,7 +343,7 @@ async def test_a_node_at_another_address_serves_the_clients_that_there_are(
             async with scene.editor(agent="gpu/memory") as editor:
                 await editor.request("session/new", {"cwd": "/", "mcpServers": []})
                 scene.write(more=section("gpu", two, tmp_path / "two" / "node.token"))
-                assert await scene.reload() == ["nodes.gpu: changed (url, token_file)"]
+                assert await scene.reload() == ["nodes.gpu: changed (token_file, url)"]
                 await until_why(scene, "gpu", "")
                 assert (await node_of(scene, "gpu"))["url"] == two
                 opened = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]

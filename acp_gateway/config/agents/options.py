@@ -1,17 +1,17 @@
 """The options of `[agents.NAME]`, each with its default and where that comes from."""
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, get_args
 
-from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.reached import ReachedSection, read_target
 from acp_gateway.config.schema import (
     AbsolutePath,
     Count,
     Entry,
     FilePath,
+    Fixed,
     Flag,
     Name,
     Seconds,
@@ -21,7 +21,6 @@ from acp_gateway.config.schema import (
     Texts,
     choice,
 )
-from acp_gateway.errors import UsageError
 
 
 def read_command(entry: Entry) -> tuple[str, ...]:
@@ -39,24 +38,11 @@ def read_agent_url(entry: Entry) -> str:
 
     Returns it as it was written, because `http` and `https` say that there may be no WebSocket. Raises `ConfigError`.
     """
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL")
-    if "://" not in entry.value:
+    if isinstance(entry.value, str) and "://" not in entry.value:
         raise entry.error("expected a URL, such as tcp://127.0.0.1:3000 or wss://host.example/acp")
-    try:
-        address = parse_target(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    if address.scheme == "ssh":
+    if read_target(entry).scheme == "ssh":
         raise entry.error("no agent listens at ssh: use a command that begins with ssh")
-    return entry.value
-
-
-def read_pin(entry: Entry) -> str:
-    """Read the pin of a public key, in lower case. Raises `ConfigError`."""
-    if not (isinstance(entry.value, str) and re.fullmatch(r"sha256:[0-9A-Fa-f]{64}", entry.value)):
-        raise entry.error('expected "sha256:" and 64 hexadecimal digits, as "acp-gateway certs create" prints it')
-    return entry.value.lower()
+    return str(entry.value)
 
 
 Scope = Literal["identity", "connection", "shared"]
@@ -80,102 +66,97 @@ def _mcp_servers(entry: Entry) -> McpPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentSection:
+class AgentSection(ReachedSection):
     """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
 
     RENAMED: ClassVar[Mapping[str, str]] = {"idle_stop": "idle_timeout"}
 
     command: Annotated[tuple[str, ...], read_command] | None = None
-    """The program, found as a shell would from `cwd`, and its arguments. No shell reads it. Either this or `url`."""
+    """The program and its arguments. No shell reads them. A program without a slash is looked for in the agent's
+    `PATH`; a relative path with one starts at `cwd`. Each agent needs this or `url`."""
 
     url: Annotated[str, read_agent_url] | None = None
-    """The address of an agent that listens: `tcp://`, `tcp+tls://` and `unix://` for messages in lines, without a
-    hello; `wss://` and `ws://` for the WebSocket profile; `https://` and `http://` for Streamable HTTP as well."""
-
-    token_file: FilePath | None = None
-    """A file with the token for `url`, of any form, in mode 0600; for WebSocket and HTTP."""
+    """The address of an agent that listens, in place of `command`: `tcp://`, `tcp+tls://` and `unix://` for messages in
+    lines, without a hello; `wss://` and `ws://` for the WebSocket profile; `https://` and `http://` for Streamable HTTP
+    as well."""
 
     far_agent: Name | None = None
     """The agent to use at `url`, where another gateway answers that has several; else its default."""
 
-    pin: Annotated[str, read_pin] | None = None
-    """`sha256:HEX` of the public key at `url`; with it, the certificate needs no authority."""
-
-    ca: FilePath | None = None
-    """The authorities to trust at `url`, in PEM, instead of this machine's."""
-
-    insecure_plaintext: Flag = False
-    """Lets `url` name another machine without TLS, where the network can read tokens and code."""
-
-    connect_timeout: Seconds = 15.0
+    connect_timeout: Fixed[Seconds] = 15.0
     """Seconds for which an agent at `url` that cannot be reached is tried again before its clients get an error. A
     server that is restarted is back within; editors wait longer for `initialize`."""
 
-    reconnect_timeout: SecondsOrNever = 900.0
+    reconnect_timeout: Fixed[SecondsOrNever] = 900.0
     """Seconds for which a lost connection to another gateway at `url` is tried again, while its agent goes on, before
     that counts as the agent's end. A quarter of an hour: longer than the restart of a router or a machine. Without a
     limit, prompts would wait forever for a machine that was switched off."""
 
     cwd: AbsolutePath | None = None
-    """The agent's working directory; else the gateway's. Each session has a folder of its own besides."""
+    """The agent's working directory, else the gateway's. Each session has a folder of its own besides."""
 
     env: StringsByName = field(default_factory=dict, repr=False)
     """Variables for the agent. They override `env_file`, which overrides `pass_env`."""
 
     pass_env: Texts = ()
-    """Names of variables to pass on from the gateway's environment, in addition to a small fixed list."""
+    """Names of variables to pass on from the gateway's environment. They are added to a fixed list of variables that
+    carry no authority."""
 
     env_file: FilePath | None = None
-    """A file of `NAME=value` lines that only its owner may open, for API keys."""
+    """A file of `NAME=value` lines, such as API keys, that only its owner may open (mode 0600). It is read at each
+    start of the agent."""
 
     scope: Annotated[Scope, choice(*get_args(Scope))] = "identity"
-    """The clients that share one process of the agent. With `identity`, all devices of one person, which see each
-    other's sessions at once, unlike other identities; with `connection`, each connection starts its own; with `shared`,
-    all clients with access, where sessions still belong to the identity that opened them."""
+    """The clients that share one process of the agent: `"identity"`, `"connection"` or `"shared"`. With `"identity"`,
+    all devices of one person, which see each other's sessions at once, unlike other identities; with `"connection"`,
+    each connection starts its own, for agents that can't hold several sessions at a time; with `"shared"`, all clients
+    with access, for agents that are expensive to run, where sessions still belong to the identity that opened them."""
 
     idle_timeout: SecondsOrNever = 3600.0
-    """Seconds without a message, and with nothing open, after which an unused agent is stopped. An hour: longer than a
-    lunch break, so that the agent is still there afterwards, and shorter than a night, so that a forgotten agent
-    releases its memory. An agent whose sessions can't be re-opened is not stopped while a client is attached."""
+    """Seconds without a message, and with nothing open, after which an unused agent is stopped, or `"never"`. An hour:
+    longer than a lunch break, so that the agent is still there afterwards, and shorter than a night, so that a
+    forgotten agent releases its memory. An agent whose sessions can't be re-opened is not stopped while a client is
+    attached."""
 
-    max_restarts: Count = 5
+    max_restarts: Fixed[Count] = 5
     """Maximum restarts of an agent that has ended, within ten minutes. An occasional crash mends itself; an agent that
     ends again and again would waste its users' time and the machine's processor."""
 
-    initialize_timeout: SecondsOrNever = 60.0
+    initialize_timeout: Fixed[SecondsOrNever] = 60.0
     """Seconds to wait for the response to `initialize`; then the agent is stopped, and the error names the likely
     command. Agents respond within five, and one that `npx` has to fetch first within forty on a slow line. A program
     that is not an agent never does, and the editor would wait for it without any message."""
 
     permission_timeout: SecondsOrNever = math.inf
-    """Seconds after which an undecided permission request or question counts as cancelled. Never, by default: a turn
-    that waits until its user is back is worth more than one that was cancelled overnight."""
+    """Seconds after which an undecided permission request or question counts as cancelled, or `"never"`. Never, by
+    default: a turn that waits until its user is back is worth more than one that was cancelled overnight."""
 
     mcp_servers: Annotated[McpPolicy, _mcp_servers] = "drop"
-    """Treatment of a client's MCP servers that are programs, or at a loopback address: the client means its machine,
-    but they would run on this one. `drop` leaves them out, `deny` refuses the session, `allow` passes them on; a list
-    of names passes those on and drops the others. The client chooses the names."""
+    """Policy for a client's MCP servers that would run here: `"drop"`, `"deny"`, `"allow"` or an array of names. These
+    are programs and loopback addresses, by which the client means its own machine. `"drop"` leaves them out, `"deny"`
+    refuses the session, `"allow"` passes them on; names pass those on and drop the others. The client chooses the
+    names."""
 
-    log_stderr: Flag = False
-    """Logs the agent's stderr, with known kinds of secrets redacted. Off, because it may hold content of any of its
-    sessions; `serve --verbose` logs it as well."""
+    log_stderr: Fixed[Flag] = False
+    """Logging of the agent's stderr, with known kinds of secrets redacted. Off, because it may hold content of any of
+    its sessions; `serve --verbose` logs it."""
 
     login: Text | None = None
-    """The command that logs the agent in, to be run on the gateway's machine; quoted in the error about a missing
-    login."""
+    """The command that logs the agent in on the gateway's machine. An editor whose agent is not logged in shows it."""
 
     client_fs: Flag = False
-    """Lets the agent read and write files on the client's machine. Off, because agents that may do so no longer write
-    to their own, where the repository is. In a shared session only its host is asked, the connection that created or
-    last loaded it: else a file would be written once for each client."""
+    """Lets the agent read and write files on the client's machine; in a shared session on that of its host, the
+    connection that created or last loaded it: else a file would be written once for each client. Off, because agents
+    that may do so no longer write to their own machine, where the repository is."""
 
     client_terminal: Flag = False
-    """Lets the agent run commands on the client's machine, in a shared session on the host's. Off for the same
-    reason."""
+    """Lets the agent run commands on the client's machine, in a shared session on the host's. Off, because the
+    repository is on the gateway's machine."""
 
-    eof_grace: Seconds = 3.0
+    eof_grace: Fixed[Seconds] = 3.0
     """Seconds between closing the agent's stdin and SIGTERM to its process group. Agents that react to the end of their
     input save and exit within one."""
 
-    term_grace: Seconds = 3.0
-    """Seconds between SIGTERM and SIGKILL. Both together stay well below the 90 seconds that systemd gives."""
+    term_grace: Fixed[Seconds] = 3.0
+    """Seconds between SIGTERM and SIGKILL to the process group. With `eof_grace` it stays well below the 90 seconds
+    that systemd gives."""

@@ -418,7 +418,7 @@ class _Process:
     def _where_stderr_is(self) -> str:
         if not self.agent.stderr_tail or log.isEnabledFor(self._stderr_level):
             return ""
-        return f"; what it wrote to stderr is logged with log_stderr = true in [agents.{self._launch.name}]"
+        return "; `serve --verbose` logs what it writes to stderr"
 
     async def _close_stdin(self) -> None:
         try:
