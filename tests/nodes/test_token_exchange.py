@@ -124,7 +124,8 @@ async def test_confirm_names_the_node_that_is_away_and_since_when(
     async with serving(first) as (_, url):
         async with serving(second):
             await until_agents(url, "gpu2/memory")
-        token, _ = tokens.create("laptop", "ann", None)
+            token, _ = tokens.create("laptop", "ann", None)
+            await until_shared(tokens, tmp_path / "gpu2")
         tokens.revoke(token.id)
         node = (await confirm(url, token.id))["gpu2"]
         assert not node["confirmed"]

@@ -7,15 +7,13 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.turns.lost_prompts import claim_of
 from acp_gateway.protocol.jsonrpc import RawId
 from tests.core.scene import Peer, Scene, Shelf
-from tests.core.sessions.test_far_history import linked, loaded, mark, stored
+from tests.core.sessions.test_far_history import LOADS, linked, loaded, mark, stored
 
 TOLD = {"acp-gateway": {"turns": [], "ended": [], "start": 0}}
 
 
-@pytest.fixture
-def scene() -> Scene:
-    """A scene in which bob has opened the session again first."""
-    scene = linked(Registry("me", Shelf()))
+def opened_by_bob(scene: Scene) -> Scene:
+    """Let bob open the session again."""
     stored(scene, FarPlace("e", "former", 0), "one")
     bob = scene.join("bob", link="b2")
     bob.comes_back(epoch="e", position=1, connection="b1")
@@ -25,6 +23,12 @@ def scene() -> Scene:
     scene.agent.answer(asked, _meta=TOLD)
     bob.heard()
     return scene
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """A scene in which bob has opened the session again first."""
+    return opened_by_bob(linked(Registry("me", Shelf())))
 
 
 @pytest.fixture
@@ -105,3 +109,22 @@ def test_a_whole_history_has_no_end_of_a_turn_that_goes_on() -> None:
     scene.agent.answer(asked, _meta={"acp-gateway": {"turns": turns, "ended": [], "start": 0}})
     mark(scene, s=("f", 1))
     assert scene.session().journal.running()
+
+
+def test_a_session_that_is_being_closed_by_then_is_opened_again_after_that() -> None:
+    scene = Scene(
+        registry=Registry("me", Shelf()), agentCapabilities=LOADS | {"sessionCapabilities": {"resume": {}, "close": {}}}
+    )
+    scene.multiplexer.agent_linked("far")
+    opened_by_bob(scene)
+    ann = scene.join("ann", link="a2")
+    ann.comes_back(epoch="e", position=1, connection="a1", prompts=[4])
+    asked = scene.agent.takes("session/resume")
+    bob = next(peer for client, peer in scene.peers.items() if client.name == "bob")
+    bob.request("session/close", sessionId="s")
+    closing = scene.agent.takes("session/close")
+    scene.agent.answer(asked, _meta=TOLD)
+    assert ann.heard() == []
+    scene.agent.answer(closing)
+    loaded(scene)
+    assert [message["method"] for message in scene.agent.heard()] == ["session/load"]
