@@ -9,7 +9,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, dial, explain_silence, refusal_by_error
-from acp_gateway.config.addresses import PublicUrl
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import OPEN, SESSIONS

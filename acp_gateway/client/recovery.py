@@ -26,6 +26,7 @@ from typing import Final, NamedTuple
 from acp_gateway.client.editor_state import EditorState, Outcome
 from acp_gateway.client.positions import updated_session
 from acp_gateway.client.reopening import SessionRestore, restore_method
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.methods import (
     CANCEL_REQUEST,
@@ -35,7 +36,6 @@ from acp_gateway.protocol.methods import (
     RESERVED_PREFIX,
     SESSION_UPDATE,
 )
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
 from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
     NOTHING,

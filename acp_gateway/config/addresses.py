@@ -1,15 +1,10 @@
-"""Parses addresses to listen at and to connect to, as one type for every transport.
-
-Also the other values of options about listeners: services, origins, names of hosts, networks, and the public URL, which
-is the address of a gateway as its users know it.
-"""
+"""Parses addresses to listen at and to connect to, as one type for every transport."""
 
 import ipaddress
 import re
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Self, cast, get_args
+from typing import Literal, cast
 
-from acp_gateway.config.schema import Entry, one_of
 from acp_gateway.errors import UsageError
 
 DEFAULT_PORT = 7443
@@ -242,127 +237,3 @@ def overlap(first: str, second: str) -> bool:
     except ValueError:
         return first == second
     return one.version == other.version and (one == other or one.is_unspecified or other.is_unspecified)
-
-
-Service = Literal["acp", "page", "chat", "metrics", "tap", "editor"]
-"""A part of the gateway that a listener serves."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-
-
-def read_listen_url(entry: Entry) -> str:
-    """Read a URL to listen at. Raises `ConfigError`."""
-    if not isinstance(entry.value, str):
-        raise entry.expected("a URL")
-    try:
-        parse_address(entry.value)
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    return entry.value
-
-
-def read_services(entry: Entry) -> tuple[Service, ...]:
-    """Read the services of a listener. Raises `ConfigError`."""
-    known = get_args(Service)
-    elements = entry.array(f"an array of {one_of(known)}")
-    if not elements:
-        raise entry.error(f"expected at least one of {one_of(known)}")
-    for element in elements:
-        if element.value not in known:
-            raise element.expected_word(one_of(known), known)
-    if "page" in entry.value and "acp" not in entry.value:
-        raise entry.error('"page" needs "acp" beside it: the page connects to the endpoint at its own address')
-    if "tap" in entry.value and len(entry.value) > 1:
-        raise entry.error('"tap" has an address of its own: its lines are not messages of ACP')
-    return tuple(entry.value)
-
-
-def read_origins(entry: Entry) -> tuple[str, ...]:
-    """Read origins of web pages. Raises `ConfigError`."""
-    for element in entry.array("an array of origins"):
-        # As a browser sends it. No "*" and no "null": every sandboxed page has the latter.
-        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z][a-z0-9+.-]*://[^\s/?#A-Z]+", element.value)):
-            raise element.error('expected an origin in lower case and without a path, such as "https://editor.example"')
-    return tuple(entry.value)
-
-
-def read_hosts(entry: Entry) -> tuple[str, ...]:
-    """Read names of the `Host` header. Raises `ConfigError`."""
-    for element in entry.array("an array of host names"):
-        # As in the header, without the port, which differs behind a proxy and protects nothing.
-        if not (isinstance(element.value, str) and re.fullmatch(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]", element.value)):
-            raise element.error('expected a host in lower case and without a port, such as "gpu.example" or "[::1]"')
-    return tuple(entry.value)
-
-
-def read_networks(entry: Entry) -> tuple[Network, ...]:
-    """Read addresses and networks. Raises `ConfigError`."""
-    networks = []
-    for element in entry.array("an array of addresses and networks"):
-        try:
-            networks.append(ipaddress.ip_network(element.value if isinstance(element.value, str) else ""))
-        except ValueError:
-            raise element.error('expected an IP address or a network, such as "127.0.0.1" or "10.0.0.0/8"') from None
-    return tuple(networks)
-
-
-_PUBLIC_URL: Final = re.compile(
-    r"(https?)://([a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::([0-9]{1,5}))?((?:/[A-Za-z0-9_~-][A-Za-z0-9._~-]*)*)/?"
-)
-"""A path has no character that a proxy, a cookie or a shell could read in another way."""
-
-_WEB_PORTS: Final = {"https": "443", "http": "80"}
-
-
-@dataclass(frozen=True, slots=True)
-class PublicUrl:
-    """The address of a gateway as browsers know it."""
-
-    secure: bool
-    """True for `https`."""
-    name: str
-    """Its host, in lower case; an IPv6 address in brackets."""
-    port: str
-    """Empty for the default port."""
-    path: str
-    """The path before those of the gateway; empty, or with a slash at its beginning and none at its end."""
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Parse a URL. Raises `UsageError`."""
-        found = _PUBLIC_URL.fullmatch(text)
-        if found is None:
-            raise UsageError(
-                'expected the URL by which browsers reach this listener, in lower case, such as "https://gpu.example" '
-                'or "https://gpu.example/gateway"'
-            )
-        scheme, name, port, path = found.groups("")
-        url = cls(scheme == "https", name, "" if port == _WEB_PORTS[scheme] else port, path)
-        if not url.secure and not Address("ws", name.strip("[]"), 0, "").loopback:
-            raise UsageError("the network could read cookies and code: only https:// leads off this machine")
-        return url
-
-    @property
-    def host(self) -> str:
-        """The `Host` header of its requests."""
-        return f"{self.name}:{self.port}" if self.port else self.name
-
-    @property
-    def origin(self) -> str:
-        """The origin of its pages."""
-        return f"{'https' if self.secure else 'http'}://{self.host}"
-
-    @property
-    def endpoint(self) -> Address:
-        """The address of its endpoint, for clients."""
-        scheme: Scheme = "wss" if self.secure else "ws"
-        return parse_address(f"{scheme}://{self.host}{self.path}/acp")
-
-
-def read_public_url(entry: Entry) -> str:
-    """Read a URL for browsers. Raises `ConfigError`."""
-    try:
-        PublicUrl.parse(entry.value if isinstance(entry.value, str) else "")
-    except UsageError as error:
-        raise entry.error(str(error)) from None
-    return str(entry.value)

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Final, Literal, get_args
 
-from acp_gateway.config.addresses import (
-    Address,
+from acp_gateway.config.addresses import Address, parse_address
+from acp_gateway.config.agents.options import read_command
+from acp_gateway.config.directories import state_home
+from acp_gateway.config.listeners import (
     Network,
     PublicUrl,
     Service,
-    parse_address,
     read_hosts,
     read_listen_url,
     read_networks,
@@ -22,8 +23,6 @@ from acp_gateway.config.addresses import (
     read_public_url,
     read_services,
 )
-from acp_gateway.config.agents.options import read_command
-from acp_gateway.config.directories import state_home
 from acp_gateway.config.schema import (
     MIB,
     AbsolutePath,

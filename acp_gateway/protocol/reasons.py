@@ -1,4 +1,4 @@
-"""Texts for clients: lines that stand for what is missing in a conversation, and an agent's own reason for an error.
+"""An agent's own reason for an error, as a log or the error of another request can have it.
 
 Agents write what went wrong into `message`, and those that answer "Internal error" there into `data`. Both are text of
 a stranger: secrets are left out, it is cut, and it stays in one line.
@@ -9,35 +9,8 @@ Both ends use this, so it takes the standard library alone.
 from typing import Final
 
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE
 from acp_gateway.protocol.secret_patterns import beginning_without_secrets
-from acp_gateway.protocol.text.json_text import encode, text_at
-
-GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
-PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"
-MAY_BE_MISSING: Final = (
-    "[acp-gateway: a part of this conversation may be missing here; after a restart the gateway can't tell any more.]"
-)
-SESSION_LOST: Final = (
-    "[acp-gateway: this conversation could not be opened again after the connection was lost: what comes in it is "
-    "missing here from now on.]"
-)
-TURN_CUT: Final = "[acp-gateway: the gateway was restarted, and this turn was ended.]"
-TURN_LOST: Final = "[acp-gateway: the connection could not be resumed, and this turn was ended.]"
-TURN_UNKNOWN: Final = (
-    "[acp-gateway: the connection could not be resumed, and the end of this turn is not known; the agent may still be "
-    "at work.]"
-)
-
-
-def gap(session_id: str, text: str = GAP) -> bytes:
-    """Return the update that stands in the place of what is missing."""
-    params = {
-        "sessionId": session_id,
-        "update": {"sessionUpdate": AGENT_CHUNK, "content": {"type": "text", "text": text}},
-    }
-    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(SESSION_UPDATE), encode(params))
-
+from acp_gateway.protocol.text.json_text import text_at
 
 MAX_REASON_LENGTH: Final = 300
 """Characters of a reason: two lines of a dialog."""

@@ -35,7 +35,7 @@ from acp_gateway.errors import AccessError
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.server.refusals import Refusal, Refusals
-from acp_gateway.transports.sockets import ConfirmedBytes
+from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
 
 log = logging.getLogger(__name__)

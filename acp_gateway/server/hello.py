@@ -13,7 +13,7 @@ from urllib.parse import parse_qs
 import msgspec
 from websockets.datastructures import Headers
 
-from acp_gateway.config.addresses import Network
+from acp_gateway.config.listeners import Network
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.protocol import jsonrpc

@@ -9,8 +9,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.client.feedback import NO_FEEDBACK, NOTE_DELAY, Feedback, StatusFile
+from acp_gateway.client.feedback import NO_FEEDBACK, NOTE_DELAY, Feedback
 from acp_gateway.client.reconnect_policy import LinkEvent
+from acp_gateway.client.status_file import StatusFile
 from acp_gateway.errors import Unreachable
 
 CONNECTED = LinkEvent("connected", "wss://box")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.recovery import Failure
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.link_messages import Mark
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, SESSION_LOST, gap
 from tests.client.dialogue import (
     CWD,
     LOADS,

@@ -15,8 +15,9 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
+from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
 from acp_gateway.client.reconnect_policy import LinkLoss
+from acp_gateway.client.status_file import StatusFile
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -27,9 +28,9 @@ from acp_gateway.errors import (
     Unauthorized,
     Unreachable,
 )
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import acknowledgement
 from acp_gateway.protocol.path_maps import PathMaps
-from acp_gateway.protocol.reasons import MAY_BE_MISSING
 from acp_gateway.transports.link import WINDOW
 from acp_gateway.transports.streams import TrioBytes
 from tests.fake_gateway import DESTINATION, FakeGateway

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.feedback import StatusFile
 from acp_gateway.client.reconnect_policy import LinkEvent
+from acp_gateway.client.status_file import StatusFile
 
 ADDRESS = "wss://box:7443/acp"
 

@@ -7,14 +7,8 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.config.addresses import (
-    read_hosts,
-    read_listen_url,
-    read_networks,
-    read_origins,
-    read_services,
-)
 from acp_gateway.config.editing.toml_file import TomlFile
+from acp_gateway.config.listeners import read_hosts, read_listen_url, read_networks, read_origins, read_services
 from acp_gateway.config.schema import Entry
 from acp_gateway.errors import ConfigError
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.config.addresses import PublicUrl
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import UsageError
 

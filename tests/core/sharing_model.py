@@ -19,8 +19,8 @@ from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryChec
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.gaps import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.link_messages import Mark
-from acp_gateway.protocol.reasons import GAP, MAY_BE_MISSING
 from acp_gateway.protocol.text import lookup
 from tests.core.scene import Peer, Place, Scene, Shelf, checks_of, journals_of, look, make_policy, places
 

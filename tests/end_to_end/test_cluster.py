@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acp_gateway.protocol.reasons import MAY_BE_MISSING
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end import running
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_and_warn, run_program, start_gateway
 from tests.end_to_end.switch import Switch

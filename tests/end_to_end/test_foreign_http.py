@@ -11,7 +11,7 @@ import trio
 from acp_gateway.client.http.connections import Endpoint
 from acp_gateway.client.http.stream import HttpClientStream
 from acp_gateway.config.addresses import parse_target
-from acp_gateway.protocol.reasons import MAY_BE_MISSING
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 from tests.end_to_end.foreign_http import connected, refusing_server, sdk_server
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acp_gateway.protocol.reasons import MAY_BE_MISSING
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end.running import (
     AGENTS,
     ENVIRONMENT,

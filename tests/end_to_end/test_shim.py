@@ -398,15 +398,17 @@ def test_up_to_the_first_reply_it_imports_trio_websockets_client_json_and_little
     own = {name for name in imported if name.split(".")[0] == "acp_gateway"}
     assert imported - needed - own == set()
     assert own >= {"acp_gateway.client.shim", "acp_gateway.transports.websocket.stream"}
-    packages_for_others = {"core", "gateway", "server"}
+    packages_for_others = {"core", "dialects", "gateway", "nodes", "server"}
     for_others = {
-        *("cli.certs", "cli.editor_settings", "cli.pair", "cli.serve", "cli.sessions", "cli.share", "cli.support"),
-        *("cli.tokens", "protocol.lookup", "protocol.secret_patterns"),
-        *("client.control", "client.pairing", "client.relay", "client.ssh"),
-        *("config.hosts", "config.limits", "config.load", "config.options", "config.schema", "config.toml_file"),
-        *("protocol.jsonrpc", "protocol.redaction", "security.certificates", "security.token_store"),
-        "transports.websocket_server",
+        *("cli.certs", "cli.client.editor_settings", "cli.client.pair", "cli.client.sessions", "cli.support"),
+        *("cli.gateway.serve", "cli.gateway.share", "cli.tokens.commands"),
+        *("protocol.text.lookup", "protocol.secret_patterns", "protocol.jsonrpc", "protocol.redaction"),
+        *("client.control", "client.pairing.pairing", "client.pairing.relay", "client.ssh", "client.status_file"),
+        *("config.hosts", "config.limits", "config.load", "config.options", "config.schema"),
+        *("config.editing.toml_file", "security.certificates", "security.token_store", "transports.websocket.server"),
     }
+    for name in for_others:
+        assert importlib.util.find_spec(f"acp_gateway.{name}") is not None, name
     assert {name.split(".")[1] for name in own if "." in name} & packages_for_others == set()
     assert {name.partition(".")[2] for name in own} & for_others == set()
     for name in own:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.config.addresses import Service
+from acp_gateway.config.listeners import Service
 from acp_gateway.config.load import ListenSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionScope

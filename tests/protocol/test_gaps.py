@@ -2,7 +2,7 @@
 
 import json
 
-from acp_gateway.protocol.reasons import GAP, PART_MISSING, gap
+from acp_gateway.protocol.gaps import GAP, PART_MISSING, gap
 
 
 def test_a_gap_is_said_by_the_agent_in_its_session() -> None:

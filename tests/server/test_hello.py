@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from websockets.datastructures import Headers
 
-from acp_gateway.config.addresses import Network
+from acp_gateway.config.listeners import Network
 from acp_gateway.errors import Forbidden
 from acp_gateway.server.hello import (
     HOPS,

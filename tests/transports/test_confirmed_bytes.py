@@ -7,7 +7,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from acp_gateway.transports.sockets import SILENT_PEER, ConfirmedBytes, start_tls
+from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
+from acp_gateway.transports.sockets import SILENT_PEER, start_tls
 from tests.transports.conftest import Tls
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells")

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from acp_gateway.config.addresses import PublicUrl
 from acp_gateway.config.agents.search import FoundAgent
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.printable import printable
 

@@ -21,10 +21,10 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.session import Client, Request, Session
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import LOAD
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, PART_MISSING, gap
 from acp_gateway.protocol.text import lookup, spans
 
 _FORGETS: Final = "the agent has neither session/load nor session/resume, so its sessions end with its process"

@@ -20,8 +20,8 @@ from acp_gateway.core.turns.lost_prompts import claims_in
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.jsonrpc import Message, RawId
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, gap
 from acp_gateway.protocol.text import lookup
 
 

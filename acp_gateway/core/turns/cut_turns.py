@@ -12,8 +12,8 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, gap
 from acp_gateway.protocol.methods import USER_CHUNK
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, gap
 from acp_gateway.protocol.text import lookup
 
 AGENT_ENDED: Final = "agent_ended"

@@ -8,9 +8,10 @@ import msgspec
 from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
-from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, gap, reason_of
+from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 

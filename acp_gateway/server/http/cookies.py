@@ -9,7 +9,7 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
-from acp_gateway.config.addresses import PublicUrl
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import Forbidden
 from acp_gateway.server.hello import BadRequest, is_loopback
 

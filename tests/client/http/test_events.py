@@ -9,7 +9,7 @@ import trio.testing
 
 from acp_gateway.client.http.events import ATTEMPTS, PAUSE, PAUSE_MAX, STEADY
 from acp_gateway.client.http.stream import SETTLED
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, SESSION_LOST
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST
 from acp_gateway.transports.http.server import Request, Response
 from tests.client.http.foreign_agent import ForeignAgent, shim_of
 from tests.client.http.foreign_server import CUT, END, foreign_server, initialized, message

@@ -11,8 +11,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, PART_MISSING
 from tests.core.fronts import ABILITIES, Fronts, Watcher
 from tests.core.scene import Peer, Scene, Shelf, encode
 

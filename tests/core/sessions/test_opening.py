@@ -12,8 +12,8 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
-from acp_gateway.protocol.reasons import GAP
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy, news_params
 from tests.core.sessions.opened import LOADS, chunk, close, texts, the_session
 

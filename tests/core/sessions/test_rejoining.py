@@ -10,8 +10,8 @@ from acp_gateway.core.sessions.own_meta import Rejoin
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.reasons import MAY_BE_MISSING, PART_MISSING
 from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}

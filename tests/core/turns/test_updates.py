@@ -12,8 +12,8 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.updates import MANY
+from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
-from acp_gateway.protocol.reasons import GAP
 from tests.core.scene import Scene, make_policy
 from tests.fuzz.effort import effort
 

@@ -3,7 +3,7 @@
 import pytest
 from websockets.datastructures import Headers
 
-from acp_gateway.config.addresses import PublicUrl
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import Forbidden
 from acp_gateway.server.hello import BadRequest
 from acp_gateway.server.http.cookies import Site, check_page, site_of

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.config.addresses import Service
 from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.listeners import Service
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.transports.sockets import connect_tcp

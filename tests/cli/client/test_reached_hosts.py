@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.client.reached_hosts import REMEMBER_TIME, RENEWAL_INTERVAL, ReachedHosts, own_reached_hosts
+from acp_gateway.cli.client.reached_hosts import REMEMBER_TIME, RENEWAL_INTERVAL, ReachedHosts, own_reached_hosts
 
 BOX, OTHER = "wss://box.example:7443/acp", "ssh://ann@box"
 

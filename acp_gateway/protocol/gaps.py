@@ -1,0 +1,31 @@
+"""The lines that stand in a conversation for what is missing there: the only text that the gateway ever adds."""
+
+from typing import Final
+
+from acp_gateway.protocol.methods import AGENT_CHUNK, SESSION_UPDATE
+from acp_gateway.protocol.text.json_text import encode
+
+GAP: Final = "[acp-gateway: the beginning of this conversation is no longer kept at the gateway.]"
+PART_MISSING: Final = "[acp-gateway: a part of this conversation is missing here; it is no longer kept at the gateway.]"
+MAY_BE_MISSING: Final = (
+    "[acp-gateway: a part of this conversation may be missing here; after a restart the gateway can't tell any more.]"
+)
+SESSION_LOST: Final = (
+    "[acp-gateway: this conversation could not be opened again after the connection was lost: what comes in it is "
+    "missing here from now on.]"
+)
+TURN_CUT: Final = "[acp-gateway: the gateway was restarted, and this turn was ended.]"
+TURN_LOST: Final = "[acp-gateway: the connection could not be resumed, and this turn was ended.]"
+TURN_UNKNOWN: Final = (
+    "[acp-gateway: the connection could not be resumed, and the end of this turn is not known; the agent may still be "
+    "at work.]"
+)
+
+
+def gap(session_id: str, text: str = GAP) -> bytes:
+    """Return the update that stands in the place of what is missing."""
+    params = {
+        "sessionId": session_id,
+        "update": {"sessionUpdate": AGENT_CHUNK, "content": {"type": "text", "text": text}},
+    }
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(SESSION_UPDATE), encode(params))
