@@ -545,7 +545,7 @@ def test_the_reference_has_all_lines_with_what_they_come_from() -> None:
 
 def test_the_reference_has_the_statuses_of_the_bridge() -> None:
     named = set()
-    for path in (ROOT / "acp_gateway" / "server").glob("editor_*.py"):
+    for path in (ROOT / "acp_gateway" / "dialects" / "editor").glob("*.py"):
         named |= set(re.findall(r"HTTPStatus\.([A-Z_]+)", path.read_text()))
     errors = {int(HTTPStatus[name]) for name in named if HTTPStatus[name] >= 400}
     refused = {error.http_status for error in (Forbidden, UnknownAgent, UnknownSession, Busy)}

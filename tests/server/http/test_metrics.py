@@ -279,7 +279,7 @@ async def test_serves_metrics_without_prometheus_client_is_an_error_that_names_t
 
 def names_in_code() -> set[str]:
     """The names of all series that the gateway may have."""
-    source = (ROOT / "acp_gateway" / "server" / "metrics.py").read_text()
+    source = (ROOT / "acp_gateway" / "server" / "http" / "metrics.py").read_text()
     kinds = {"gauge": ("",), "counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
     found = re.findall(r'_(gauge|counter|histogram)\("(\w+)"', source)
     return {f"acp_gateway_{name}{suffix}" for kind, name in found for suffix in kinds[kind]}
