@@ -342,12 +342,15 @@ def id_number(raw: RawId) -> int | None:
 
 def compose(members: Mapping[str, bytes]) -> bytes:
     """Return the JSON text of an object with these members, which are JSON texts themselves."""
-    return b"{%b}" % b",".join(b"%b:%b" % (encode(name), text) for name, text in members.items())
+    return b"{%b}" % b",".join([b"%b:%b" % (_encode(name).encode(), text) for name, text in members.items()])
+
+
+_encode: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def encode(value: Any) -> bytes:
     """Encode a value of the gateway as JSON, in ASCII: a peer's lone surrogates become escapes."""
-    return json.dumps(value, separators=(",", ":")).encode()
+    return _encode(value).encode()
 
 
 def result(to: RawId, value: Any) -> bytes:

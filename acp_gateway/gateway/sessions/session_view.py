@@ -24,24 +24,44 @@ class SessionView:
 
     session: Session
     status: Status
-    process_exited: bool
-    """True if no agent process has the session because it has ended by itself."""
     live: bool
     """True if the session can be joined; else it is opened by the next request for it."""
-    turn: bool
-    """True while the agent works on a prompt."""
-    queued: int
-    """Number of prompts that wait for the end of the turn."""
     waiting: tuple[AgentRequest, ...]
     """The agent's open requests for controllers, the earliest first."""
-    clients: tuple[Client, ...]
-    """Attached clients that are connected or away, the earliest first."""
     may_control: bool
     """True if the viewer may send prompts, and answer requests."""
-    history: JournalLoss | None
-    """The part of its history that was lost."""
-    last_turn: TurnOutcome | None
-    """End of the last turn in this gateway process."""
+
+    # What few ask for is read from the session when they do.
+
+    @property
+    def process_exited(self) -> bool:
+        """True if no agent process has the session because it has ended by itself."""
+        return self.session.process_exited
+
+    @property
+    def turn(self) -> bool:
+        """True while the agent works on a prompt."""
+        return bool(self.session.turns)
+
+    @property
+    def queued(self) -> int:
+        """Number of prompts that wait for the end of the turn."""
+        return len(self.session.queue)
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Attached clients that are connected or away, the earliest first."""
+        return tuple(client for client in self.session.attached if client.presence is not Presence.GONE)
+
+    @property
+    def history(self) -> JournalLoss | None:
+        """The part of its history that was lost."""
+        return history_loss(self.session, live=self.live)
+
+    @property
+    def last_turn(self) -> TurnOutcome | None:
+        """End of the last turn in this gateway process."""
+        return self.session.last_turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,15 +143,9 @@ class SessionViews:
         return SessionView(
             session=session,
             status=status_of(session, is_waiting=bool(waiting)),
-            process_exited=session.process_exited,
             live=multiplexer is not None,
-            turn=bool(session.turns),
-            queued=len(session.queue),
             waiting=waiting,
-            clients=tuple(client for client in session.attached if client.presence is not Presence.GONE),
             may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.scope.guest),
-            history=history_loss(session, live=multiplexer is not None),
-            last_turn=session.last_turn,
         )
 
 
