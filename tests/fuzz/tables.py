@@ -42,6 +42,7 @@ def awaited(multiplexer: Multiplexer) -> list[str]:
 def nothing_is_left_of(clients: Iterable[Client], multiplexer: Multiplexer, registry: Registry) -> None:
     """Assert that nothing is kept for departed clients except what goes on without them."""
     assert not multiplexer.clients
+    assert not multiplexer._agent.agent_requests._asked
     for client in clients:
         assert not any((client.requests, multiplexer.asks(client), client.sessions))
     for session in registry:
