@@ -179,15 +179,15 @@ def test_what_has_no_room_is_left_out_with_a_note_and_the_rest_is_closed() -> No
     assert text[len(text) - left_out :].startswith(b"123456,")
 
 
-@pytest.mark.parametrize("limit", range(MIN_LIMIT, 500))
-def test_wherever_it_is_cut_the_result_is_json_within_the_limit(limit: int) -> None:
+def test_wherever_it_is_cut_the_result_is_json_within_the_limit() -> None:
     text = b'{"jsonrpc":"2.0","id":%b,"params":{"%b":[[[[1,2,"%b"]]],{}],"b":"%b","c":{"d":{}}},"e":"%b"}' % (
         *(b"1" * 60, b"n" * 30, b"x" * 300),
         *(b"\xf0\x9f\x98\x80" * 40, b"end"),
     )
-    result = redact(text, limit)
-    assert len(result) <= limit
-    json.loads(result)
+    for limit in range(MIN_LIMIT, 500):
+        result = redact(text, limit)
+        assert len(result) <= limit
+        json.loads(result)
 
 
 @pytest.mark.parametrize("name", ["a", "token"])
