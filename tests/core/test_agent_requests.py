@@ -1173,3 +1173,18 @@ def test_each_request_of_an_agent_has_a_key_and_the_time_at_which_it_came() -> N
     scene.agent.ask_permission(1)
     first, second = scene.multiplexer.waiting(scene.session())
     assert (first.key, first.arrived_time, second.key, second.arrived_time) == ("run-1", 1000, "run-2", 2000)
+
+
+@pytest.mark.parametrize(
+    ("method", "member", "accepted"),
+    [
+        ("fs/read_text_file", '"error":{"code":1,"message":"no"}', True),
+        ("session/request_permission", '"result":{"outcome":{"outcome":"selected","optionId":"yes"}}', True),
+        ("session/request_permission", '"result":{"outcome":{"outcome":"selected","optionId":"no"}}', False),
+        ("session/request_permission", '"error":{"code":1,"message":"no"}', False),
+    ],
+)
+def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, member: str, accepted: bool) -> None:
+    text = f'{{"id":1,"method":"{method}","params":{{"options":[{{"optionId":"yes"}}]}}}}'
+    agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
