@@ -30,6 +30,10 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+ABOVE = [path.name for path in PACKAGE.glob("*.py")]
+"""Modules of no folder: all others are named with theirs."""
+
+
 def links(document: Path) -> list[tuple[str, str]]:
     """Return path and anchor of each relative link, either of them empty if it is absent."""
     return re.findall(r"\]\((?!\w+:)([^)#\s]*)#?([^)\s]*)\)", prose(document))
@@ -60,6 +64,12 @@ def test_modules_and_tests_that_a_document_names_exist(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     modules = set(re.findall(rf"(?<![\w/])(?:acp_gateway/)?((?:{packages})/[\w/]+\.py)\b", text))
     assert {module for module in modules if not (PACKAGE / module).is_file()} == set()
+    beside = set(re.findall(r"(?<![\w/])acp_conformance/[\w/]+(?:\.py)?", text))
+    assert {name for name in beside if not (ROOT / name).exists()} == set()
+    if document.name == "architecture.md":
+        assert {
+            name for name in re.findall(r"`(\w+\.py)`", text) if name not in {"__init__.py", "requests.py", "output.py", *ABOVE}
+        } == set()
     tests = set(re.findall(r"(?<![\w/])tests/[\w/]+(?:\.py)?", text))
     assert {name for name in tests if not (ROOT / name).exists()} == set()
 
