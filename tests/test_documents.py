@@ -134,3 +134,9 @@ def test_the_reference_is_what_the_program_has() -> None:
 )
 def test_a_help_has_no_markup_in_the_reference(text: str, written: str) -> None:
     assert escape(text) == written
+
+
+def test_the_site_has_every_document() -> None:
+    shown = re.findall(r"(?:- |: )(\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    there = {str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")}
+    assert there <= set(shown)
