@@ -113,6 +113,16 @@ def _is_of_click(error: OSError) -> bool:
     return str(frame.f_globals.get("__name__")).partition(".")[0] == "click"
 
 
+def _failed(error: OSError) -> click.exceptions.Exit:
+    """Print an error of a file or of stdout, and return the exit; a bug is raised."""
+    # The errors of most files are GatewayErrors.
+    if not error.filename and not _is_of_click(error):
+        raise error
+    what = f"{error.filename}:" if error.filename else "cannot write:"
+    click.echo(f"acp-gateway: {printable(f'{what} {error.strerror}', ERROR_SIZE)}", err=True)
+    return click.exceptions.Exit(1)
+
+
 class _Program(click.Group):
     """Group that prints a `GatewayError` as one line on stderr and exits with its code.
 
@@ -166,8 +176,11 @@ class _Program(click.Group):
         return super().resolve_command(ctx, args)
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with _quiet_without_reader():
-            context = super().make_context(*args, **options)
+        try:
+            with _quiet_without_reader():
+                context = super().make_context(*args, **options)
+        except OSError as error:
+            raise _failed(error) from None
         if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
             context.color = False
         return context
@@ -192,12 +205,7 @@ class _Program(click.Group):
             click.echo(f"acp-gateway: {what}", err=True)
             ctx.exit(ConfigError.exit_code)
         except OSError as error:
-            # The errors of most files are GatewayErrors.
-            if not error.filename and not _is_of_click(error):
-                raise
-            what = f"{error.filename}:" if error.filename else "cannot write:"
-            click.echo(f"acp-gateway: {printable(f'{what} {error.strerror}', ERROR_SIZE)}", err=True)
-            ctx.exit(1)
+            raise _failed(error) from None
         except BaseExceptionGroup as group:
             # Ctrl-C while several tasks run.
             if group.split(KeyboardInterrupt)[1] is None:

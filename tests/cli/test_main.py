@@ -172,8 +172,9 @@ def test_ctrl_c_while_a_gateway_is_waited_for_shows_no_traceback(monkeypatch: py
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no full device")
-def test_a_full_disk_behind_stdout_is_told() -> None:
-    command = [sys.executable, "-m", "acp_gateway", "files", "gateway.toml"]
+@pytest.mark.parametrize("arguments", [["files", "gateway.toml"], ["--version"]])
+def test_a_full_disk_behind_stdout_is_told(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "acp_gateway", *arguments]
     with open("/dev/full", "wb") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "acp-gateway: cannot write: No space left on device\n")
