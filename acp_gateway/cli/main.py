@@ -32,13 +32,18 @@ def _quiet_without_reader() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
-        try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
-        except (OSError, ValueError):
-            pass  # Not a file, or closed.
+        _discard_output()
         raise click.exceptions.Exit(READER_GONE) from None
+
+
+def _discard_output() -> None:
+    """Let stdout lead nowhere: what waits in its buffer can't be written, and Python tries to at exit."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):
+        pass  # Not a file, or closed.
 
 
 COMMANDS: Final = {
@@ -118,6 +123,8 @@ def _failed(error: OSError) -> click.exceptions.Exit:
     # The errors of most files are GatewayErrors.
     if not error.filename and not _is_of_click(error):
         raise error
+    if not error.filename:
+        _discard_output()
     what = f"{error.filename}:" if error.filename else "cannot write:"
     click.echo(f"acp-gateway: {printable(f'{what} {error.strerror}', ERROR_SIZE)}", err=True)
     return click.exceptions.Exit(1)
