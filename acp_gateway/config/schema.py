@@ -88,7 +88,7 @@ class Derived:
     def of(self, values: Mapping[str, Any]) -> int:
         """Return the limit for the options of a section."""
         least = values[self.least] if isinstance(self.least, str) else self.least
-        return min(max(int(values[self.option] * self.share), least), self.most)
+        return max(min(int(values[self.option] * self.share), self.most), least)
 
     def __str__(self) -> str:
         share = f"{self.share:g} times" if self.share >= 1 else f"1/{1 / self.share:g} of"

@@ -103,8 +103,8 @@ class AgentRequest:
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
         self._options: dict[str, Option] | None = None
-        # The last response that was read, and the decision in it.
-        self._read: tuple[Message, Choice | None] | None = None
+        # The last response with a decision, and that.
+        self._read: tuple[Message, Choice] | None = None
 
     @property
     def id(self) -> RawId:
@@ -143,12 +143,16 @@ class AgentRequest:
 
     def choice_in(self, response: Message) -> "Choice | None":
         """Return the decision in a response; None if it is not one that the agent has offered, or is ambiguous."""
-        if self._read is None or self._read[0] is not response:
-            try:
-                self._read = response, self._read_choice(response)
-            except InvalidMessage:
-                self._read = response, None
-        return self._read[1]
+        if self._read is not None and self._read[0] is response:
+            return self._read[1]
+        try:
+            choice = self._read_choice(response)
+        except InvalidMessage:
+            return None
+        if choice is not None:
+            # It settles the request soon; a response that does not is not kept.
+            self._read = response, choice
+        return choice
 
     def _read_choice(self, response: Message) -> "Choice | None":
         result = members_strictly(lookup.raw_at(response.text, "result") or b"")

@@ -201,10 +201,13 @@ class LocalClient:
         """Answer a request of the agent: at once, unless something waits to be sent. Raises `ClientEnded`."""
         hub, client = self._hub, self._client
         waits = self._stream.pending_bytes or trio.current_time() < self._paused_until
-        if hub is None or client is None or self.ended or waits or len(response.text) > LARGE:
+        pause = None
+        if hub is not None and client is not None and not (self.ended or waits or len(response.text) > LARGE):
+            pause = hub.receive_now(client, Parsed(response, None))
+        if pause is None:
             self.send(response.text)
         else:
-            self._paused_until = trio.current_time() + hub.receive_now(client, Parsed(response, None))
+            self._paused_until = trio.current_time() + pause
 
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""

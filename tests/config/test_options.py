@@ -152,7 +152,7 @@ def test_limits_of_a_part_follow_the_options(tmp_path: Path) -> None:
         (512, 16, (16, 32, 16, 4, 4)),
         (512, 1, (16, 32, 8, 4, 4)),
         (64, 16, (16, 16, 16, 1, 0.5)),
-        (64, 24, (24, 24, 16, 1, 0.5)),
+        (64, 24, (24, 24, 24, 1, 0.5)),
     ],
 )
 def test_a_small_memory_limit_lowers_others_in_proportion_and_a_message_still_fits(

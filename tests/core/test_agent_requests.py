@@ -1,6 +1,7 @@
 """Requests of an agent to its clients: recipients, valid responses, and cancellation at the other recipients."""
 
 import json
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -1188,3 +1189,12 @@ def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, m
     text = f'{{"id":1,"method":"{method}","params":{{"options":[{{"optionId":"yes"}}]}}}}'
     agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
     assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
+
+
+def test_a_response_that_decides_nothing_is_not_kept() -> None:
+    text = b'{"id":1,"method":"session/request_permission","params":{"options":[]}}'
+    agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
+    response = parse(b'{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}')
+    kept = sys.getrefcount(response)
+    assert not agent_request.accepts(response)
+    assert sys.getrefcount(response) == kept

@@ -27,6 +27,10 @@ Keys = tuple[str, ...]
 """Name of a section: `("hosts", "box")` is `[hosts.box]`."""
 
 
+_VALUE_LINE = re.compile(r"^[ \t]*[^\s#].*\n?", re.MULTILINE)
+"""A line that is neither blank nor a comment."""
+
+
 def change_section(file: TomlFile, keys: Keys, options: Mapping[str, Value | None]) -> str:
     """Return the text of a file with options of a section set, or removed where they are None.
 
@@ -43,6 +47,9 @@ def change_section(file: TomlFile, keys: Keys, options: Mapping[str, Value | Non
     if any(_is_header(file, (*keys, key)) for key in options):
         raise _unchangeable(file, keys)
     before, section, after = _cut(file, keys)
+    # What is commented out behind the options may be another section.
+    end = max(match.end() for match in _VALUE_LINE.finditer(section))
+    section, after = section[:end], section[end:] + after
     return _checked(file, keys, before + _changed(file, keys, options, section) + after, wanted)
 
 

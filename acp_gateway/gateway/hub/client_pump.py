@@ -16,7 +16,7 @@ import trio
 
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor
-from acp_gateway.gateway.hub.attachment import Attachment, ClientConnection, Disconnect
+from acp_gateway.gateway.hub.attachment import BUG, Attachment, ClientConnection, Disconnect
 from acp_gateway.gateway.hub.large_messages import has_large, parse_messages
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage
@@ -245,7 +245,13 @@ class ClientPump:
         size, began = len(parsed.message.text), self._clock()
         if attachment.tape is not None:
             attachment.tape.write("from_client", [parsed.message.text])
-        self._handle(attachment, [parsed], 0, inf)
+        try:
+            self._handle(attachment, [parsed], 0, inf)
+        except Exception:
+            # A bug ends this client and no other.
+            log.exception("%s: internal error, connection closed", attachment.client.name)
+            attachment.close(BUG)
+            return 0.0
         self._memory_grew(size)
         self._multiplexer.traffic.bytes_from_clients += size
         count = 1 + self._multiplexer.take_surcharge()

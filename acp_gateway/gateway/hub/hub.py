@@ -276,10 +276,15 @@ class Hub:
             attachment.connection.end()
         return disconnect
 
-    def receive_now(self, client: Client, parsed: Parsed) -> float:
-        """Handle a message of a client inside the process at once; return the seconds that its next one has to wait."""
+    def receive_now(self, client: Client, parsed: Parsed) -> float | None:
+        """Handle a message of a client inside the process at once; return the seconds that its next one has to wait.
+
+        None if earlier messages of the client are being handled: this one was not.
+        """
         attachment = self.attachments.get(client)
-        return 0.0 if attachment is None or attachment.ended else self._pump.receive_now(attachment, parsed)
+        if attachment is None or attachment.ended:
+            return 0.0
+        return None if attachment.unhandled_bytes else self._pump.receive_now(attachment, parsed)
 
     def _wake(self) -> None:
         """Wake the tasks that wait for a change of the clients."""

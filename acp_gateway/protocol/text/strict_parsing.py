@@ -76,7 +76,8 @@ def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
         members = _decode_members(text) if _is_simple(text) else None
     except (msgspec.DecodeError, RecursionError):
         members = None
-    if members is not None and not _are_alike(members) and _compact_size(members) == len(text):
+    few = members is not None and len(members) <= spans.MEMBERS
+    if members is not None and few and not _are_alike(members) and _compact_size(members) == len(text):
         return members
     plain = spans.structure(text)
     check_json(plain)

@@ -67,7 +67,13 @@ def test_an_option_is_added_before_the_comment_of_the_next_section() -> None:
 
 def test_an_option_of_dotted_keys_is_changed() -> None:
     text = change_section(file("[a]\nenv.X = '1'\n# mine\n"), ("a",), {"env": {"Y": "2"}})
-    assert text == '[a]\n# mine\nenv = {Y = "2"}\n'
+    assert text == '[a]\nenv = {Y = "2"}\n# mine\n'
+
+
+def test_an_option_is_added_before_a_section_that_is_commented_out() -> None:
+    commented = '\n# [nodes.gpu]\n# url = "wss://gpu"\n'
+    text = change_section(file(f'[a]\ncommand = ["a"]\n{commented}'), ("a",), {"cwd": "/a"})
+    assert text == f'[a]\ncommand = ["a"]\ncwd = "/a"\n{commented}'
 
 
 @pytest.mark.parametrize("value", ["\u2028", "\x85", "\x0c", "a\nb", "\"'\\", "\x7f"])

@@ -9,6 +9,8 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.events.recording import Direction
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
+from acp_gateway.protocol.jsonrpc import parse
+from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
 from tests.hub_scene import (
@@ -89,6 +91,37 @@ async def test_a_client_is_charged_for_the_time_in_which_its_messages_are_record
         await bob.initialize()
         await wait_all_tasks_blocked()
         assert scene.services.charged[-1][::2] == ("bob", 5.0)
+
+
+ANSWER = Parsed(parse(b'{"jsonrpc":"2.0","id":1,"result":{}}'), None)
+
+
+async def test_a_message_at_once_waits_for_those_that_are_being_handled() -> None:
+    async with sharing() as (scene, ann):
+        attachment = scene.hub.attachments[ann.client]
+        attachment.unhandled_bytes = 1
+        assert scene.hub.receive_now(ann.client, ANSWER) is None
+        attachment.unhandled_bytes = 0
+        scene.services.charged.clear()
+        assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
+        assert [(name, size) for name, size, _, _ in scene.services.charged] == [("ann", len(ANSWER.message.text))]
+
+
+async def test_a_bug_in_a_message_at_once_ends_its_client_and_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async with sharing() as (scene, ann):
+        bob = await scene.enter("bob")
+        with monkeypatch.context() as patch:
+            patch.setattr(scene.hub.multiplexer, "receive_from_client", fail)
+            assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
+        await wait_all_tasks_blocked()
+        assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
+        assert (ann.closed_with, bob.closed_with) == ((CloseReason.AGENT_GONE, "internal error"), None)
+    assert "internal error, connection closed" in caplog.text
 
 
 async def test_after_each_message_that_takes_long_others_get_their_turn() -> None:

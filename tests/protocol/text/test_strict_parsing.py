@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
-from acp_gateway.protocol.text import lookup, strict_parsing
+from acp_gateway.protocol.text import lookup, spans, strict_parsing
 from tests.fuzz.effort import effort
 from tests.protocol.json_documents import SCALARS, STRINGS, documents, mutated
 
@@ -187,3 +187,11 @@ def test_members_that_are_read_strictly_are_those_that_are_looked_up(text: bytes
     except InvalidMessage:
         return
     assert {name: bytes(value) for name, value in found.items()} == lookup.members_at(text)
+
+
+@pytest.mark.parametrize("space", [b"", b" "])
+def test_an_object_of_more_members_than_are_read_has_none(space: bytes) -> None:
+    members = [b'"%0100d":%b1' % (number, space) for number in range(spans.MEMBERS + 1)]
+    assert len(strict_parsing.members_strictly(b"{%b}" % b",".join(members[1:]))) == spans.MEMBERS
+    with pytest.raises(InvalidMessage):
+        strict_parsing.members_strictly(b"{%b}" % b",".join(members))
