@@ -18,6 +18,7 @@ from acp_gateway.core.mcp_servers import (
     may_be_loopback,
     screen,
 )
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import parse
 from tests.fuzz.effort import effort
 
@@ -460,8 +461,7 @@ def test_no_request_has_a_local_server_left_in_it(params: dict[str, Any], indent
     except NotUnderstood:
         servers = params.get("mcpServers")
         assert not isinstance(servers, list) or any(
-            not isinstance(server, dict) or len({name.casefold() for name in server}) < len(server)
-            for server in servers
+            not isinstance(server, dict) or len(set(map(methods.fold, server))) < len(server) for server in servers
         )
         return
     left = json.loads(screened.text)

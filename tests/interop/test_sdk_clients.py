@@ -100,6 +100,7 @@ async def test_two_clients_of_a_session_see_each_others_turns(sdk: str, gateway:
         await bob.until(lambda: len(bob.said(session)) > len(THOUSAND))
         await bob.prompt(session, "after")
         await ann.until(lambda: "after" in ann.said(session))
+        await bob.until(lambda: "after" in bob.said(session))
         assert ann.said(session) == bob.said(session) == ["before", *THOUSAND, "after"]
 
 
