@@ -75,7 +75,7 @@ class AccessError(GatewayError):
 
 
 class Unauthorized(AccessError):
-    """No token, or not a token that this gateway knows. The text never tells which."""
+    """No token, or not a token that this gateway knows. The text does not say which."""
 
     http_status = 401
     reason = "unauthorized"
@@ -93,7 +93,7 @@ class UnknownAgent(AccessError):
 
 
 class UnknownSession(AccessError):
-    """No session of that id, or none that the token may see: the text never tells which."""
+    """No session of that id, or the token may not see it. The text does not say which."""
 
     http_status = 404
     reason = "unknown_session"
@@ -107,7 +107,7 @@ class TooFarBehind(AccessError):
 
 
 class LinkGone(AccessError):
-    """A link can't be resumed: there is none of that id, or none for this token; the text never tells which."""
+    """A link cannot be resumed: no link has that id, or this token may not resume it. The text does not say which."""
 
     http_status = 410
     reason = "unknown"

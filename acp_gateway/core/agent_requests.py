@@ -122,7 +122,7 @@ class AgentRequest:
         return lookup.text_param(self.message, "toolCall", "title") or lookup.text_param(self.message, "message")
 
     @property
-    def options(self) -> "dict[str, Option]":
+    def options(self) -> dict[str, Option]:
         """The options that the agent offers, by their ids."""
         if self._options is None:
             raw = lookup.param(self.message, "options")
@@ -141,7 +141,7 @@ class AgentRequest:
         """Return True if a response settles the request."""
         return not self.is_decision or self.choice_in(response) is not None
 
-    def choice_in(self, response: Message) -> "Choice | None":
+    def choice_in(self, response: Message) -> Choice | None:
         """Return the decision in a response; None if it is not one that the agent has offered, or is ambiguous."""
         if self._read is not None and self._read[0] is response:
             return self._read[1]
@@ -154,7 +154,7 @@ class AgentRequest:
             self._read = response, choice
         return choice
 
-    def _read_choice(self, response: Message) -> "Choice | None":
+    def _read_choice(self, response: Message) -> Choice | None:
         result = members_strictly(lookup.raw_at(response.text, "result") or b"")
         if self.method == CREATE_ELICITATION:
             action = _string(result.get("action"))

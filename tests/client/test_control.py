@@ -27,7 +27,7 @@ from acp_gateway.errors import (
     Unreachable,
 )
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
@@ -402,7 +402,7 @@ async def real_gateway(
     state_dir: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[tuple[Gateway, Destination]]:
     """A gateway with agents in memory behind a listener, and its destination, without a token."""
-    monkeypatch.setattr(agent_runner, "run_agent", ServingAgents().run)
+    monkeypatch.setattr(startup, "run_agent", ServingAgents().run)
     url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
     config = make_config(state_dir, url)
     with trio.fail_after(TIMEOUT), Spawner(ProcessRegistry(state_dir / "agents")) as spawner:

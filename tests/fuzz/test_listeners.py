@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import Audit
@@ -624,7 +624,7 @@ def withstand(scheme: str, setup: Setup, folder: Path, plan: list[Attack], *, pa
     agents, clock = ServingAgents(), trio.testing.MockClock(rate=1.0)
     agents.session_id = "secret-{}.{}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_runner, "run_agent", agents.run)
+        patch.setattr(startup, "run_agent", agents.run)
         trio.run(lambda: storm(scheme, setup, folder, plan, clock, patient=patient), clock=clock)
 
 

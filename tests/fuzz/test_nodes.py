@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from acp_gateway.client.control import exchange, read_listing, session_rows
 from acp_gateway.errors import ProtocolError
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.methods import SESSIONS
@@ -108,5 +108,5 @@ async def show(folder: Path, said: list[bytes]) -> None:
 @given(st.lists(answers | texts.nearly_messages, min_size=1, max_size=6))
 def test_lists_of_a_node_are_shown_or_refused(tmp_path_factory: pytest.TempPathFactory, said: list[bytes]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_runner, "run_agent", ServingAgents(loadSession=True).run)
+        patch.setattr(startup, "run_agent", ServingAgents(loadSession=True).run)
         trio.run(show, tmp_path_factory.mktemp("state"), said, clock=trio.testing.MockClock(autojump_threshold=0))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.gateway.access import Access
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.transports.streams import MessageStream
@@ -174,7 +174,7 @@ def test_a_role_keeps_to_its_rights(
     agents = ServingAgents(loadSession=True, sessionCapabilities={"list": {}, "resume": {}, "fork": {}, "delete": {}})
     agents.session_id = "id-{}.{}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(agent_runner, "run_agent", agents.run)
+        patch.setattr(startup, "run_agent", agents.run)
         folder = tmp_path_factory.mktemp("state")
         trio.run(
             withstand, folder, agents, scope, kind, role, texts, clock=trio.testing.MockClock(autojump_threshold=0)

@@ -34,7 +34,7 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
@@ -195,7 +195,7 @@ def scene(tmp_path: Path) -> Iterator[Scene]:
 def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory, and can load a session."""
     agents = ServingAgents(loadSession=True)
-    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
+    monkeypatch.setattr(startup, "run_agent", agents.run)
     return agents
 
 

@@ -20,7 +20,7 @@ from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import Busy, Unreachable
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.nodes import node_set as node_watcher
+from acp_gateway.nodes import node_set
 from acp_gateway.nodes.node_set import NodeSet, open_nodes
 from tests.server.echoing import EchoingGateway
 
@@ -69,7 +69,7 @@ class Feed:
 @pytest.fixture
 def feeds(monkeypatch: pytest.MonkeyPatch) -> list[Feed]:
     monkeypatch.setattr(Feed, "all", [])
-    monkeypatch.setattr(node_watcher, "ControlFeed", Feed)
+    monkeypatch.setattr(node_set, "ControlFeed", Feed)
     return Feed.all
 
 
@@ -194,7 +194,7 @@ async def test_discovered_nodes_are_watched_from_the_first_use_until_nothing_use
         await settle()
         assert [feed.section for feed in feeds] == [OTHER, SECTION]
         feeds[1].report("b", sessions=[session_row("s", agent="b")])
-        mock_clock.jump(node_watcher.IDLE - 1)
+        mock_clock.jump(node_set.IDLE - 1)
         await settle()
         assert not feeds[1].cancelled
         mock_clock.jump(1)
@@ -217,16 +217,16 @@ async def test_discovered_nodes_are_watched_while_a_browser_or_a_link_uses_them(
         assert gateway.extensions.node_sessions is not None
         with gateway.extensions.node_sessions.listening(lambda: None):
             for _ in range(3):
-                mock_clock.jump(node_watcher.IDLE)
+                mock_clock.jump(node_set.IDLE)
                 await settle()
             assert [feed.cancelled for feed in feeds] == [False]
         monkeypatch.setattr(EchoingGateway, "hubs", [SimpleNamespace(name="gpu1/a")])
         for _ in range(3):
-            mock_clock.jump(node_watcher.IDLE)
+            mock_clock.jump(node_set.IDLE)
             await settle()
         assert [feed.cancelled for feed in feeds] == [False]
         monkeypatch.setattr(EchoingGateway, "hubs", [SimpleNamespace(name="a")])
-        mock_clock.jump(node_watcher.IDLE)
+        mock_clock.jump(node_set.IDLE)
         await settle()
         assert [feed.cancelled for feed in feeds] == [True]
 

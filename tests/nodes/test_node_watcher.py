@@ -19,7 +19,7 @@ from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSe
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.gateway.sessions.spoken_sessions import ToldList
-from acp_gateway.nodes import node_set as node_watcher
+from acp_gateway.nodes import node_set
 from acp_gateway.protocol.methods import ACCESS, STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.agent_dialer import AgentLink
@@ -47,8 +47,8 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
     for module in (reconnect_policy, uplink):
         monkeypatch.setattr(module, "BACKOFF_MIN", 0.001)
-    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_watcher, "INTERVAL", 0.01)
+    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(node_set, "INTERVAL", 0.01)
     monkeypatch.setattr(agent_supervisor.RestartBackoff, "next_start", lambda _, now: now)
 
 
@@ -452,7 +452,7 @@ async def test_the_status_describes_all_nodes_and_a_node_that_is_away_does_not_m
 async def test_a_node_that_does_not_answer_delays_a_list_for_a_bounded_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_watcher, "ANSWER_TIMEOUT", 0.01)
+    monkeypatch.setattr(node_set, "ANSWER_TIMEOUT", 0.01)
     async with two_nodes_and_a_front(tmp_path) as (front, _):
         editor = await editor_at(front, "gpu2/memory")
         session = await new_session(editor)

@@ -14,8 +14,7 @@ from acp_gateway.client.dialing import dial
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.errors import Forbidden, Unauthorized, Unreachable
 from acp_gateway.nodes import membership as cluster
-from acp_gateway.nodes import node_set as node_watcher
-from acp_gateway.nodes import token_exchange
+from acp_gateway.nodes import node_set, token_exchange
 from acp_gateway.nodes.directory.directory import ClusterNodes
 from acp_gateway.nodes.directory.store import ClusterStore
 from acp_gateway.nodes.directory.token_news import Hearsay
@@ -65,7 +64,7 @@ def directories(monkeypatch: pytest.MonkeyPatch) -> Directories:
         yield directories.store(section.name)
 
     monkeypatch.setattr(cluster.open_cluster, "__defaults__", (open_store,))
-    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
     return directories
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.protocol import path_maps as directory_maps
+from acp_gateway.protocol import path_maps
 from acp_gateway.protocol.path_maps import DirectoryMap, Root
 
 
@@ -42,7 +42,7 @@ def test_a_uri_is_decoded_only_as_far_as_a_directory_may_reach(name: str, monkey
         decoded.append(text)
         return text
 
-    monkeypatch.setattr(directory_maps, "unquote", unquote)
+    monkeypatch.setattr(path_maps, "unquote", unquote)
     directories = directory_map(*((f"/srv/proj{number}", "/y") for number in range(50)))
     assert directories.of_uri(f"/{name}/{name}/{name}") is None
     # One decoding for each component of a directory, whatever the number of directories.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from acp_gateway.protocol.jsonrpc import INVALID_REQUEST, PARSE_ERROR, InvalidMessage
-from acp_gateway.protocol.text import large_messages as large_texts
+from acp_gateway.protocol.text import large_messages
 from acp_gateway.protocol.text.large_messages import OUTLINE_SIZE, Outline, check_large
 from tests.fuzz.effort import effort
 
@@ -16,8 +16,8 @@ PIECE = 4096
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_texts, "PIECE", PIECE)
-    monkeypatch.setattr(large_texts, "_FIRST_PIECE", 64)
+    monkeypatch.setattr(large_messages, "PIECE", PIECE)
+    monkeypatch.setattr(large_messages, "_FIRST_PIECE", 64)
 
 
 def check(text: bytes) -> Outline:
@@ -110,7 +110,7 @@ def test_a_message_with_too_much_besides_long_strings_is_refused_before_it_is_lo
         count()
     assert raised.value.code == INVALID_REQUEST
     # One for each piece of the text that is checked for UTF-8, and one for each piece of the outline up to the limit.
-    assert pieces <= 2 + len(text) // large_texts.PIECE + OUTLINE_SIZE // large_texts.PIECE
+    assert pieces <= 2 + len(text) // large_messages.PIECE + OUTLINE_SIZE // large_messages.PIECE
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -172,8 +172,8 @@ def without_surrogates(value: object) -> object:
 
 @pytest.mark.parametrize("size", [2600, 4096, 8192])
 def test_the_check_accepts_what_a_slow_parser_accepts(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_texts, "PIECE", size)
-    monkeypatch.setattr(large_texts, "_FIRST_PIECE", 16)
+    monkeypatch.setattr(large_messages, "PIECE", size)
+    monkeypatch.setattr(large_messages, "_FIRST_PIECE", 16)
 
     for text in some_texts(size, effort(300).max_examples):
         try:

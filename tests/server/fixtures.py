@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from acp_gateway.dialects.editor import answers as editor_answers
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.certificates import create_certificate
@@ -62,7 +62,7 @@ def free_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
 def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory."""
     agents = ServingAgents()
-    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
+    monkeypatch.setattr(startup, "run_agent", agents.run)
     return agents
 
 
@@ -70,7 +70,7 @@ def agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
 def loading_agents(monkeypatch: pytest.MonkeyPatch) -> ServingAgents:
     """All agents are in memory, and can load a session."""
     agents = ServingAgents(loadSession=True, promptCapabilities={"image": True})
-    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
+    monkeypatch.setattr(startup, "run_agent", agents.run)
     return agents
 
 

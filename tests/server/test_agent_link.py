@@ -26,7 +26,7 @@ from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server import agent_dialer as agent_link
+from acp_gateway.server import agent_dialer
 from acp_gateway.server.agent_dialer import PER_MESSAGE, AgentLink
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.link import WINDOW
@@ -215,7 +215,7 @@ async def test_messages_that_are_not_taken_are_not_confirmed_so_that_they_are_bo
 async def test_a_gateway_that_sends_on_without_confirmations_ends_the_link(
     far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_link, "INBOX_LIMIT", 200)
+    monkeypatch.setattr(agent_dialer, "INBOX_LIMIT", 200)
     size = len(PING) + PER_MESSAGE
     async with linked(far) as (link, _):
         await link.send(PING)
@@ -230,7 +230,7 @@ async def test_a_gateway_that_sends_on_without_confirmations_ends_the_link(
 async def test_empty_messages_count_for_what_they_take_in_memory(
     far: FakeGateway, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_link, "INBOX_LIMIT", 100 * PER_MESSAGE)
+    monkeypatch.setattr(agent_dialer, "INBOX_LIMIT", 100 * PER_MESSAGE)
     async with linked(far) as (link, _):
         await link.send(PING)
         for _number in range(3):

@@ -15,7 +15,7 @@ from acp_gateway.client import reconnect_policy
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
-from acp_gateway.nodes import node_set as node_watcher
+from acp_gateway.nodes import node_set
 from acp_gateway.protocol.methods import SESSIONS, STATUS
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.ndjson import LineStream
@@ -260,8 +260,8 @@ async def test_an_error_in_the_configuration_changes_nothing(scene: Scene) -> No
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are asked at once, again and again."""
     monkeypatch.setattr(reconnect_policy, "BACKOFF_MIN", 0.001)
-    monkeypatch.setattr(node_watcher, "BACKOFF_MAX", 0.01)
-    monkeypatch.setattr(node_watcher, "INTERVAL", 0.01)
+    monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
+    monkeypatch.setattr(node_set, "INTERVAL", 0.01)
 
 
 def section(name: str, url: str, token: Path) -> str:

@@ -24,7 +24,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.config.load import AgentSection, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.gateway import gateway as gateway_module
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
@@ -196,7 +196,7 @@ async def test_clients_of_a_gateway_that_stops_do_not_wait_for_their_agents(
 ) -> None:
     agents = ServingAgents()
     agents.may_stop = trio.Event()
-    monkeypatch.setattr(agent_runner, "run_agent", agents.run)
+    monkeypatch.setattr(startup, "run_agent", agents.run)
     async with trio.open_nursery() as nursery:
         (url,) = await nursery.start(partial(serve, make_config(state_dir, WS), dict(os.environ)))
         try:

@@ -18,6 +18,7 @@ from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, initialized, too_slow
 from acp_gateway.dialects.session_calls import SessionCalls, bounded, not_open
+from acp_gateway.dialects.session_feed import requests_for
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -224,7 +225,7 @@ class BrowserCalls:
         else:
             candidates = [used.session for used in self._sessions]
         for session in candidates:
-            for agent_request in self._gateway.views.requests(session, viewer):
+            for agent_request in requests_for(self._gateway.views.view(session, viewer)):
                 if agent_request.key == answer.request:
                     await self._calls.answer(session, agent_request, answer.response)
                     return

@@ -20,7 +20,7 @@ from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused, Used
 from acp_gateway.dialects.session_calls import SessionCalls, not_open
 from acp_gateway.dialects.session_connection import JOIN_WAIT, SessionConnection, large_responses
-from acp_gateway.dialects.session_feed import SessionFeed
+from acp_gateway.dialects.session_feed import SessionFeed, requests_for
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
@@ -175,7 +175,7 @@ class ChatBridge(SessionConnection[ChatCall]):
     async def _respond(self, call: ChatCall) -> None:
         viewer = self.viewer
         for session in filter(viewer.sees, list(self._known.values())):
-            for agent_request in self.gateway.views.requests(session, viewer):
+            for agent_request in requests_for(self.gateway.views.view(session, viewer)):
                 if agent_request.key == call.members["requestId"] and _is_permission(agent_request):
                     await self._session_calls.answer(session, agent_request, call.response)
                     return

@@ -26,6 +26,7 @@ from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, last
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, id_at
+from acp_gateway.dialects.session_feed import requests_for
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
@@ -322,7 +323,7 @@ class _EditorRequest:
     async def _respond(self, nursery: trio.Nursery, decision: editor.Respond) -> Response:
         views, viewer = self._gateway.views, viewer_of(self._gateway, self._access)
         for session in list(views.sessions(viewer)):
-            for asked in views.requests(session, viewer) if session.live else ():
+            for asked in requests_for(views.view(session, viewer)) if session.live else ():
                 if asked.key == decision.key and asked.method == methods.REQUEST_PERMISSION:
                     return await self._decide(nursery, session, asked, decision)
         return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)

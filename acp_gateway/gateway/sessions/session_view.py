@@ -129,13 +129,6 @@ class SessionViews:
         """Return the multiplexer of the process that a session lives in; None if it is not live."""
         return None if session.agent_handle is None else self._multiplexer_of(session.agent_handle)
 
-    def requests(self, session: Session, viewer: Viewer) -> tuple[AgentRequest, ...]:
-        """Return the open requests of the agent in a session that the viewer may answer, the earliest first."""
-        multiplexer = self.multiplexer_of(session)
-        if multiplexer is None or viewer.role is not Role.CONTROLLER:
-            return ()
-        return tuple(filter(_is_for_users, multiplexer.waiting(session)))
-
     def view(self, session: Session, viewer: Viewer) -> SessionView:
         """Describe a session, which exists for the viewer."""
         multiplexer = self.multiplexer_of(session)

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from acp_gateway.cli.client import editor_files as editor_install
+from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.client.editor_files import AgentCommand, Machine, install_agent, own_machine
 from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.security.token_format import mint
@@ -19,7 +19,7 @@ AGENT = AgentCommand("box", "/bin/acp-gateway", ("connect", "box"))
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(editor_install, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
+    monkeypatch.setattr(editor_files, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
     return tmp_path

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from acp_gateway.cli.gateway import browsers as browser_window
+from acp_gateway.cli.gateway import browsers
 from acp_gateway.cli.gateway.browsers import INTERVAL, READ_GRACE, READ_TIMEOUT, open_in_browser
 from acp_gateway.errors import UsageError
 
@@ -50,7 +50,7 @@ class Browser:
 @pytest.fixture(autouse=True)
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr(browser_window, "SNAPS", tmp_path / "snap")
+    monkeypatch.setattr(browsers, "SNAPS", tmp_path / "snap")
     return tmp_path
 
 
@@ -95,7 +95,7 @@ def test_where_browsers_may_be_snaps_the_file_is_in_the_users_folder(
 ) -> None:
     home = temporary / "home"
     home.mkdir()
-    monkeypatch.setattr(browser_window, "SNAPS", temporary)
+    monkeypatch.setattr(browsers, "SNAPS", temporary)
     monkeypatch.setenv("HOME", str(home))
     browser = Browser()
     open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)

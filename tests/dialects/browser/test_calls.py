@@ -14,7 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT
 from acp_gateway.errors import AgentError
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
 from acp_gateway.protocol import jsonrpc
@@ -148,7 +148,7 @@ async def test_a_prompt_that_fails_later_without_a_turn_is_told(
         async def broken(*_: object, task_status: object) -> None:
             raise AgentError("no such program")
 
-        monkeypatch.setattr(agent_runner, "run_agent", broken)
+        monkeypatch.setattr(startup, "run_agent", broken)
         monkeypatch.setattr(RestartBackoff, "next_start", lambda _, now: now)
         await page.result("session/prompt", sessionId=session, prompt=TEXT)
         told = await page.until(lambda: next((it for it in page.of("session/status_changed") if "error" in it), None))

@@ -22,7 +22,7 @@ from acp_gateway.config.options import EditorSection
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.output import TurnLines
 from acp_gateway.errors import Busy, Forbidden, UnknownAgent, UnknownSession
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.rate_limits import RateLimiter
 from acp_gateway.protocol import jsonrpc
@@ -618,7 +618,7 @@ def test_any_bodies_are_answered_as_the_reference_says(requests: list[tuple[str,
 
 async def send_all(folder: Path, patch: pytest.MonkeyPatch, requests: list[tuple[str, bytes]]) -> None:
     agents = ServingAgents()
-    patch.setattr(agent_runner, "run_agent", agents.run)
+    patch.setattr(startup, "run_agent", agents.run)
     with spawner_in(folder) as spawner:
         async with serving_editors(folder, spawner) as there, trio.open_nursery() as nursery:
 

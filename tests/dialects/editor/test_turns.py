@@ -19,7 +19,7 @@ from acp_gateway.dialects.editor import answers as editor_answers
 from acp_gateway.dialects.editor import turns as editor_turns
 from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, viewer_of
 from acp_gateway.dialects.editor.turns import CANCELLED, LAGGED, EditorTurn, Lanes, Outcome, WaitingMessage
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import Message
 from tests.dialects.bridging import asks, editor_in, ends_turn, running, says, spawner_in
@@ -445,7 +445,7 @@ def test_any_sequence_of_messages_and_aborts_tells_each_its_own_turn(steps: list
 
 async def play(folder: Path, patch: pytest.MonkeyPatch, steps: list[str], obeys: bool) -> None:
     agents, lanes = ServingAgents(), Lanes()
-    patch.setattr(agent_runner, "run_agent", agents.run)
+    patch.setattr(startup, "run_agent", agents.run)
     messages: list[tuple[Heard, trio.CancelScope]] = []
     # Texts that the agent has said, by the message whose turn ran.
     said_in: dict[int, str] = {}

@@ -15,7 +15,7 @@ from acp_gateway.core.sessions.far_places import FarPlace, encode_place
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
-from acp_gateway.gateway.storage import archive as deferral
+from acp_gateway.gateway.storage import archive
 from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from tests.fuzz.effort import effort
@@ -540,7 +540,7 @@ STEPS = st.lists(
 def test_whatever_is_deferred_the_next_process_has_the_same_history(steps: list[Any], much: int) -> None:
     async def main() -> None:
         with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(deferral, "MUCH", much)
+            patch.setattr(archive, "MUCH", much)
             async with life(Path(folder)) as one:
                 session, other = one.begin(agent="node/agent"), one.begin("other")
                 for name, *args in steps:

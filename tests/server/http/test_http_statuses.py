@@ -18,7 +18,7 @@ import trio.testing
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import AgentError, ConfigError
-from acp_gateway.gateway.agent import startup as agent_runner
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import EXPIRED, TOO_SLOW, Disconnect
@@ -204,7 +204,7 @@ async def no_agent(scene: Scene) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise AgentError("no such program")
 
-    scene.monkeypatch.setattr(agent_runner, "run_agent", fail)
+    scene.monkeypatch.setattr(startup, "run_agent", fail)
 
 
 async def mute_agent(scene: Scene) -> None:
