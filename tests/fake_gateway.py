@@ -8,7 +8,7 @@ from typing import Any
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume
-from acp_gateway.client.reconnect_policy import ReconnectSettings
+from acp_gateway.client.uplink import ReconnectSettings
 from acp_gateway.config.addresses import Address
 from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link

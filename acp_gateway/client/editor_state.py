@@ -1,16 +1,40 @@
 """Tracks what an editor has open: its requests, the agent's requests to it, and its sessions with its position in each.
 
-Ids are kept as JSON text, spelled as they were received. Positions in sessions are computed lazily (`positions`).
+Ids are kept as JSON text, spelled as they were received.
+
+A request of the agent is kept until its response has certainly been sent. An answered one is kept for a while, because
+the response may still be on this machine when the link is lost. A cancelled one is kept until the editor answers it
+after all.
+
+Positions in sessions are computed lazily. From time to time the gateway sends a `Mark` with the editor's position in
+each session: an epoch, which identifies one run of the session's history, and a number. Each later `session/update` of
+the session adds one. Tens of thousands of notifications pass per second. So they are only buffered, and parsed when a
+position is requested or a mark omits a session. A mark that names all sessions discards the buffer unparsed. Marks are
+frequent, which bounds the buffer.
+
+Updates during session/load are history, which positions do not count. A mark that arrives during it is valid if it
+follows the history, and stale if it crossed the request.
 """
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
-from acp_gateway.client.positions import Positions
-from acp_gateway.client.reopening import PendingRequests
 from acp_gateway.protocol.link_messages import read_control
-from acp_gateway.protocol.methods import CLOSE, DELETE, FORK, INITIALIZE, LOAD, META, NEW, RESERVED_PREFIX, RESUME
+from acp_gateway.protocol.methods import (
+    CLOSE,
+    DELETE,
+    FORK,
+    INITIALIZE,
+    LOAD,
+    META,
+    NEW,
+    RESERVED_PREFIX,
+    RESUME,
+    SESSION_UPDATE,
+)
 from acp_gateway.protocol.text.json_text import (
     INTERNAL_ERROR,
     METHOD_NOT_FOUND,
@@ -21,9 +45,178 @@ from acp_gateway.protocol.text.json_text import (
     raw_at,
     read_envelope,
     text_at,
+    whole_number,
 )
 
+ANSWERED_KEPT: Final = 1000
+"""Maximum answered requests that are kept, because their responses may not have been sent: more than a user answers
+while a link is down."""
+
+
 _RESERVED: Final = RESERVED_PREFIX.encode()
+Position: TypeAlias = tuple[str, int]
+"""The epoch, and the number of updates since its start."""
+
+
+_SMALL = 16 * 1024
+"""Bytes of a notification up to which parsing it whole is fastest."""
+
+
+class Positions:
+    """The last position that an editor has received in each of its sessions."""
+
+    def __init__(self) -> None:
+        # Positions as of the last mark or count; later notifications are in `_recent`.
+        self._known: dict[str, Position] = {}
+        # Notifications not counted yet; unused while no position is known.
+        self._recent: list[bytes] = []
+        # Number of open session/load and session/resume requests, by session.
+        self._loading: Counter[str] = Counter()
+
+    def delivered(self, notifications: Sequence[bytes]) -> None:
+        """Buffer notifications that were delivered to the editor."""
+        if self._known:
+            self._recent += notifications
+
+    def apply_mark(self, mark: bytes) -> dict[str, Position]:
+        """Apply a mark, and return its valid positions."""
+        named = _positions_in(mark)
+        self._count(besides=named)
+        self._known |= named
+        return named
+
+    def at(self, session_id: str) -> Position | None:
+        """Return the editor's position in a session; None if unknown, or while it is being loaded."""
+        self._count()
+        return None if session_id in self._loading else self._known.get(session_id)
+
+    def load_requested(self, session_id: str) -> None:
+        """Record a session/load or session/resume request. The next mark after it sets the position."""
+        self._loading[session_id] += 1
+        self._known.pop(session_id, None)
+
+    def load_ended(self, session_id: str) -> None:
+        """Record the end of such a request, once for each."""
+        self._count()
+        self._loading[session_id] -= 1
+        if not self._loading[session_id]:
+            del self._loading[session_id]
+
+    def put(self, session_id: str, position: Position | None) -> None:
+        """Set the position of a session, overriding the count; None for unknown."""
+        self._count()
+        self._known.pop(session_id, None)
+        if position is not None:
+            self._known[session_id] = position
+
+    def forget(self, session_id: str) -> None:
+        """Drop the position of a session."""
+        self._known.pop(session_id, None)
+
+    def _count(self, besides: Collection[str] = ()) -> None:
+        """Count the buffered notifications, unless all positions are about to be replaced."""
+        recent, self._recent = self._recent, []
+        if self._known.keys() <= set(besides):
+            return
+        for message in recent:
+            session_id = updated_session(message)
+            if session_id is None or session_id not in self._known:
+                continue
+            if session_id in self._loading:
+                # History: a mark received since the request was stale.
+                del self._known[session_id]
+            else:
+                epoch, position = self._known[session_id]
+                self._known[session_id] = epoch, position + 1
+
+
+def updated_session(notification: bytes) -> str | None:
+    """Return the session id of a `session/update`; None for any other notification."""
+    try:
+        value = json.loads(notification) if len(notification) <= _SMALL else None
+    except (ValueError, RecursionError):
+        value = None
+    if value is None:
+        # Large, deeply nested, with an enormous number, or invalid: search the text instead.
+        is_update = text_at(notification, "method") == SESSION_UPDATE
+        return text_at(notification, "params", "sessionId") if is_update else None
+    if not isinstance(value, dict) or value.get("method") != SESSION_UPDATE:
+        return None
+    params = value.get("params")
+    session_id = params.get("sessionId") if isinstance(params, dict) else None
+    return session_id if isinstance(session_id, str) else None
+
+
+def _positions_in(mark: bytes) -> dict[str, Position]:
+    try:
+        positions = json.loads(mark)["params"]["positions"]
+        found = {session_id: (at["epoch"], at["position"]) for session_id, at in positions.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return {}
+    return {
+        session_id: (epoch, position)
+        for session_id, (epoch, position) in found.items()
+        if isinstance(epoch, str) and isinstance(position, int)
+    }
+
+
+class PendingRequests:
+    """Requests of the agent to one editor."""
+
+    def __init__(self) -> None:
+        self.last_id = 0
+        """The highest integer id of any request so far."""
+        # The session of each request, by id: requests without a response, and recently answered ones.
+        self._open: dict[bytes, str | None] = {}
+        self._answered: dict[bytes, str | None] = {}
+        # Cancelled requests that the editor may still answer.
+        self._withdrawn: set[bytes] = set()
+
+    def __bool__(self) -> bool:
+        """Return whether any request waits for a response."""
+        return bool(self._open)
+
+    def __contains__(self, raw_id: bytes) -> bool:
+        """Return whether a response with this id is valid: an expected one, or one that may not have been sent."""
+        return raw_id in self._open or raw_id in self._answered
+
+    def add(self, raw_id: bytes, session_id: str | None) -> None:
+        """Record a request, in a session or outside of all."""
+        self._open[raw_id] = session_id
+        self._withdrawn.discard(raw_id)
+        self.last_id = max(self.last_id, whole_number(raw_id) or 0)
+
+    def cancel(self, raw_id: bytes) -> None:
+        """Remove a request that the gateway itself has cancelled."""
+        self._open.pop(raw_id, None)
+
+    def take_response(self, raw_id: bytes) -> bool:
+        """Record a response. Return False for the first response to a withdrawn request, which is to be dropped."""
+        if raw_id in self._withdrawn:
+            self._withdrawn.remove(raw_id)
+            return False
+        if raw_id in self._open:
+            self._answered[raw_id] = self._open.pop(raw_id)
+            if len(self._answered) > ANSWERED_KEPT:
+                del self._answered[next(iter(self._answered))]
+        return True
+
+    def unsettled(self, unsent: Collection[bytes]) -> dict[bytes, str | None]:
+        """Return the session of each request whose response has not been sent, answered ones first.
+
+        Forgets answered requests that are not among `unsent`, the ids of responses that were certainly not sent.
+        """
+        self._answered = {raw_id: session_id for raw_id, session_id in self._answered.items() if raw_id in unsent}
+        return self._answered | self._open
+
+    def withdraw(self, raw_id: bytes) -> bool:
+        """Cancel a request, or drop its unsent response. Return whether the editor has to be notified."""
+        if raw_id not in self._open:
+            self._answered.pop(raw_id, None)
+            return False
+        del self._open[raw_id]
+        self._withdrawn.add(raw_id)
+        return True
 
 
 @dataclass(slots=True)

@@ -5,8 +5,7 @@ restored, and its open requests answered. The editor should not notice. So its r
 messages pass.
 
 Outside of a recovery all messages pass unchanged. From the gateway, tens of thousands pass per second, most of them
-notifications, which are not parsed. `editor_state` has what the editor has open, `reopening` the state of each session
-that is being restored.
+notifications, which are not parsed. `editor_state` has what the editor has open.
 
 A recovery has three steps, all driven by `from_gateway`:
 
@@ -15,17 +14,19 @@ A recovery has three steps, all driven by `from_gateway`:
                       prompts and agent requests
     their responses   prompts that ended are answered as cancelled, agent requests that ended are cancelled
 
-While a session is being restored, an update may be one that the editor has seen. It passes only after a mark that
-continues the known epoch. Ids are kept as JSON text, spelled as they were received.
+The restore request of a session carries the editor's position in it. If the gateway still knows the epoch, it sends a
+mark, and after it the missed updates. Otherwise it replays the session from the start or not at all. The editor has
+seen part of a replay, so its updates are discarded until the session is restored.
+
+Ids are kept as JSON text, spelled as they were received.
 """
 
 import re
 from collections.abc import Collection, Sequence
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
-from acp_gateway.client.editor_state import EditorState, Outcome
-from acp_gateway.client.positions import updated_session
-from acp_gateway.client.reopening import SessionRestore, restore_method
+from acp_gateway.client.editor_state import EditorState, Outcome, Position, updated_session
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.methods import (
@@ -34,6 +35,7 @@ from acp_gateway.protocol.methods import (
     META,
     PROMPT,
     RESERVED_PREFIX,
+    RESUME,
     SESSION_UPDATE,
 )
 from acp_gateway.protocol.text.json_text import (
@@ -78,6 +80,74 @@ class Failure(NamedTuple):
     message: str
     reason: str | None
     """The machine-readable `data.reason`."""
+
+
+@dataclass(slots=True)
+class SessionRestore:
+    """A session that is being restored."""
+
+    session_id: str
+    position: Position | None
+    """The editor's position in it."""
+    prompts: list[bytes] = field(default_factory=list)
+    """Ids of open prompts that may have reached the agent."""
+    agent_requests: list[bytes] = field(default_factory=list)
+    """Ids of agent requests without a response, or with one that was not sent."""
+    method: str = ""
+    """The method of the restore request, see `restore_method`."""
+    raw_id: bytes = b""
+    """The id of the restore request; empty before it."""
+    marked: bool = False
+    """True after a mark with a position in this session."""
+    continues: bool = False
+    """True after a mark that continues the epoch of `position`."""
+    discarded: int = 0
+    """Number of updates that did not pass."""
+
+    def request(self, raw_id: bytes, method: str, params: bytes, links: Sequence[str]) -> bytes:
+        """Return the restore request.
+
+        Args:
+            raw_id: the id of the request.
+            method: see `restore_method`.
+            params: the params object with which the editor opened the session.
+            links: the ids of the lost links, the last one first.
+        """
+        self.raw_id, self.method = raw_id, method
+        params = with_member(params, "sessionId", encode(self.session_id))
+        if method == LOAD and raw_at(params, "mcpServers") is None:
+            params = with_member(params, "mcpServers", b"[]")
+        params = with_own_meta(params, self._own_meta(links))
+        return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, encode(method), params)
+
+    def _own_meta(self, links: Sequence[str]) -> bytes:
+        members: dict[str, Any] = {"connection": links[0]}
+        if len(links) > 1:
+            members["former"] = links[1:]
+        if self.position is not None:
+            members["epoch"], members["position"] = self.position
+        text = with_member(encode(members), "questions", b"[%b]" % b",".join(self.agent_requests))
+        return with_member(text, "prompts", b"[%b]" % b",".join(self.prompts))
+
+    def mark(self, epoch: str) -> None:
+        """Record a mark with a position in this session."""
+        self.marked = True
+        self.continues |= self.position is not None and self.position[0] == epoch
+
+    def discard(self) -> bool:
+        """Return whether to drop an update of the session, and count it if so."""
+        if self.continues:
+            return False
+        self.discarded += 1
+        return True
+
+
+def restore_method(response: bytes) -> str | None:
+    """Return the method that restores sessions, by the response to `initialize`; None if the agent has none."""
+    resumes = raw_at(response, "result", "agentCapabilities", "sessionCapabilities", "resume")
+    if resumes not in (None, b"null", b"false"):
+        return RESUME
+    return LOAD if raw_at(response, "result", "agentCapabilities", "loadSession") == b"true" else None
 
 
 class RecoveryState:

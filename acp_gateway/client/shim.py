@@ -24,9 +24,8 @@ import trio
 from acp_gateway.client.dialing import Destination
 from acp_gateway.client.editor_state import Outcome
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
-from acp_gateway.client.reconnect_policy import BACKOFF_MAX, ReconnectSettings, backoff
 from acp_gateway.client.recovery import RecoveryState
-from acp_gateway.client.uplink import Uplink
+from acp_gateway.client.uplink import BACKOFF_MAX, ReconnectSettings, Uplink, backoff
 from acp_gateway.errors import GatewayError, ProtocolError
 from acp_gateway.protocol.methods import PROMPT
 from acp_gateway.protocol.path_maps import PathMaps

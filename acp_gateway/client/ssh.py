@@ -18,7 +18,7 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
 
@@ -34,7 +34,11 @@ from acp_gateway.errors import (
     UsageError,
 )
 from acp_gateway.printable import printable
-from acp_gateway.transports.streams import READ_SIZE, ByteStream, TrioBytes
+from acp_gateway.transports.sockets import connect_unix
+from acp_gateway.transports.streams import READ_SIZE, ByteStream, TrioBytes, send_all
+
+if TYPE_CHECKING:
+    from acp_gateway.config.load import Config
 
 OUTPUT_SIZE: Final = 1024 * 1024
 """Maximum bytes before the begin line, and between begin and end line: more than any greeting."""
@@ -173,10 +177,8 @@ class RemoteCommand:
 
     async def ask(self, line: str) -> bytes:
         """Send a line, and return the response."""
-        rest = memoryview(f"{line}\n".encode())
         try:
-            while rest:
-                rest = rest[await self._stream.send_some(rest) :]
+            await send_all(self._stream, f"{line}\n".encode())
         except trio.BrokenResourceError:
             pass  # Reading raises the cause.
         return await self.read_answer()
@@ -204,10 +206,8 @@ async def run_script(target: SshTarget, script: str, arguments: Sequence[str], d
     command = shlex.join(["sh", "-c", f'{script} && echo && echo "{done}"', "sh", *arguments])
     stream = await _start(target, command)
     try:
-        rest = memoryview(data)
         try:
-            while rest:
-                rest = rest[await stream.send_some(rest) :]
+            await send_all(stream, data)
             await stream.send_eof()
         except trio.BrokenResourceError:
             pass  # Reading raises the cause.
@@ -447,3 +447,58 @@ async def _start(target: SshTarget, command_line: str) -> SshBytes:
     # A full pipe would block ssh, so stderr is read also while no task reads the stream. The task ends with the stream.
     trio.lowlevel.spawn_system_task(stream.read_stderr)
     return stream
+
+
+# The remote end
+
+_NONCE = re.compile(r"--nonce '?([0-9a-f]{1,64})'?(?:\s|$)")
+
+
+def find_socket(config: "Config") -> str:
+    """Return the path of the gateway's first unix socket. Raises `ConfigError` if it listens at none."""
+    for section in config.listen:
+        if section.address.scheme == "unix" and "acp" in section.services:
+            return section.address.path
+    raise ConfigError(
+        'there is no listener for connections over ssh; add one: [[listen]] url = "unix:///absolute/path/of/a/socket"'
+    )
+
+
+def nonce_of(command: str) -> str:
+    """Return the value of --nonce in the command that the client requested from sshd; "" if it has none.
+
+    A forced command replaces the requested one, which then exists only in SSH_ORIGINAL_COMMAND.
+    """
+    found = _NONCE.search(command)
+    return found[1] if found else ""
+
+
+async def relay(stdio: ByteStream, path: str, nonce: str) -> None:
+    """Connect to the socket, write the begin line to stdout, and relay bytes until either side has closed.
+
+    The end of stdin is relayed as a half-close; the gateway's remaining output still reaches stdout. Raises
+    `Unreachable`.
+    """
+    try:
+        gateway = await connect_unix(path)
+    except Unreachable as error:
+        raise Unreachable(f"{error}; is the gateway running, and does it listen there? `acp-gateway serve`") from error
+    try:
+        # A shell's greeting may lack its final newline.
+        await send_all(stdio, f"\n{mark('relay', 'BEGIN', nonce)}\n".encode())
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_pass_on, stdio, gateway)
+            await _pass_on(gateway, stdio)
+            nursery.cancel_scope.cancel()
+    finally:
+        await gateway.aclose()
+        await stdio.aclose()
+
+
+async def _pass_on(source: ByteStream, sink: ByteStream) -> None:
+    try:
+        while data := await source.receive_some():
+            await send_all(sink, data)
+        await sink.send_eof()
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # One side is closed: the other direction ends as well.

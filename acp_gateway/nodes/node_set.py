@@ -20,7 +20,7 @@ import trio
 
 from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.reconnect_policy import BACKOFF_MAX, backoff
+from acp_gateway.client.uplink import BACKOFF_MAX, backoff
 from acp_gateway.config.nodes import SEPARATOR, NodeSection
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.gateway import Gateway

@@ -13,8 +13,7 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, open_connection
-from acp_gateway.client.reconnect_policy import Dial, ReconnectSettings
-from acp_gateway.client.uplink import Uplink
+from acp_gateway.client.uplink import Dial, ReconnectSettings, Uplink
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, GatewaySection
 from acp_gateway.errors import GatewayError, ProtocolError, Unreachable

@@ -1,10 +1,9 @@
 """Streams of whole messages over sockets, pipes and stdio. Only I/O lives here: no JSON, no ACP.
 
 MessageStream         the interface: whole messages as bytes, in batches, with five verbs   (streams.py)
-MaintainedStream      one over a connection: its upkeep, limits and accounting   (maintained.py, metering.py)
+MaintainedStream      one over a connection: its upkeep, limits and accounting   (maintained.py)
   LineStream          one message a line           (ndjson.py)
-  WebSocketStream     one message a text message   (websocket.py, with websocket_client.py and websocket_server.py);
-                      several between gateways     (joined_texts.py)
+  WebSocketStream     one message a text message   (websocket/; several between gateways)
   memory pair         for tests and for callers in the same process (memory.py)
   (Streams over HTTP are those of `server.http.link` and `client.http.stream`.)
 FramedStream          the base of the first two (framing.py)

@@ -240,3 +240,10 @@ def is_utf8(message: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+async def send_all(stream: ByteStream, data: bytes) -> None:
+    """Write bytes that belong to no message stream. Raises what the stream raises; cancelled, a part may be written."""
+    view = memoryview(data)
+    while view:
+        view = view[await stream.send_some(view) :]

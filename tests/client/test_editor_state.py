@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from tests.client.dialogue import Dialogue, error, request, result
+from acp_gateway.client.editor_state import ANSWERED_KEPT, PendingRequests, Positions, updated_session
+from tests.client.dialogue import Dialogue, error, mark, notification, request, result, update
 
 
 @pytest.fixture
@@ -136,3 +137,252 @@ def test_a_text_about_the_gateways_methods_is_not_such_a_method(new: Dialogue) -
     message = request(1, "session/prompt", prompt=[{"text": "what is _acp-gateway/ack?"}])
     assert new.editor_says(message) == [message]
     assert new.editor_says(b"_acp-gateway/ack") == [b"_acp-gateway/ack"]
+
+
+# Positions
+
+
+@pytest.fixture
+def positions() -> Positions:
+    """An editor that has seen five updates of a session."""
+    positions = Positions()
+    positions.apply_mark(mark(s=("e", 5)))
+    return positions
+
+
+def test_a_position_is_the_last_mark_and_the_updates_behind_it(positions: Positions) -> None:
+    positions.delivered([update(), update("other"), update()])
+    assert positions.at("s") == ("e", 7)
+    positions.delivered([update()])
+    assert positions.at("s") == ("e", 8)
+    assert positions.at("other") is None
+
+
+def test_updates_before_the_first_mark_do_not_count() -> None:
+    positions = Positions()
+    positions.delivered([update()])
+    positions.apply_mark(mark(s=("e", 5)))
+    assert positions.at("s") == ("e", 5)
+
+
+def test_a_mark_replaces_what_was_counted(positions: Positions) -> None:
+    positions.delivered([update()])
+    assert positions.apply_mark(mark(s=("f", 1))) == {"s": ("f", 1)}
+    assert positions.at("s") == ("f", 1)
+
+
+def test_a_mark_for_one_session_leaves_the_others_where_they_are(positions: Positions) -> None:
+    positions.delivered([update(), update("t")])
+    positions.apply_mark(mark(t=("g", 1)))
+    positions.delivered([update("t"), update()])
+    assert (positions.at("s"), positions.at("t")) == (("e", 7), ("g", 2))
+
+
+def test_a_session_that_was_forgotten_is_unknown_until_the_next_mark(positions: Positions) -> None:
+    positions.delivered([update()])
+    positions.forget("s")
+    positions.forget("never known")
+    assert positions.at("s") is None
+    positions.apply_mark(mark(s=("e", 9)))
+    assert positions.at("s") == ("e", 9)
+
+
+# Loading
+
+
+def test_a_session_that_is_loaded_is_unknown_until_the_next_mark(positions: Positions) -> None:
+    positions.load_requested("s")
+    positions.delivered([update()])
+    positions.load_ended("s")
+    assert positions.at("s") is None
+
+
+def test_the_mark_behind_the_history_counts(positions: Positions) -> None:
+    positions.load_requested("s")
+    positions.delivered([update()])
+    positions.apply_mark(mark(s=("e", 6)))
+    assert positions.at("s") is None
+    positions.load_ended("s")
+    positions.delivered([update()])
+    assert positions.at("s") == ("e", 7)
+
+
+def test_a_mark_that_a_load_has_crossed_says_nothing_about_the_history_behind_it(positions: Positions) -> None:
+    positions.load_requested("s")
+    positions.apply_mark(mark(s=("e", 6)))
+    positions.delivered([update(), update()])
+    positions.load_ended("s")
+    positions.delivered([update()])
+    assert positions.at("s") is None
+
+
+def test_a_session_that_is_loaded_twice_is_loaded_when_both_are_answered(positions: Positions) -> None:
+    positions.load_requested("s")
+    positions.load_requested("s")
+    positions.apply_mark(mark(s=("e", 6)))
+    positions.load_ended("s")
+    assert positions.at("s") is None
+    positions.delivered([update()])
+    positions.load_ended("s")
+    assert positions.at("s") is None
+
+
+def test_other_sessions_go_on_while_one_is_loaded(positions: Positions) -> None:
+    positions.load_requested("t")
+    positions.delivered([update(), update("t")])
+    positions.load_ended("t")
+    assert positions.at("s") == ("e", 6)
+
+
+# Spellings
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        b'{"method":"session/update","params":{"x":{"id":4},"sessionId":"s"}}',
+        b'{"params":{"sessionId":"\\u0073"},"method":"session\\/update"}',
+        b'{"method":"session/update","params":{"sessionId":"t","sessionId":"s","x":"\\ud83d"}}',
+        b'{"method":"session/update","params":{"sessionId":"s","x":%b}}' % (b"[" * 500 + b"]" * 500),
+        b'{"method":"session/update","params":{"sessionId":"s","x":%b}}' % (b"1" * 5000),
+        '{"method":"session/update","params":{"sessionId":"s","x":"\u2028ü"}}'.encode(),
+    ],
+)
+def test_an_update_counts_however_it_is_spelled(positions: Positions, spelling: bytes) -> None:
+    assert updated_session(spelling) == "s"
+    positions.delivered([spelling])
+    assert positions.at("s") == ("e", 6)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        notification("_session/update", sessionId="s"),
+        notification("session/update", sessionId=7),
+        b'{"method":"session/update","params":["s"]}',
+        b'{"method":"session/update"}',
+        b'"session/update"',
+        b'{"method":"session/update","params":{"sessionId":"s"}',
+        b'{"method":"x","params":{"sessionId":"s","x":%b}}' % (b"1" * 5000),
+    ],
+)
+def test_what_is_not_an_update_does_not_count(positions: Positions, other: bytes) -> None:
+    assert updated_session(other) is None
+    positions.delivered([other, update()])
+    assert positions.at("s") == ("e", 6)
+
+
+def test_a_session_whose_id_holds_a_lone_surrogate_is_another(positions: Positions) -> None:
+    positions.delivered([update("\udc00s")])
+    assert positions.at("s") == ("e", 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"not JSON",
+        b"[]",
+        b'{"params":{}}',
+        b'{"params":{"positions":[]}}',
+        b'{"params":{"positions":{"s":7}}}',
+        b'{"params":{"positions":{"s":{"epoch":"e"}}}}',
+        b'{"params":{"positions":{"s":{"epoch":7,"position":7}}}}',
+        b'{"params":{"positions":{"s":{"epoch":"f","position":"7"}}}}',
+    ],
+)
+def test_a_mark_that_cannot_be_parsed_changes_no_position(positions: Positions, text: bytes) -> None:
+    positions.delivered([update()])
+    assert positions.apply_mark(text) == {}
+    positions.delivered([update()])
+    assert positions.at("s") == ("e", 7)
+
+
+# Requests of the agent
+
+
+@pytest.fixture
+def pending() -> PendingRequests:
+    """Pending requests with one open request."""
+    pending = PendingRequests()
+    pending.add(b"5", "s")
+    return pending
+
+
+def test_a_question_waits_until_it_is_answered(pending: PendingRequests) -> None:
+    assert pending
+    assert pending.take_response(b"5")
+    assert not pending
+
+
+def test_an_answer_to_something_that_was_never_asked_passes(pending: PendingRequests) -> None:
+    assert pending.take_response(b"6")
+    assert b"6" not in pending
+
+
+def test_a_question_that_the_gateway_takes_back_does_not_wait(pending: PendingRequests) -> None:
+    pending.cancel(b"6")
+    pending.cancel(b"5")
+    assert not pending
+    assert b"5" not in pending
+    assert pending.take_response(b"5")
+
+
+# Answers that may not have left
+
+
+def test_open_questions_are_unsettled_and_so_are_those_whose_answers_have_not_left(pending: PendingRequests) -> None:
+    for raw_id, session_id in ((b"6", "t"), (b"7", None), (b"8", "s")):
+        pending.add(raw_id, session_id)
+    pending.take_response(b"6")
+    pending.take_response(b"7")
+    assert list(pending.unsettled({b"7"}).items()) == [(b"7", None), (b"5", "s"), (b"8", "s")]
+
+
+def test_an_answer_means_something_until_it_has_left(pending: PendingRequests) -> None:
+    pending.take_response(b"5")
+    pending.unsettled({b"5"})
+    assert b"5" in pending
+    pending.unsettled(())
+    assert b"5" not in pending
+
+
+def test_of_many_answers_the_latest_are_remembered() -> None:
+    pending = PendingRequests()
+    raw_ids = [b"%d" % number for number in range(ANSWERED_KEPT + 2)]
+    for raw_id in raw_ids:
+        pending.add(raw_id, "s")
+        pending.take_response(raw_id)
+    assert list(pending.unsettled(raw_ids)) == raw_ids[2:]
+
+
+# Withdrawn
+
+
+def test_the_late_answer_to_a_question_that_was_withdrawn_means_nothing_once(pending: PendingRequests) -> None:
+    assert pending.withdraw(b"5")
+    assert not pending
+    assert b"5" not in pending
+    assert not pending.take_response(b"5")
+    assert pending.take_response(b"5")
+
+
+def test_an_answer_that_has_not_left_is_withdrawn_without_a_word_to_the_editor(pending: PendingRequests) -> None:
+    pending.take_response(b"5")
+    assert not pending.withdraw(b"5")
+    assert b"5" not in pending
+
+
+def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(pending: PendingRequests) -> None:
+    pending.withdraw(b"5")
+    pending.add(b"5", "s")
+    assert pending.take_response(b"5")
+
+
+# The highest id
+
+
+def test_the_highest_whole_number_is_kept() -> None:
+    pending = PendingRequests()
+    for raw_id in (b"41", b"7", b'"99"', b"77.5", b"-100", b"null", b"1" + b"0" * 18):
+        pending.add(raw_id, None)
+    assert pending.last_id == 41

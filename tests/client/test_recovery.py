@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.client.recovery import Failure
+from acp_gateway.client.recovery import Failure, SessionRestore, restore_method
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, gap
 from acp_gateway.protocol.link_messages import Mark
 from tests.client.dialogue import (
@@ -188,33 +188,7 @@ def test_an_agent_that_can_only_load_is_asked_to_load(new: Dialogue) -> None:
     assert (opening["params"]["cwd"], opening["params"]["mcpServers"]) == ("/x", [])
 
 
-def test_a_load_keeps_the_servers_that_the_session_was_opened_with(new: Dialogue) -> None:
-    new.introduces()
-    new.editor_says(request(1, "session/new", cwd="/x", mcpServers=[{"name": "m"}]))
-    new.gateway_says(result(1, sessionId="s"))
-    new.loses_link()
-    new.is_introduced_again(**LOADS)
-    assert json.loads(new.sent[0])["params"]["mcpServers"] == [{"name": "m"}]
-
-
 # Where the editor is in them
-
-
-def test_what_was_never_marked_is_unknown(talk: Dialogue) -> None:
-    talk.gateway_says(update())
-    assert talk.positions() == {"s": None}
-
-
-def test_a_position_is_the_last_mark_and_the_updates_behind_it(talk: Dialogue) -> None:
-    talk.gateway_says(update(), mark(s=("e", 5)), update(), update("other"), update())
-    talk.gateway_says(update())
-    assert talk.positions() == {"s": ("e", 8)}
-
-
-def test_a_mark_for_one_session_leaves_the_others_where_they_are(talk: Dialogue) -> None:
-    talk.opens("t")
-    talk.gateway_says(mark(s=("e", 1), t=("f", 1)), update("s"), update("t"), mark(s=("e2", 9)), update("t"))
-    assert talk.positions() == {"s": ("e2", 9), "t": ("f", 3)}
 
 
 def test_a_mark_may_come_before_the_answer_that_opens_the_session(talk: Dialogue) -> None:
@@ -233,19 +207,6 @@ def test_an_editor_that_opens_a_session_again_is_nowhere_until_the_next_mark(tal
     talk.gateway_says(mark(s=("e", 5)))
     talk.editor_says(request(1, method, sessionId="s"))
     talk.gateway_says(update(), update(), result(1), update())
-    assert talk.positions() == {"s": None}
-
-
-def test_the_mark_after_a_load_counts(talk: Dialogue) -> None:
-    talk.gateway_says(mark(s=("e", 5)))
-    talk.editor_says(request(1, "session/load", sessionId="s"))
-    talk.gateway_says(update(), mark(s=("e", 6)), result(1), update())
-    assert talk.positions() == {"s": ("e", 7)}
-
-
-def test_a_mark_that_a_load_has_crossed_says_nothing_about_the_history_behind_it(talk: Dialogue) -> None:
-    talk.editor_says(request(1, "session/load", sessionId="s"))
-    talk.gateway_says(mark(s=("e", 5)), update(), update(), result(1), update())
     assert talk.positions() == {"s": None}
 
 
@@ -519,13 +480,6 @@ def test_a_question_that_is_no_more_is_withdrawn_and_its_late_answer_dropped(tal
     talk.log_messages.clear()
     assert talk.editor_says(result(5), result(6)) == [result(6)]
     assert len(talk.log_messages) == 1
-
-
-def test_a_question_that_is_asked_under_a_withdrawn_id_can_be_answered(talk: Dialogue) -> None:
-    talk.is_asked(5, "child")
-    assert talk.loses_link() == [withdrawn(5)]
-    talk.is_asked(5)
-    assert talk.editor_says(result(5)) == [result(5)]
 
 
 def test_questions_of_no_session_or_of_an_unknown_one_are_withdrawn_at_once(talk: Dialogue) -> None:
@@ -869,3 +823,80 @@ def test_of_a_turn_that_ended_otherwise_the_log_says_nothing(talk: Dialogue, ans
 def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_names(talk: Dialogue) -> None:
     assert talk.conversation.may_be_sent(request(1, "session/prompt", sessionId="s"))
     assert not talk.conversation.may_be_sent(notification("$/cancel_request", requestId=1, sessionId="s"))
+
+
+# One session on a new link
+
+
+def own_meta(message: bytes) -> Any:
+    return json.loads(message)["params"]["_meta"]["acp-gateway"]
+
+
+def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
+    params = b'{ "cwd":"/x", "n":1.10,"_meta":{"own":1e999,"acp-gateway":1},"mcpServers":[{"name":"m"}]}'
+    assert SessionRestore("s", None).request(b'"r"', "session/resume", params, ["c1"]) == (
+        b'{"jsonrpc":"2.0","id":"r","method":"session/resume","params":{"sessionId":"s", "cwd":"/x", "n":1.10,'
+        b'"_meta":{"own":1e999,"acp-gateway":{"prompts":[],"questions":[],"connection":"c1"}},'
+        b'"mcpServers":[{"name":"m"}]}}'
+    )
+
+
+def test_the_id_of_the_session_replaces_another() -> None:
+    message = SessionRestore("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', ["c1"])
+    assert json.loads(message)["params"]["sessionId"] == "fork"
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "servers"),
+    [
+        ("session/load", b"{}", []),
+        ("session/load", b'{"mcpServers":[{"name":"m"}]}', [{"name": "m"}]),
+        ("session/resume", b"{}", None),
+    ],
+)
+def test_a_load_always_names_servers(method: str, params: bytes, servers: Any) -> None:
+    message = SessionRestore("s", None).request(b"1", method, params, ["c1"])
+    assert json.loads(message)["params"].get("mcpServers") == servers
+
+
+def test_the_gateway_is_told_what_the_editor_has_seen_and_what_is_open() -> None:
+    reopening = SessionRestore("s", ("e", 5), prompts=[b"1", b'"two"'], agent_requests=[b"7.0"])
+    message = reopening.request(b"1", "session/resume", b"{}", ["c1"])
+    assert own_meta(message) == {
+        "epoch": "e",
+        "position": 5,
+        "connection": "c1",
+        "prompts": [1, "two"],
+        "questions": [7.0],
+    }
+    assert b'"questions":[7.0]' in message
+
+
+def test_earlier_links_are_named_beside_the_last_one() -> None:
+    message = SessionRestore("s", None).request(b"1", "session/resume", b"{}", ["c3", "c2", "c1"])
+    assert own_meta(message) == {"connection": "c3", "former": ["c2", "c1"], "prompts": [], "questions": []}
+
+
+def test_a_session_that_goes_on_goes_on_whatever_the_next_mark_says() -> None:
+    reopening = SessionRestore("s", ("e", 5))
+    reopening.mark("e")
+    reopening.mark("f")
+    assert not reopening.discard()
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "method"),
+    [
+        ({"sessionCapabilities": {"resume": {}}, "loadSession": True}, "session/resume"),
+        ({"sessionCapabilities": {"resume": {}}}, "session/resume"),
+        ({"sessionCapabilities": {"resume": None}, "loadSession": True}, "session/load"),
+        ({"sessionCapabilities": {"resume": False}, "loadSession": True}, "session/load"),
+        ({"loadSession": True}, "session/load"),
+        ({"loadSession": False}, None),
+        ({"loadSession": {}}, None),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_a_session_is_resumed_where_the_agent_can_and_loaded_where_it_can_not(capabilities: Any, method: Any) -> None:
+    assert restore_method(json.dumps({"id": 1, "result": {"agentCapabilities": capabilities}}).encode()) == method

@@ -8,9 +8,9 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
+from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import AgentError, Forbidden, GatewayError, UnknownSession
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.dialogue import Dialogue, Event, Opened, Updated

@@ -15,9 +15,8 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.feedback import NO_FEEDBACK, Feedback
-from acp_gateway.client.reconnect_policy import LinkLoss
-from acp_gateway.client.status_file import StatusFile
+from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
+from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -252,7 +251,8 @@ async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
 
 
 async def test_a_gateway_that_was_reached_before_is_waited_for_and_initialize_answered_late(
-    gateway: FakeGateway, autojump_clock: MockClock
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
 ) -> None:
     gateway.down = True
     noted: list[str] = []
@@ -530,7 +530,8 @@ async def test_a_forgotten_link_is_recovered_and_an_adopted_prompt_goes_on(
 
 
 async def test_a_forgotten_prompt_ends_cancelled_and_other_requests_with_an_error_that_names_the_outage(
-    gateway: FakeGateway, autojump_clock: MockClock
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
 ) -> None:
     async with shimmed(gateway) as editor:
         await editor.start()
@@ -637,7 +638,8 @@ async def test_a_new_link_that_is_forgotten_in_a_recovery_is_recovered_again(
 
 
 async def test_an_agent_that_cant_be_started_again_is_tried_again_for_a_while_and_when_the_editor_wants_something(
-    gateway: FakeGateway, autojump_clock: MockClock
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
 ) -> None:
     answer = gateway.answers["initialize"]
     async with shimmed(gateway) as editor:

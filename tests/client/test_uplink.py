@@ -12,8 +12,17 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.reconnect_policy import BACKOFF_MIN, LinkEvent, LinkLoss
-from acp_gateway.client.uplink import Uplink, close_at_once, loss_by_close
+from acp_gateway.client.uplink import (
+    BACKOFF_MAX,
+    BACKOFF_MIN,
+    LinkEvent,
+    LinkLoss,
+    Uplink,
+    backoff,
+    close_at_once,
+    final_error,
+    loss_by_close,
+)
 from acp_gateway.errors import (
     AgentError,
     ConfigError,
@@ -331,7 +340,7 @@ async def test_a_message_that_is_too_large_ends_it_as_it_would_come_again(
         gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
 
 
-async def test_each_change_of_the_link_is_noticed(gateway: FakeGateway, autojump_clock: trio.testing.MockClock) -> None:
+async def test_each_change_of_the_link_is_noticed(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     noticed: list[LinkEvent] = []
     async with kept_up(gateway, notice=noticed.append) as (uplink, owner):
         await connected(gateway, uplink, owner)
@@ -488,7 +497,8 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_started_over_with_aft
 
 
 async def test_a_server_that_knows_nothing_of_resuming_and_fails_after_each_recovery_is_not_stormed(
-    gateway: FakeGateway, autojump_clock: MockClock
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
 ) -> None:
     gateway.resumes = False
     async with kept_up(gateway) as (uplink, owner):
@@ -640,7 +650,8 @@ async def test_at_first_a_gateway_that_was_reached_before_is_tried_for_longer(
 
 
 async def test_errors_other_than_unreachable_end_the_uplink_also_to_a_gateway_that_was_reached_before(
-    gateway: FakeGateway, autojump_clock: MockClock
+    gateway: FakeGateway,
+    autojump_clock: MockClock,
 ) -> None:
     gateway.refusals = [Unreachable("no"), TrustError("another pin")]
     async with kept_up(gateway, ends=TrustError, owner=beginner(), known_timeout=300.0, knows=lambda _: True):
@@ -741,3 +752,41 @@ async def test_only_a_gateway_that_has_a_window_is_read_whatever_waits(
         await owner.until(lambda: bool(owner.heard))
         await trio.testing.wait_all_tasks_blocked()
     assert owner.waited_for == (0 if resumes else 1)
+
+
+# The policy
+
+
+def test_backoff_doubles_up_to_the_longest() -> None:
+    assert [backoff(failures, 15.0, 1.0) for failures in range(9)] == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 15, 15]
+    assert backoff(10**9, 15.0, 1.0) == 15
+
+
+def test_jitter_decides_half_of_the_backoff() -> None:
+    assert backoff(20, BACKOFF_MAX, 0.0) == 7.5
+    assert backoff(20, BACKOFF_MAX, 0.5) == 11.25
+
+
+@pytest.mark.parametrize(
+    ("loss", "resumable", "waiting", "kind"),
+    [
+        (LinkLoss("cut"), True, True, None),
+        (LinkLoss("cut"), True, False, None),
+        (LinkLoss("closed", closed=True), True, True, None),
+        (LinkLoss("closed", 1001, closed=True), True, True, None),
+        (LinkLoss("closed", closed=True), True, False, Unreachable),
+        (LinkLoss("closed", 1001, closed=True), True, False, Unreachable),
+        (LinkLoss("closed", 1008, closed=True), True, True, Forbidden),
+        (LinkLoss("closed", 1009, closed=True), True, True, ProtocolError),
+        (LinkLoss("closed", 1011, closed=True), True, True, AgentError),
+        (LinkLoss("cut"), False, True, Unreachable),
+        (LinkLoss("closed", 1011, closed=True), False, True, AgentError),
+        (LinkLoss("refused", cause=ForeignRefusal("refused")), False, True, ForeignRefusal),
+        (LinkLoss("cut", cause=ProtocolError("no HTTP")), True, True, None),
+    ],
+)
+def test_final_error_of_a_loss_before_the_first_success(
+    loss: LinkLoss, *, resumable: bool, waiting: bool, kind: type[GatewayError] | None
+) -> None:
+    error = final_error(loss, resumable=resumable, waiting=waiting)
+    assert (None if error is None else type(error)) is kind

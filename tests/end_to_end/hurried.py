@@ -14,7 +14,7 @@ import click
 import trio
 
 from acp_gateway.cli.main import main
-from acp_gateway.client import reconnect_policy, uplink
+from acp_gateway.client import uplink
 from acp_gateway.config import schema
 from acp_gateway.transports import link
 
@@ -27,7 +27,7 @@ def hurry() -> None:
     vars(uplink)["BACKOFF_MAX"] = 0.05
     vars(link)["HEARTBEAT"] = 0.2
     # For modules of the gateway, which are imported later.
-    vars(reconnect_policy)["BACKOFF_MAX"] = 0.5
+    vars(uplink)["BACKOFF_MAX"] = 0.5
     (keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
     keepalive.type = click.FLOAT
 

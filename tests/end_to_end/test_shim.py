@@ -403,7 +403,7 @@ def test_up_to_the_first_reply_it_imports_trio_websockets_client_json_and_little
         *("cli.certs", "cli.client.editor_settings", "cli.client.pair", "cli.client.sessions", "cli.support"),
         *("cli.gateway.serve", "cli.gateway.share", "cli.tokens.commands"),
         *("protocol.text.lookup", "protocol.secret_patterns", "protocol.jsonrpc", "protocol.redaction"),
-        *("client.control", "client.pairing.pairing", "client.pairing.relay", "client.ssh", "client.status_file"),
+        *("client.control", "client.joining", "client.pairing", "client.ssh"),
         *("config.hosts", "config.limits", "config.load", "config.options", "config.schema"),
         *("config.editing.toml_file", "security.certificates", "security.token_store", "transports.websocket.server"),
     }

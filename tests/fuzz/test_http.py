@@ -12,9 +12,8 @@ import trio
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acp_gateway.transports.http.exchange import read_plain
 from acp_gateway.transports.http.head import HttpError, body_size, check_head
-from acp_gateway.transports.http.server import HttpConnection, Response
+from acp_gateway.transports.http.server import HttpConnection, Response, read_plain
 from tests.fuzz.effort import effort
 from tests.transports.wires import MIB, memory_wire
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 
 from acp_gateway import __version__
-from acp_gateway.client import control_feed, reconnect_policy, uplink
+from acp_gateway.client import control_feed, uplink
 from acp_gateway.client.control import Listing, list_sessions, request
 from acp_gateway.client.dialing import Resume, dial, dial_link
 from acp_gateway.errors import Forbidden, ProtocolError, UnknownAgent, UnknownSession, Unreachable
@@ -45,7 +45,7 @@ TIMING = Timing()
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
-    for module in (reconnect_policy, uplink):
+    for module in (uplink,):
         monkeypatch.setattr(module, "BACKOFF_MIN", 0.001)
     monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
     monkeypatch.setattr(node_set, "INTERVAL", 0.01)

@@ -17,7 +17,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client import reconnect_policy, uplink
+from acp_gateway.client import uplink
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
@@ -292,7 +292,7 @@ async def test_a_link_that_never_ran_closes_its_connection(far: FakeGateway) -> 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
-    for module in (reconnect_policy, uplink):
+    for module in (uplink,):
         monkeypatch.setattr(module, "BACKOFF_MIN", 0.001)
     monkeypatch.setattr(agent_supervisor.RestartBackoff, "next_start", lambda _, now: now)
 

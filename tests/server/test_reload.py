@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client import reconnect_policy
+from acp_gateway.client import uplink
 from acp_gateway.client.control import request
 from acp_gateway.client.local import LocalGateway
 from acp_gateway.config.load import load_config
@@ -259,7 +259,7 @@ async def test_an_error_in_the_configuration_changes_nothing(scene: Scene) -> No
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes are asked at once, again and again."""
-    monkeypatch.setattr(reconnect_policy, "BACKOFF_MIN", 0.001)
+    monkeypatch.setattr(uplink, "BACKOFF_MIN", 0.001)
     monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
     monkeypatch.setattr(node_set, "INTERVAL", 0.01)
 

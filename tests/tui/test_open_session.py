@@ -8,8 +8,8 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.client.shim import LinkState, Settings
+from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.questions import PAUSE

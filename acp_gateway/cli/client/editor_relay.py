@@ -13,8 +13,8 @@ from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
     from acp_gateway.client.dialing import Destination
-    from acp_gateway.client.reconnect_policy import LinkEvent
-    from acp_gateway.client.status_file import StatusFile
+    from acp_gateway.client.feedback import StatusFile
+    from acp_gateway.client.uplink import LinkEvent
 
 
 def relay_editor(
@@ -54,7 +54,7 @@ def relay_editor(
         from acp_gateway.client.destination import find_destination, find_host
         from acp_gateway.client.feedback import Feedback
         from acp_gateway.client.http.cookies import CookieJar
-        from acp_gateway.client.reconnect_policy import ReconnectSettings, ignore
+        from acp_gateway.client.uplink import ReconnectSettings, ignore
         from acp_gateway.logs import log_to_file
         from acp_gateway.protocol.path_maps import PathMaps, parse_map
         from acp_gateway.transports.pipes import open_stdio
@@ -121,7 +121,7 @@ def relay_editor(
 
 
 def _open_status(path: Path, target: str) -> "StatusFile":
-    from acp_gateway.client.status_file import StatusFile
+    from acp_gateway.client.feedback import StatusFile
 
     return StatusFile(path, target)
 

@@ -117,8 +117,8 @@ class Gateway:
     def settings(self, link_changed: "Callable[[LinkState], None]") -> "Settings":
         """Return the settings of a link."""
         from acp_gateway.cli.client.reached_hosts import own_reached_hosts
-        from acp_gateway.client.reconnect_policy import ReconnectSettings
         from acp_gateway.client.shim import Settings
+        from acp_gateway.client.uplink import ReconnectSettings
         from acp_gateway.protocol.path_maps import PathMaps
 
         reconnect = ReconnectSettings(

@@ -14,7 +14,7 @@ from acp_gateway.printable import printable
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from acp_gateway.client.pairing.joining import Joined
+    from acp_gateway.client.joining import Joined
     from acp_gateway.config.editing.section_writer import Value
 
 MAX_LINE = 4096
@@ -47,7 +47,7 @@ def join(line: str | None, name: str | None, maps: tuple[str, ...], *, as_json: 
     """
     import trio
 
-    from acp_gateway.client.pairing import joining
+    from acp_gateway.client import joining
     from acp_gateway.config.editing.host_writer import check_host, replace_file, write_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
 

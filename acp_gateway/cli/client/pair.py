@@ -27,7 +27,7 @@ from acp_gateway.errors import ConfigError, GatewayError, Unreachable, UsageErro
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from acp_gateway.client.pairing.pairing import Candidate, Offer
+    from acp_gateway.client.pairing import Candidate, Offer
     from acp_gateway.client.ssh import SshTarget
     from acp_gateway.config.addresses import Address
     from acp_gateway.config.editing.section_writer import Value
@@ -113,7 +113,7 @@ def pair(
     """
     import trio
 
-    from acp_gateway.client.pairing.pairing import label_of
+    from acp_gateway.client.pairing import label_of
     from acp_gateway.client.ssh import SshTarget
     from acp_gateway.config.editing.host_writer import check_host, write_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
@@ -236,7 +236,7 @@ async def _pair(
     import trio
 
     from acp_gateway.client import ssh
-    from acp_gateway.client.pairing.pairing import candidates, open_pairing
+    from acp_gateway.client.pairing import candidates, open_pairing
 
     host_name = target.address.host
     with trio.move_on_after(time_limit):

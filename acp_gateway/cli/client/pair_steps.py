@@ -106,7 +106,7 @@ def choose_machine() -> str:
 
     Raises `UsageError` without a terminal, and if there are none.
     """
-    from acp_gateway.client.pairing.ssh_config import own_ssh_hosts
+    from acp_gateway.client.ssh_config import own_ssh_hosts
 
     hosts = own_ssh_hosts()[:SHOWN_HOSTS]
     if not hosts:
@@ -156,7 +156,7 @@ def install_there(target: "SshTarget") -> None:
     import trio
 
     from acp_gateway.cli.client.pair_steps import make_own_wheel
-    from acp_gateway.client.pairing import pairing
+    from acp_gateway.client import pairing
 
     name, wheel = make_own_wheel()
     click.echo(f"Installing acp-gateway {__version__} at {target.login} …", err=True)

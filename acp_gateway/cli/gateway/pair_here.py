@@ -34,7 +34,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     It reads commands on stdin: `keep`, then `replace ID` to revoke the machine's previous token, if pairing made it for
     the same machine. Without `keep`, the new token is revoked at the end of stdin.
     """
-    from acp_gateway.client.pairing.pairing import (
+    from acp_gateway.client.pairing import (
         COMMAND_NAME,
         PENDING_LIFETIME,
         Offer,
@@ -80,7 +80,7 @@ class _Decisions:
 
     def take(self, line: str) -> bool:
         """Carry out a command; return whether that was possible. An invalid command withdraws the token."""
-        from acp_gateway.client.pairing.pairing import KEEP, REPLACE
+        from acp_gateway.client.pairing import KEEP, REPLACE
 
         match line.split():
             case [word] if word == KEEP:
@@ -107,7 +107,7 @@ class _Decisions:
 
     def _replace(self, token_id: str) -> bool:
         """Revoke the previous token. Return False if pairing did not make it for the same machine."""
-        from acp_gateway.client.pairing.pairing import may_replace
+        from acp_gateway.client.pairing import may_replace
 
         old = next((token for token in self._store.tokens() if token.id == token_id), None)
         if old is None:
@@ -133,7 +133,7 @@ def relay(config: Path | None, path: str | None, nonce: str) -> None:
     """Relay stdin and stdout to the gateway's unix socket; `acp-gateway connect ssh://HOST` runs this over ssh."""
     import trio
 
-    from acp_gateway.client.pairing import relay as far_end
+    from acp_gateway.client import ssh as far_end
     from acp_gateway.config.load import load_config
     from acp_gateway.transports.pipes import open_stdio
 

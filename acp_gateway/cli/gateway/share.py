@@ -137,7 +137,7 @@ def _print_invitation(
     """Make a token for a guest and a code for which the guest's program gets it, and print the guest's command."""
     from acp_gateway.cli.gateway.browsers import open_audit
     from acp_gateway.cli.gateway.page_links import is_terminal, print_qr_code
-    from acp_gateway.client.pairing.joining import Invitation
+    from acp_gateway.client.joining import Invitation
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.invitations import InvitationStore
     from acp_gateway.security.token_store import TokenStore
@@ -229,7 +229,7 @@ def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None
     """Return the gateway's address for a guest, and the pin of its key unless a proxy terminates TLS."""
     from dataclasses import replace
 
-    from acp_gateway.client.pairing.pairing import find_listeners
+    from acp_gateway.client.pairing import find_listeners
 
     try:
         listeners = find_listeners(settings)

@@ -18,8 +18,7 @@ from acp_gateway.config.addresses import Address
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.security.token_format import without_token
-from acp_gateway.transports.streams import ByteStream
-from acp_gateway.transports.websocket.stream import send_all
+from acp_gateway.transports.streams import ByteStream, send_all
 
 HEAD_SIZE: Final = 65536
 """Maximum bytes of a response's head."""

@@ -12,7 +12,7 @@ from websockets.uri import WebSocketURI
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.security.token_format import without_token
-from acp_gateway.transports.streams import ByteStream
+from acp_gateway.transports.streams import ByteStream, send_all
 from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import (
     REFUSAL_HEADER,
@@ -20,7 +20,6 @@ from acp_gateway.transports.websocket.stream import (
     Timing,
     WebSocketStream,
     library_log,
-    send_all,
 )
 
 _SWITCHING: Final = b"HTTP/1.1 101"

@@ -14,8 +14,9 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
+from acp_gateway.transports.streams import send_all
 from acp_gateway.transports.websocket.frames import JOINED
-from acp_gateway.transports.websocket.stream import LibraryProtocol, Timing, WebSocketStream, library_log, send_all
+from acp_gateway.transports.websocket.stream import LibraryProtocol, Timing, WebSocketStream, library_log
 
 SUBPROTOCOL: Final = Subprotocol("acp.v1")
 """The subprotocol that clients offer which can't send headers; their token stands beside it."""

@@ -2,12 +2,12 @@
 
 The library does the handshake and parses incoming bytes: frames, fragments, limits, pings, the closing handshake. Most
 traffic bypasses it in two ways. Text messages of one frame each are cut out of the bytes that were read
-(`websocket_frames`); from the first byte of anything else the library parses again. A server encodes its data frames
+(`frames`); from the first byte of anything else the library parses again. A server encodes its data frames
 itself: no extension is negotiated and a server does not mask, so a frame is a short header before the message's own
 bytes. Frames of the protocol object itself (pong, close) are written in the same order.
 
 Some internals of the library are used, so `pyproject.toml` bounds its version: `reader.buffer`, `reader.discard` and
-`current_size` here, to know what has begun, and `events` in `websocket_client`. A new major version needs a look at
+`current_size` here, to know what has begun, and `events` in `client`. A new major version needs a look at
 these.
 
 Rules from RFC 6455 and the remote transport of the Agent Client Protocol: text messages only, binary ones are ignored;
@@ -185,7 +185,7 @@ class WebSocketStream(FramedStream):
         return self.close_code == CloseCode.NORMAL_CLOSURE
 
     def join_texts(self) -> None:
-        """Let a text message of the server hold several messages (`joined_texts`), as both ends know."""
+        """Let a text message of the server hold several messages, as both ends know."""
         if self._is_server:
             self._encode = joined_once
         else:
@@ -419,10 +419,3 @@ class WebSocketStream(FramedStream):
         if self._protocol.state is State.OPEN:
             self._protocol.send_close(_CLOSE_CODES[reason], shortened(text))
         return b"".join(self._protocol.data_to_send())
-
-
-async def send_all(stream: ByteStream, data: bytes) -> None:
-    """Write the bytes of a handshake, which has no message stream yet."""
-    view = memoryview(data)
-    while view:
-        view = view[await stream.send_some(view) :]

@@ -3,7 +3,7 @@
 import pytest
 
 from acp_gateway.cli.client.editor_relay import _tell_terminal
-from acp_gateway.client.reconnect_policy import LinkEvent
+from acp_gateway.client.uplink import LinkEvent
 
 
 def test_a_terminal_is_told_each_change_of_the_link(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.main import main
-from acp_gateway.client.pairing import joining
-from acp_gateway.client.pairing.joining import Invitation, Joined
+from acp_gateway.client import joining
+from acp_gateway.client.joining import Invitation, Joined
 from acp_gateway.config.hosts import load_hosts
 from acp_gateway.errors import Unauthorized
 from acp_gateway.security.token_format import mint

@@ -12,10 +12,9 @@ from click.testing import Result
 
 from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.client import pair as pairing_cli
-from acp_gateway.client import control, ssh
+from acp_gateway.client import control, pairing, ssh
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.pairing import pairing
-from acp_gateway.client.pairing.pairing import ListenerPin, Offer
+from acp_gateway.client.pairing import ListenerPin, Offer
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.editing import host_writer

@@ -20,8 +20,8 @@ from acp_gateway.cli.client.pair_steps import (
     show_editors,
     try_agent,
 )
-from acp_gateway.client.pairing import pairing
-from acp_gateway.client.pairing.pairing import Installed
+from acp_gateway.client import pairing
+from acp_gateway.client.pairing import Installed
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.diagnosis import ping
@@ -39,7 +39,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def hosts(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found = ["box", "gpu"]
-    monkeypatch.setattr("acp_gateway.client.pairing.ssh_config.own_ssh_hosts", lambda: found)
+    monkeypatch.setattr("acp_gateway.client.ssh_config.own_ssh_hosts", lambda: found)
     return found
 
 

@@ -13,8 +13,8 @@ import pytest
 import trio
 
 from acp_gateway.cli.client.watched_session import single_keys, watch_session
-from acp_gateway.client.reconnect_policy import LinkLoss
 from acp_gateway.client.shim import LinkState, Settings
+from acp_gateway.client.uplink import LinkLoss
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.terminal.watching import Watcher

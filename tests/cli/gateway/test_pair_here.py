@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 from acp_gateway.cli.gateway import pair_here as pairing_cli
 from acp_gateway.cli.main import main
-from acp_gateway.client.pairing import pairing
-from acp_gateway.client.pairing.pairing import Offer, parse_offer
+from acp_gateway.client import pairing
+from acp_gateway.client.pairing import Offer, parse_offer
 from acp_gateway.client.ssh import mark
 from acp_gateway.errors import GatewayError
 from acp_gateway.security.certificates import create_certificate
@@ -184,7 +184,7 @@ def test_a_relay_takes_the_number_from_what_was_asked_of_sshd(
     async def relay(stdio: object, path: str, nonce: str) -> None:
         relayed.append((stdio, path, nonce))
 
-    monkeypatch.setattr("acp_gateway.client.pairing.relay.relay", relay)
+    monkeypatch.setattr("acp_gateway.client.ssh.relay", relay)
     monkeypatch.setattr("acp_gateway.transports.pipes.open_stdio", lambda: "stdio")
     monkeypatch.setitem(os.environ, "SSH_ORIGINAL_COMMAND", "sh -c x acp-gateway '' relay --nonce 0a0b")
     assert run("relay", "--config", tls_config).exit_code == 0

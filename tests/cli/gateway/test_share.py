@@ -10,7 +10,7 @@ from click.testing import Result
 
 from acp_gateway.cli.gateway import page_links
 from acp_gateway.cli.tokens import commands as tokens
-from acp_gateway.client.pairing.joining import parse_invitation
+from acp_gateway.client.joining import parse_invitation
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.invitations import InvitationStore

@@ -16,7 +16,7 @@ import trio.testing
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Dialed, Resume
 from acp_gateway.client.http.stream import HttpClientStream
-from acp_gateway.client.reconnect_policy import ReconnectSettings
+from acp_gateway.client.uplink import ReconnectSettings
 from acp_gateway.errors import GatewayError, Unreachable
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.transports.http.head import HttpError

@@ -1,6 +1,7 @@
 """The server's side of HTTP: requests that are read, refused because they have two readings, and answered in order."""
 
 import math
+import re
 from functools import partial
 
 import pytest
@@ -10,17 +11,21 @@ import trio.testing
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
 from acp_gateway.transports.http.head import HEAD_SIZE, MAX_FIELDS, HttpError
 from acp_gateway.transports.http.server import (
+    BODY_SIZE,
     CHUNK_SIZE,
     CHUNKS_AT_ONCE,
     FREE_CHUNKS,
     MAX_FRAMING,
     MAX_PIECES,
+    PLAIN_HEAD_SIZE,
+    H11Exchange,
     HttpConnection,
+    PlainExchange,
     Request,
     Response,
+    read_plain,
 )
-from acp_gateway.transports.streams import Stalled
-from acp_gateway.transports.websocket.stream import send_all
+from acp_gateway.transports.streams import Stalled, send_all
 from tests.transports.wires import MIB, memory_wire
 
 GET = b"GET /a?b=1 HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -449,3 +454,151 @@ async def test_the_body_of_a_plain_request_may_be_there_with_its_head() -> None:
     client.send_nowait(memoryview(post("Transfer-Encoding: chunked", body=chunked(b"{}"))))
     await http.receive_request()
     assert not http.body_is_there
+
+
+# Exchanges
+
+
+def reading(head: bytes, behind: bytes = b"") -> H11Exchange:
+    exchange = H11Exchange()
+    exchange.read(head)
+    exchange.h11.receive_data(behind)
+    return exchange
+
+
+def test_a_head_has_all_but_the_length_among_its_headers() -> None:
+    exchange = H11Exchange()
+    method, target, headers, version = exchange.read(b"PUT /a?b HTTP/1.0\r\nHost: h\r\nContent-Length: 2\r\n\r\n")
+    assert (method, target, [*headers.raw_items()], version) == ("PUT", "/a?b", [("Host", "h")], "1.0")
+    assert exchange.announced == 2
+
+
+@pytest.mark.parametrize(("line", "status"), [(b"GET / HTTP/2.0", 505), (b"GET /", 400), (b"GET  / HTTP/1.1", 400)])
+def test_another_protocol_is_refused(line: bytes, status: int) -> None:
+    with pytest.raises(HttpError) as refused:
+        H11Exchange().read(line + b"\r\nHost: h\r\n\r\n")
+    assert refused.value.status == status
+
+
+def test_nothing_is_whole_before_a_head_was_read_and_it_can_be_refused_all_the_same() -> None:
+    exchange = H11Exchange()
+    assert not exchange.is_whole()
+    assert exchange.head(400, {"Connection": "close"}, chunked=False).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    exchange.end()
+    assert not exchange.may_be_followed
+
+
+def test_a_request_without_a_body_is_whole_and_what_comes_behind_it_is_kept() -> None:
+    exchange = reading(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"GET")
+    assert exchange.is_whole()
+    exchange.head(200, {"Content-Length": "2"}, chunked=False)
+    assert exchange.data(b"ok") == b"ok"
+    exchange.end()
+    assert (exchange.may_be_followed, exchange.behind) == (True, b"GET")
+
+
+def test_an_unread_body_and_one_that_waits_for_a_100_are_not_whole() -> None:
+    assert not reading(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n").is_whole()
+    head = b"POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
+    assert not reading(head).is_whole()
+
+
+def test_a_request_is_answered_once() -> None:
+    exchange = reading(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    exchange.head(200, {"Content-Length": "0"}, chunked=False)
+    with pytest.raises(trio.BrokenResourceError):
+        exchange.head(200, {"Content-Length": "0"}, chunked=False)
+
+
+# Plain requests
+
+
+HEAD = b"POST /acp?a=b HTTP/1.1\r\nHost: h\r\nContent-Length: 12\r\nAcp-Session-Id: s\r\n\r\n"
+
+
+def test_a_plain_head_has_all_but_the_length_among_its_headers() -> None:
+    plain = read_plain(HEAD)
+    assert plain is not None
+    assert (plain.method, plain.target, plain.size) == ("POST", "/acp?a=b", 12)
+    assert [*plain.headers.raw_items()] == [("Host", "h"), ("Acp-Session-Id", "s")]
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"POST", b"PUT"),
+        (b"/acp", b"http://h/acp"),
+        (b"1.1", b"1.0"),
+        (b"Host: h\r\n", b""),
+        (b"Host: h", b"Host: h\r\nHost: h"),
+        (b"12", b"12\r\nContent-Length: 12"),
+        (b"12", b"+12"),
+        (b"12", str(BODY_SIZE + 1).encode()),
+        (b"12", b"12\r\nTransfer-Encoding: chunked"),
+        (b"12", b"12\r\nExpect: 100-continue"),
+        (b"12", b"12\r\nConnection: close"),
+        (b"12", b"12\r\nUpgrade: websocket"),
+        (b"12", b"12\r\nX: \xe9"),
+        (b"12", b"12\r\nX: y\tz"),
+        (b"12", b"12\r\nX: y\nz"),
+        (b"12", b"12\r\n X: y"),
+        (b"12", b"12" + b"\r\nX: y" * 31),
+        (b"12", b"12\r\nX: " + b"y" * PLAIN_HEAD_SIZE),
+    ],
+)
+def test_everything_else_is_left_to_h11(old: bytes, new: bytes) -> None:
+    assert read_plain(HEAD.replace(old, new, 1)) is None
+
+
+def test_a_head_repeats_one_that_differs_in_the_length_alone() -> None:
+    plain = read_plain(HEAD)
+    assert plain is not None
+    for length in (b"0", b"7", b"007", b"65536"):
+        assert plain.repeated(HEAD.replace(b"12", length))
+        assert plain.size == int(length)
+    others = [b"65537", b"", b"x", b"1\r\nContent-Length: 1", b"1" * 16]
+    for head in (*(HEAD.replace(b"12", length) for length in others), HEAD.replace(b"Id: s", b"Id: t")):
+        assert not plain.repeated(head)
+    bare = HEAD.replace(b"Content-Length: 12\r\n", b"")
+    assert not plain.repeated(bare)
+    without = read_plain(bare)
+    assert without is not None
+    assert without.repeated(bare)
+    assert not without.repeated(HEAD)
+
+
+def test_a_response_has_its_length_or_is_in_chunks() -> None:
+    exchange = PlainExchange(0)
+    head = exchange.head(202, {"Content-Length": "2"}, chunked=False)
+    assert re.fullmatch(rb"HTTP/1\.1 202 Accepted\r\nContent-Length: 2\r\nDate: [^\r\n]+ GMT\r\n\r\n", head)
+    assert (exchange.data(b"ok"), exchange.end(), exchange.may_be_followed) == (b"ok", b"", True)
+    stream = PlainExchange(0)
+    assert stream.head(299, {}, chunked=True).startswith(b"HTTP/1.1 299 \r\nTransfer-Encoding: chunked\r\n")
+    assert stream.data(b"x" * 17) == b"11\r\n" + b"x" * 17 + b"\r\n"
+    # A chunk of no bytes would be the end.
+    assert stream.data(b"") == b""
+    assert not stream.may_be_followed
+    assert (stream.end(), stream.end(), stream.may_be_followed) == (b"0\r\n\r\n", b"", True)
+
+
+def test_another_request_follows_what_was_read_and_answered_as_a_whole_alone() -> None:
+    unread, closing = PlainExchange(2), PlainExchange(0)
+    unread.head(200, {}, chunked=False)
+    closing.head(200, {"Connection": "close"}, chunked=False)
+    for exchange in (unread, closing):
+        exchange.end()
+        assert not exchange.may_be_followed
+    assert not unread.is_whole()
+
+
+@pytest.mark.parametrize("value", ["a\r\nX: y", "a\n", "\r"])
+def test_no_header_of_a_response_makes_another_one(value: str) -> None:
+    with pytest.raises(ValueError, match="one line"):
+        PlainExchange(0).head(200, {"Acp-Gateway": value}, chunked=False)
+
+
+def test_a_plain_request_is_answered_once() -> None:
+    exchange = PlainExchange(0)
+    exchange.head(200, {}, chunked=False)
+    with pytest.raises(trio.BrokenResourceError):
+        exchange.head(200, {}, chunked=False)

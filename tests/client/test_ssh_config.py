@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.client.pairing.ssh_config import own_ssh_hosts, ssh_hosts
+from acp_gateway.client.ssh_config import own_ssh_hosts, ssh_hosts
 
 CONFIG = """\
 # Host comment

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from acp_gateway.client.pairing.joining import Invitation, Joined, join, join_path, parse_invitation
+from acp_gateway.client.joining import Invitation, Joined, join, join_path, parse_invitation
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import AccessError, GatewayError, ProtocolError, Unauthorized, Unreachable, UsageError
 from acp_gateway.security.token_format import mint
