@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
 
 import pytest
 import trio
@@ -21,25 +20,14 @@ from acp_gateway.errors import (
     Forbidden,
     GatewayError,
     ProtocolError,
-    Unauthorized,
-    UnknownAgent,
     UnknownSession,
     Unreachable,
 )
-from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.agent import startup
-from acp_gateway.gateway.agent.orphans import ProcessRegistry
-from acp_gateway.gateway.agent.process import Spawner
-from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.protocol.methods import OPEN, SESSIONS
-from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.listener import open_listener
-from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.sockets import SocketBytes, take_socket
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.websocket.stream import Timing
 from tests.accepting import Accept, accept_websocket
-from tests.doubles import TIMEOUT, Editor, ServingAgents, make_config
+from tests.doubles import TIMEOUT
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'
 
@@ -392,108 +380,6 @@ async def test_a_result_without_a_list_is_not_believed(tmp_path: Path) -> None:
     async with gateway(tmp_path, answering(b'{"id":1,"result":[]}')) as destination:
         with pytest.raises(ProtocolError, match="not understood"):
             await list_sessions(destination, time_limit=TIMEOUT)
-
-
-# A gateway of the product's own
-
-
-@asynccontextmanager
-async def real_gateway(
-    state_dir: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[tuple[Gateway, Destination]]:
-    """A gateway with agents in memory behind a listener, and its destination, without a token."""
-    monkeypatch.setattr(startup, "run_agent", ServingAgents().run)
-    url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
-    config = make_config(state_dir, url)
-    with trio.fail_after(TIMEOUT), Spawner(ProcessRegistry(state_dir / "agents")) as spawner:
-        gateway = Gateway(config, TokenStore(state_dir), spawner, {})
-        async with trio.open_nursery() as nursery:
-            await nursery.start(gateway.run)
-            gateway_listener = await open_listener(config.listen[0], gateway)
-            nursery.start_soon(gateway_listener.run, nursery)
-            address = parse_address(gateway_listener.urls[0])
-            yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
-            nursery.cancel_scope.cancel()
-
-
-async def open_session(gateway: Gateway, identity: str, nursery: trio.Nursery) -> str:
-    """Open a session of another client; return its id."""
-    theirs, ours = memory_message_stream_pair()
-    nursery.start_soon(gateway.serve, ours, gateway.admit(Access(identity, None), ConnectRequest()), identity)
-    editor = Editor(theirs)
-    await editor.initialize()
-    session = await editor.request("session/new", {"cwd": "/", "mcpServers": []})
-    session_id: str = session["result"]["sessionId"]
-    return session_id
-
-
-@pytest.mark.parametrize("scheme", ["unix", "tcp", "ws"])
-async def test_list_sessions_understands_the_control_channel_of_a_real_gateway(
-    scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with (
-        real_gateway(tmp_path, scheme, monkeypatch) as (gateway, destination),
-        trio.open_nursery() as editors,
-    ):
-        anns = await open_session(gateway, "ann", editors)
-        bobs = await open_session(gateway, "bob", editors)
-        tokens = gateway.tokens
-        ann = replace(destination, token=tokens.create("laptop", "ann", None)[1])
-        guest = replace(destination, token=tokens.create_guest(bobs, role="observer", lifetime=None)[1])
-        told = {
-            "sessionId": anns,
-            "agent": "obliging",
-            "cwd": "/",
-            "owner": "ann",
-            "live": True,
-            "connected": 1,
-            "away": 0,
-            "turn": False,
-            "waiting": [],
-        }
-        (listed,) = (await request(ann, SESSIONS, {}, time_limit=TIMEOUT))["sessions"]
-        assert datetime.fromisoformat(listed.pop("updatedAt")).tzinfo is not None
-        assert listed == told
-        assert await list_sessions(ann, time_limit=TIMEOUT) == Listing([told | {"updatedAt": ANY}])
-        assert await list_sessions(replace(ann, session="another"), time_limit=TIMEOUT) == Listing([])
-        with pytest.raises(UnknownAgent, match="no agent 'another'; there are: obliging"):
-            await list_sessions(replace(ann, agent="another"), time_limit=TIMEOUT)
-        assert await list_ids(replace(ann, agent="obliging")) == [anns]
-        assert await list_ids(guest) == [bobs]
-        with pytest.raises(
-            ProtocolError, match=f"refused with -32601: a control connection knows only {SESSIONS}, {OPEN}, "
-        ):
-            await request(ann, "session/list", {}, time_limit=TIMEOUT)
-        with pytest.raises(UnknownSession, match="no session 'another' is open here"):
-            await list_sessions(replace(guest, session="another"), time_limit=TIMEOUT)
-        with pytest.raises(Unauthorized):
-            await list_sessions(replace(destination, token="wrong"), time_limit=TIMEOUT)
-        editors.cancel_scope.cancel()
-
-
-async def test_the_control_channel_of_a_real_gateway_lists_sessions_from_before_its_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, _), trio.open_nursery() as editors:
-        own = await open_session(gateway, gateway.registry.own_identity, editors)
-        await open_session(gateway, "ann", editors)
-        editors.cancel_scope.cancel()
-    async with real_gateway(tmp_path, "unix", monkeypatch) as (_, destination):
-        listed = await list_sessions(destination, time_limit=TIMEOUT)
-    assert [(session["sessionId"], session["live"]) for session in listed.sessions] == [(own, False)]
-    assert listed.problems == ()
-
-
-async def test_the_control_channel_of_a_real_gateway_reports_problems_of_the_storage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sessions.db").write_bytes(b"junk" * 1000)
-    async with real_gateway(tmp_path, "unix", monkeypatch) as (gateway, destination):
-        ann = replace(destination, token=gateway.tokens.create("laptop", "ann", None)[1])
-        (problem,) = (await list_sessions(destination, time_limit=TIMEOUT)).problems
-        assert f"{tmp_path}/sessions.db was damaged" in problem
-        (problem,) = (await list_sessions(ann, time_limit=TIMEOUT)).problems
-        assert problem == "the gateway's storage has a problem; its log says which"
 
 
 # What people are shown

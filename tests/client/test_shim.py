@@ -179,16 +179,6 @@ async def test_a_line_that_is_too_long_is_answered_and_ends_it(gateway: FakeGate
         assert is_error(await editor.receive(), 3, "protocol")
 
 
-async def test_methods_of_the_gateways_own_never_leave(gateway: FakeGateway, autojump_clock: MockClock) -> None:
-    async with shimmed(gateway) as editor:
-        await editor.send({"id": 5, "method": "_acp-gateway/goodbye"}, {"method": "up"})
-        assert (await editor.receive())["error"]["code"] == -32601
-        await gateway.receive("up")
-        assert not gateway.link.left
-        await editor.close()
-    assert gateway.received == [{"method": "up"}]
-
-
 async def test_paths_are_translated_both_ways(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with shimmed(gateway, maps=PathMaps([("/laptop/proj", "/srv/proj")])) as editor:
         await editor.send({"id": 1, "method": "session/new", "params": {"cwd": "/laptop/proj"}})
@@ -248,24 +238,6 @@ async def test_who_says_nothing_finds_out_that_the_gateway_can_be_reached(
     gateway.refusals = [Forbidden("no")]
     async with shimmed(gateway, raises=Forbidden) as editor:
         await editor.close()
-
-
-async def test_a_gateway_that_was_reached_before_is_waited_for_and_initialize_answered_late(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
-) -> None:
-    gateway.down = True
-    noted: list[str] = []
-    changes: dict[str, Any] = {"known_timeout": 300.0, "knows": lambda address: "box.example" in address}
-    async with shimmed(gateway, reached=noted.append, **changes) as editor:
-        await editor.send(INITIALIZE)
-        await trio.sleep(240)
-        assert noted == []
-        gateway.down = False
-        assert "result" in await editor.receive()
-        assert noted == ["tcp://box.example:7443"]
-        await editor.close()
-    assert trio.current_time() < 243
 
 
 async def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(
@@ -338,26 +310,6 @@ async def test_a_connection_that_is_lost_during_the_first_initialize_is_resumed(
         await editor.close()
     assert [resume for _, resume in gateway.attempts] == [Resume(), Resume("c1", 0)]
     assert len(gateway.received) == 1
-
-
-@pytest.mark.parametrize("heard", [True, False])
-async def test_a_link_that_is_gone_during_the_first_initialize_is_replaced(
-    gateway: FakeGateway, autojump_clock: MockClock, heard: bool
-) -> None:
-    answer = gateway.answers.pop("initialize")
-    async with shimmed(gateway) as editor:
-        await wait_all_tasks_blocked()
-        if heard:
-            await editor.send(INITIALIZE)
-            await gateway.receive("initialize")
-        gateway.forget()
-        gateway.answers["initialize"] = answer
-        if not heard:
-            await wait_all_tasks_blocked()
-            await editor.send(INITIALIZE)
-        assert "result" in await editor.receive()
-        await editor.close()
-    assert [message["id"] for message in gateway.received] == [1] * (2 if heard else 1)
 
 
 # Losses
@@ -459,17 +411,6 @@ async def test_an_editor_that_reads_nothing_stops_the_gateway_and_not_the_link(
         await editor.close()
 
 
-async def test_a_dead_link_is_found_out_when_nothing_is_said(gateway: FakeGateway, autojump_clock: MockClock) -> None:
-    async with shimmed(gateway, keepalive=20.0) as editor:
-        await editor.start()
-        await trio.sleep(1000)
-        assert len(gateway.attempts) == 1
-        gateway.last.scope.cancel()
-        await trio.sleep(21)
-        assert len(gateway.attempts) == 2
-        await editor.close()
-
-
 async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with shimmed(gateway, raises=Forbidden) as editor:
         await editor.start()
@@ -480,26 +421,6 @@ async def test_a_refusal_answers_what_is_open_and_ends_it(gateway: FakeGateway, 
         answer = await editor.receive()
         assert is_error(answer, 3, "forbidden")
         assert "revoked" in answer["error"]["message"]
-
-
-async def test_files_are_read_again_for_each_attempt_and_may_be_flawed_for_a_while(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
-    asked = 0
-
-    def destination() -> Destination:
-        nonlocal asked
-        asked += 1
-        if asked == 2:
-            raise ConfigError("being edited")
-        return DESTINATION
-
-    async with shimmed(gateway, destination=destination) as editor:
-        await editor.start()
-        gateway.last.cut()
-        await gateway.attempted(2)
-        await editor.close()
-    assert asked == 3
 
 
 # Recoveries
@@ -704,20 +625,6 @@ async def test_an_agent_that_ends_is_started_again_only_when_the_editor_wants_so
         await editor.close()
 
 
-async def test_an_editor_that_waits_when_the_agent_ends_is_answered(
-    gateway: FakeGateway, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ended = LinkLoss("the agent has ended", 1011, closed=True)
-    monkeypatch.setattr("acp_gateway.client.uplink.loss_by_close", lambda _: ended)
-    async with shimmed(gateway) as editor:
-        await editor.start()
-        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.receive("session/prompt")
-        gateway.last.cut(trio.EndOfChannel())
-        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
-        await editor.close()
-
-
 async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
@@ -731,21 +638,6 @@ async def test_in_a_recovery_the_agent_gets_the_answer_that_it_waits_for(
         await editor.send({"id": 1, "result": "yes"})
         await gateway.until(lambda: gateway.received[-1] == {"id": 1, "result": "yes"})
         gateway.send(id=load["id"], **(answer(load) or {}))
-        await editor.close()
-
-
-async def test_a_gateway_that_knows_nothing_of_resuming_is_recovered_after_a_loss(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
-    gateway.resumes = False
-    async with shimmed(gateway) as editor:
-        await editor.start()
-        await editor.send({"id": 3, "method": "session/prompt", "params": {"sessionId": "s"}})
-        await gateway.receive("session/prompt")
-        await gateway.last.far.aclose()
-        load = await gateway.receive("session/load")
-        assert load["params"]["_meta"]["acp-gateway"]["connection"] == ""
-        assert (await editor.receive())["result"] == {"stopReason": "cancelled"}
         await editor.close()
 
 

@@ -165,22 +165,6 @@ async def test_a_stream_begins_behind_the_mark_and_goes_both_ways(stand_in: Stan
         await stream.aclose()
 
 
-async def test_what_comes_at_once_with_the_mark_is_not_lost(stand_in: StandIn) -> None:
-    stand_in.does(f"said=$({RELAY} printf 'more\\nof it'); printf '%s' \"$said\"; cat")
-    with trio.fail_after(TIMEOUT):
-        stream = await open_relay(BOX)
-        came = b""
-        while len(came) < 10:
-            came += await stream.receive_some()
-        assert came == b"more\nof it"
-        await stream.aclose()
-
-
-async def test_a_mark_with_another_number_does_not_count(stand_in: StandIn) -> None:
-    stand_in.does('echo "=== acp-gateway relay 1 BEGIN $nonce"; echo "=== acp-gateway relay 1 BEGIN 0 ==="')
-    assert isinstance(await stand_in.failure(), ProtocolError)
-
-
 async def test_the_command_names_the_socket_and_no_variable_has_the_token(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -308,13 +292,6 @@ async def test_a_failure_is_one_line_of_its_own_kind(
     assert text in str(error)
 
 
-async def test_ssh_that_is_killed_at_once_is_tried_again(stand_in: StandIn) -> None:
-    stand_in.does("kill -9 $$")
-    error = await stand_in.failure()
-    assert isinstance(error, Unreachable)
-    assert "SIGKILL" in str(error)
-
-
 async def test_ssh_that_closes_its_output_and_stays_is_not_waited_for(
     stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,12 +355,6 @@ async def test_a_command_that_ends_instead_of_answering_is_an_error(stand_in: St
     stand_in.does(f"{say} echo gone >&2; exit 255")
     with pytest.raises(Unreachable, match="gone"):
         await answer("keep")
-
-
-async def test_half_an_answer_does_not_count(stand_in: StandIn) -> None:
-    stand_in.does('echo "=== acp-gateway pairing 1 BEGIN $nonce ==="; echo yes; exit 255')
-    with pytest.raises(Unreachable):
-        await answer()
 
 
 async def test_an_error_of_usage_there_is_one_here(stand_in: StandIn) -> None:

@@ -42,7 +42,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason, MessageTooLarge, TrioBytes
+from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
 from tests.accepting import Accept, accept_websocket
@@ -322,24 +322,6 @@ async def test_a_link_that_goes_silent_is_found_out_and_resumed(
         assert 20 <= trio.current_time() - last_heard <= 31
 
 
-async def test_a_gateway_that_closes_is_a_loss_as_any_other(gateway: FakeGateway, autojump_clock: MockClock) -> None:
-    async with kept_up(gateway) as (uplink, owner):
-        await connected(gateway, uplink, owner)
-        await gateway.last.far.aclose()
-        await connected(gateway, uplink, owner, 2)
-    assert gateway.attempts[1][1] == Resume("c1", 0)
-
-
-async def test_a_message_that_is_too_large_ends_it_as_it_would_come_again(
-    gateway: FakeGateway, autojump_clock: MockClock
-) -> None:
-    async with kept_up(gateway, ends=ProtocolError) as (uplink, owner):
-        await connected(gateway, uplink, owner)
-        gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
-        gateway.last.cut()
-        gateway.last.near.receive_error = MessageTooLarge("larger than --max-message-size")
-
-
 async def test_each_change_of_the_link_is_noticed(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     noticed: list[LinkEvent] = []
     async with kept_up(gateway, notice=noticed.append) as (uplink, owner):
@@ -496,20 +478,6 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_started_over_with_aft
     assert [message["method"] for message in gateway.received] == ["early"]
 
 
-async def test_a_server_that_knows_nothing_of_resuming_and_fails_after_each_recovery_is_not_stormed(
-    gateway: FakeGateway,
-    autojump_clock: MockClock,
-) -> None:
-    gateway.resumes = False
-    async with kept_up(gateway) as (uplink, owner):
-        for count in range(1, 12):
-            await connected(gateway, uplink, owner, count)
-            gateway.send(id=1, result={})
-            await owner.until(lambda count=count: len(owner.heard) == count)  # type: ignore[misc]
-            gateway.last.cut()
-    assert max(pauses(gateway)) > 10
-
-
 async def test_a_refusal_of_another_server_is_told_to_the_owner_and_attempts_go_on(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
@@ -571,21 +539,6 @@ async def test_a_gateway_that_knows_nothing_of_resuming_is_told_no_goodbye(
         await connected(gateway, uplink, owner)
     assert GOODBYE not in str(gateway.received)
     assert gateway.last.near.closed_with == (CloseReason.NORMAL, "")
-
-
-async def test_sixty_reconnects_leave_nothing_behind(gateway: FakeGateway, autojump_clock: MockClock) -> None:
-    async with kept_up(gateway) as (uplink, owner):
-        await connected(gateway, uplink, owner)
-        await trio.testing.wait_all_tasks_blocked()
-        before = trio.lowlevel.current_statistics().tasks_living
-        for count in range(2, 62):
-            uplink.link.send([b'{"method":"up"}'])
-            await gateway.receive("up", count - 1)
-            gateway.last.cut()
-            await connected(gateway, uplink, owner, count)
-        await trio.testing.wait_all_tasks_blocked()
-        assert trio.lowlevel.current_statistics().tasks_living == before
-        assert all(connection.near.closed_with and not connection.near.runs for connection in gateway.connections[:-1])
 
 
 async def test_the_log_tells_losses_failures_and_resumes_with_counts(

@@ -146,14 +146,6 @@ async def test_control_messages_of_a_stock_peer_are_passed_on() -> None:
     assert link.left  # As any stock peer, not because of what looked like a goodbye.
 
 
-async def test_a_stock_peer_is_not_counted_and_holds_nothing() -> None:
-    link = Link()
-    peer = connect(link)
-    await deliver(peer, link, SMALL)
-    link.send([SMALL])
-    assert (link.received, link.outbox.unconfirmed_bytes, link.behind) == (0, 0, False)
-
-
 # Sending
 
 
@@ -272,35 +264,11 @@ async def test_pump_ends_after_finish_once_all_messages_are_sent(window: int | N
         assert pump.done
 
 
-@BOTH_KINDS
-async def test_finish_ends_an_idle_pump(window: int | None) -> None:
-    link = Link(window=window)
-    connect(link)
-    async with trio.open_nursery() as nursery:
-        pump = await start(nursery, link.pump)
-        link.finish()
-        await wait_all_tasks_blocked()
-        assert pump.done
-
-
 async def test_finish_ends_a_pump_without_a_connection() -> None:
     link = Link()
     link.finish()
     with trio.fail_after(TIMEOUT):
         await link.pump()
-
-
-async def test_a_cancelled_pump_loses_nothing() -> None:
-    link = Link(high_water=HIGH_WATER)
-    peer = connect(link)
-    link.send([b"y" * HIGH_WATER])
-    link.send([b"a", b"b"])
-    async with trio.open_nursery() as nursery:
-        await start(nursery, link.pump)
-        nursery.cancel_scope.cancel()
-    assert await arrived(peer) == [b"y" * HIGH_WATER]
-    link.push()
-    assert await arrived(peer) == [b"a", b"b"]
 
 
 async def test_flush_sends_all_messages_beyond_the_high_water_mark() -> None:
@@ -433,35 +401,6 @@ async def test_the_loss_of_an_older_connection_does_not_affect_the_newer_one() -
 # Resuming
 
 
-async def test_connect_sends_missing_messages_again_in_both_directions() -> None:
-    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
-    connect_both(left, right)
-    left.send(numbered(0, 3))
-    right.send(numbered(10, 13))
-    assert await left.receive_batch() == numbered(10, 13)
-    assert await right.receive_batch() == numbered(0, 3)
-    # These are on their way when the connection is lost.
-    left.send(numbered(3, 5))
-    right.send(numbered(13, 15))
-    left.disconnect()
-    right.disconnect()
-    left.send(numbered(5, 6))
-    connect_both(left, right)
-    assert await left.receive_batch() == numbered(13, 15)
-    assert await right.receive_batch() == numbered(3, 6)
-    assert (left.received, right.received) == (5, 6)
-
-
-async def test_connect_drops_messages_that_the_peer_has_received() -> None:
-    link = Link(window=WINDOW, receive_window=WINDOW)
-    connect(link)
-    link.send(numbered(0, 5))
-    assert len(link.outbox) == 5
-    peer = connect(link, 5)
-    assert await arrived(peer) == []
-    assert len(link.outbox) == 0
-
-
 async def test_a_mark_arrives_at_its_place_and_is_not_counted() -> None:
     left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
     connect_both(left, right)
@@ -507,21 +446,6 @@ async def test_caught_up_is_called_after_a_reconnect() -> None:
     assert caught_up == [False]
 
 
-async def test_a_pump_goes_on_over_the_next_connection() -> None:
-    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
-    async with trio.open_nursery() as nursery:
-        await start(nursery, link.pump)
-        messages = [b"y" * HIGH_WATER, b"a", b"b"]
-        link.send(messages)
-        peer = connect(link)
-        received: list[bytes] = []
-        with trio.fail_after(TIMEOUT):
-            while len(received) < 3:
-                received += await peer.receive_batch()
-        assert received == messages
-        nursery.cancel_scope.cancel()
-
-
 # Receiving
 
 
@@ -558,17 +482,6 @@ async def test_messages_over_an_older_connection_do_not_count(newer: bool) -> No
         await wait_all_tasks_blocked()
         assert isinstance(receiving.error, trio.BrokenResourceError)
     assert link.received == 0
-
-
-async def test_cancelling_a_receiver_loses_nothing() -> None:
-    link = Link(window=WINDOW, receive_window=WINDOW)
-    peer = connect(link)
-    async with trio.open_nursery() as nursery:
-        receiving = await start(nursery, link.receive_batch)
-        receiving.scope.cancel()
-    assert link.received == 0
-    assert await deliver(peer, link, SMALL) == [SMALL]
-    assert link.received == 1
 
 
 async def test_confirmations_alone_wake_no_task() -> None:
@@ -636,15 +549,6 @@ async def test_left_is_true_after_a_goodbye() -> None:
     assert await deliver(peer, link, b"a", goodbye(), b"b") == [b"a", b"b"]
     assert link.left
     assert link.received == 2
-
-
-async def test_left_is_true_after_a_stream_that_ended_normally() -> None:
-    class Polite(FragileStream):
-        ended_normally = True
-
-    link = Link(window=WINDOW, receive_window=WINDOW)
-    link.connect(Polite(memory_message_stream_pair()[0]))
-    assert link.left
 
 
 async def test_confirming_messages_that_were_never_sent_is_miscounted() -> None:
@@ -794,26 +698,6 @@ async def test_room_in_the_window_is_used_when_the_stream_has_room_as_well() -> 
         nursery.cancel_scope.cancel()
 
 
-async def test_windows_that_are_full_both_ways_do_not_block_each_other() -> None:
-    left, right = (Link(window=CONFIRM_BYTES, receive_window=CONFIRM_BYTES) for _ in range(2))
-    connect_both(left, right)
-    half = b"y" * (CONFIRM_BYTES // 2)
-    for link in (left, right):
-        link.send([half] * 10)
-        assert link.behind
-    counts = {left: 0, right: 0}
-
-    async def read(link: Link) -> None:
-        while counts[link] < 10:
-            counts[link] += len(await link.receive_batch())
-            link.acknowledge()
-
-    with trio.fail_after(TIMEOUT):
-        async with trio.open_nursery() as nursery:
-            for link in (left, right):
-                nursery.start_soon(read, link)
-
-
 async def test_bytes_of_an_earlier_connection_are_acknowledged_before_a_window_more_is_read() -> None:
     link = Link(window=100, receive_window=100)
     peer = connect(link)
@@ -896,13 +780,6 @@ async def test_bytes_of_an_earlier_connection_do_not_fill_the_window() -> None:
     await deliver(peer, link, SMALL)
     with pytest.raises(Overrun):
         await deliver(peer, link, SMALL)
-
-
-async def test_a_peer_may_exceed_a_window_that_is_not_enforced() -> None:
-    link = Link(window=WINDOW, receive_window=100)
-    peer = connect(link)
-    await deliver(peer, link, b"y" * 100)
-    await deliver(peer, link, b"y" * 100)
 
 
 async def test_an_unterminated_line_counts_only_on_a_stock_link() -> None:
@@ -995,19 +872,6 @@ async def test_a_peer_that_is_silent_for_too_long_is_noticed(autojump_clock: Moc
         await trio.sleep(100)
         assert alive.done
         assert alive.ended_at - begin == pytest.approx(50 + PEER_TIMEOUT)
-        nursery.cancel_scope.cancel()
-
-
-async def test_two_idle_links_keep_each_other_alive(autojump_clock: MockClock) -> None:
-    left, right = Link(window=WINDOW, receive_window=WINDOW), Link(window=WINDOW, receive_window=WINDOW)
-    connect_both(left, right)
-    async with trio.open_nursery() as nursery:
-        alive = []
-        for link in (left, right):
-            nursery.start_soon(listen, link)
-            alive.append(await start(nursery, link.keep_alive, PEER_TIMEOUT))
-        await trio.sleep(1000)
-        assert [task.done for task in alive] == [False, False]
         nursery.cancel_scope.cancel()
 
 

@@ -28,18 +28,10 @@ class Plain(MaintainedStream):
     def use_spawner(self, spawner: TaskSpawner | None) -> None: ...
 
 
-def test_tick_is_never_due_again_without_pings() -> None:
-    assert Plain().tick(100.0) == inf
-
-
 def test_no_message_is_unfinished_where_messages_come_whole() -> None:
     stream = Plain()
     stream.abandon()
     assert (stream.unfinished_bytes, stream.begun(10)) == (0, b"")
-
-
-def test_ended_normally_is_false_without_close_frames() -> None:
-    assert not Plain().ended_normally
 
 
 def test_a_stream_is_unlimited_and_free_at_first() -> None:

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from acp_gateway.transports import framing
-from acp_gateway.transports.framing import ChunkBuffer
 from acp_gateway.transports.maintained import SLOWEST_PEER
 from acp_gateway.transports.ndjson import MAX_SCRAP, LineStream
 from acp_gateway.transports.streams import MessageTooLarge, Unfinished
@@ -59,18 +58,6 @@ async def test_a_last_line_without_its_line_feed_is_lost_where_it_would_be_sent_
         await stream.receive_batch()
 
 
-async def test_a_line_may_come_byte_by_byte() -> None:
-    text = '{"text":"é\u2028😀"}\r\n\n{}\n'.encode()
-    assert await received(*(bytes([byte]) for byte in text)) == ['{"text":"é\u2028😀"}'.encode(), b"{}"]
-
-
-async def test_every_cut_of_the_bytes_gives_the_same_messages() -> None:
-    text = b'{"a":1}\n{"b":2}\r\n\n{"c":3}'
-    for first, second in itertools.combinations(range(len(text) + 1), 2):
-        chunks = [chunk for chunk in (text[:first], text[first:second], text[second:]) if chunk]
-        assert await received(*chunks) == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
-
-
 def lines_of(text: bytes) -> list[bytes]:
     """The messages in a text, one line after the other."""
     return [line.removesuffix(b"\r") for line in text.split(b"\n") if line.strip()]
@@ -101,16 +88,6 @@ async def test_a_message_of_several_lines_is_sent_as_one() -> None:
 
 async def test_a_single_carriage_return_is_sent_as_a_space() -> None:
     assert await sent(b'{"a":\r1}') == b'{"a": 1}\n'
-
-
-async def test_a_batch_that_goes_to_many_is_the_same_for_all() -> None:
-    wires = [memory_wire() for _ in range(3)]
-    streams = [LineStream(here, max_message_size=MIB) for here, _ in wires]
-    for messages, line in (([b"1", b"2\n"], b"1\n2 \n"), ([b"1", b"3"], b"1\n3\n"), ([b"1"], b"1\n"), ([], b"")):
-        for stream, (_, there) in zip(streams, wires, strict=True):
-            stream.send_nowait(messages)
-            assert there.inbox == line
-            there.inbox.clear()
 
 
 # What is too much
@@ -265,14 +242,6 @@ async def test_message_timeout_does_not_count_time_in_which_no_task_reads(autoju
 async def test_a_large_message_that_was_cut_off_in_the_middle_is_not_a_message(size: int) -> None:
     assert await received(b"{}\n" + b"[" * size) == [b"{}", *([b"[" * size] if size <= MAX_SCRAP else [])]
     assert await received(b"{}\n" + b"[" * size + b"} \r") == [b"{}", b"[" * size + b"} "]
-
-
-async def test_a_large_message_that_was_cut_off_is_not_even_joined(monkeypatch: pytest.MonkeyPatch) -> None:
-    def take(_buffer: ChunkBuffer) -> bytes:
-        raise AssertionError("it was joined")
-
-    monkeypatch.setattr(ChunkBuffer, "take", take)
-    assert await received(b"{}\n" + b"[" * (MAX_SCRAP + 1)) == [b"{}"]
 
 
 async def test_an_abandoned_line_is_not_continued() -> None:

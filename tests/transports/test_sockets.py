@@ -99,27 +99,6 @@ async def test_send_nowait_leaves_the_rest_to_the_caller(ends: tuple[SocketBytes
     assert received == data
 
 
-async def test_a_write_that_waits_for_the_peer_can_be_cancelled(ends: tuple[SocketBytes, SocketBytes]) -> None:
-    here, there = ends
-    data = b"x" * MIB
-    sent = here.send_nowait(memoryview(data))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(here.send_some, memoryview(data)[sent:])
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
-    async with trio.open_nursery() as nursery:
-        received: list[bytes] = []
-
-        async def read() -> None:
-            received.append(await read_all(there))
-
-        nursery.start_soon(read)
-        while sent < len(data):
-            sent += await here.send_some(memoryview(data)[sent:])
-        await here.send_eof()
-    assert received == [data]
-
-
 async def test_a_peer_that_sends_on_and_on_leaves_other_tasks_their_turn(
     ends: tuple[SocketBytes, SocketBytes],
 ) -> None:
@@ -328,15 +307,6 @@ async def test_nothing_is_sent_after_send_eof(ends: tuple[SocketBytes, SocketByt
         await here.send_some(memoryview(b"x"))
 
 
-async def test_a_plain_socket_can_be_read_behind_its_own_end() -> None:
-    here, there = socket_wire()
-    await here.send_eof()
-    assert await there.receive_some() == b""
-    there.send_nowait(memoryview(b"answer"))
-    assert await here.receive_some() == b"answer"
-    await close_at_once(here, there)
-
-
 async def test_no_plaintext_is_read_after_the_end_of_tls(tls: Tls) -> None:
     here, there = await tls_wire(tls)
     with pytest.raises(ssl.SSLWantReadError):
@@ -346,15 +316,6 @@ async def test_no_plaintext_is_read_after_the_end_of_tls(tls: Tls) -> None:
     socket.socket.send(there._sock, b"in clear")
     assert await here.receive_some() == b""
     await close_at_once(here, there)
-
-
-async def test_a_tls_peer_that_ends_without_close_notify_has_ended(tls: Tls) -> None:
-    here, there = await tls_wire(tls)
-    there.send_nowait(memoryview(b"last"))
-    await there.aclose()
-    assert await here.receive_some() == b"last"
-    assert await here.receive_some() == b""
-    await here.aclose()
 
 
 async def test_finishing_lets_the_peer_read_to_the_end_although_its_own_bytes_are_unread(
@@ -440,13 +401,6 @@ async def test_closing_ends_a_finish(ends: tuple[SocketBytes, SocketBytes]) -> N
         nursery.start_soon(finish)
         await trio.testing.wait_all_tasks_blocked()
         await here.aclose()
-
-
-async def test_a_closed_socket_has_nothing_to_finish(ends: tuple[SocketBytes, SocketBytes]) -> None:
-    here, there = ends
-    await here.aclose()
-    await here.finish()
-    await there.finish()
 
 
 async def test_a_closed_socket_raises_closed_resource_error(ends: tuple[SocketBytes, SocketBytes]) -> None:
@@ -541,12 +495,6 @@ async def test_the_peers_certificate_can_be_looked_at(tls: Tls) -> None:
     await close_at_once(here, there)
 
 
-async def test_there_is_no_certificate_without_tls() -> None:
-    here, there = socket_wire()
-    assert here.peer_certificate is None
-    await close_at_once(here, there)
-
-
 async def test_a_handshake_that_fails_closes_the_socket(tls: Tls) -> None:
     here, there = socket_pair()
     there.send(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -606,15 +554,6 @@ async def tcp_listener(serve: Callable[[socket.socket], Awaitable[None]]) -> Asy
         (listener,) = await nursery.start(serve_tcp, handle, 0)
         yield listener.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
-
-
-async def test_a_connection_over_tcp_keeps_alive_and_does_not_wait_to_send() -> None:
-    async with tcp_pair() as (here, there):
-        assert here._sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
-        for end in (here, there):
-            assert end._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 1
-        here.send_nowait(memoryview(b"hello"))
-        assert await there.receive_some() == b"hello"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="each system has options of its own")
@@ -764,15 +703,6 @@ async def test_a_port_without_a_listener_can_not_be_reached() -> None:
         port = free.getsockname()[1]
         with pytest.raises(Unreachable, match=f"cannot reach 127.0.0.1 port {port}: connection refused"):
             await connect_tcp("127.0.0.1", port)
-
-
-async def test_a_host_with_an_unknown_name_can_not_be_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_tcp_stream(host: str, port: int) -> trio.SocketStream:
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
-    with pytest.raises(Unreachable, match="cannot reach nowhere port 7443: name or service not known"):
-        await connect_tcp("nowhere", 7443)
 
 
 @pytest.mark.parametrize("name", ["a" * 64 + ".example", "a..b"])

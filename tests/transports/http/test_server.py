@@ -180,6 +180,26 @@ async def test_a_request_that_is_too_large_is_refused_before_its_end(data: bytes
     assert written.startswith(b"HTTP/1.1 %d " % status)
 
 
+def head_of(size: int) -> bytes:
+    """A head of so many bytes."""
+    lines = GET[:-2] + (b"X: " + b"x" * 8000 + b"\r\n") * 8
+    return lines + b"Y: " + b"y" * (size - len(lines) - 7) + b"\r\n\r\n"
+
+
+async def test_a_head_has_head_size_bytes_at_most() -> None:
+    found, _ = await serve(head_of(HEAD_SIZE))
+    assert len(found) == 1
+    found, written = await serve(head_of(HEAD_SIZE + 1))
+    assert found == []
+    assert b"the head of a request must not be larger than 65536 bytes" in written
+
+
+async def test_a_head_without_an_end_is_a_bad_request() -> None:
+    found, written = await serve(GET[:-10])
+    assert found == []
+    assert written.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_expect_100_continue_is_answered_before_the_body_is_read() -> None:
     client, server = memory_wire()
     http = HttpConnection(server)

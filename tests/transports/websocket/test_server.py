@@ -7,13 +7,10 @@ import trio
 import trio.testing
 
 from acp_gateway.transports.framing import CLOSE_TIMEOUT
-from acp_gateway.transports.http.head import HEAD_SIZE
 from acp_gateway.transports.http.server import Request
-from acp_gateway.transports.streams import Stalled
 from acp_gateway.transports.websocket.frames import JOINED
 from acp_gateway.transports.websocket.stream import WebSocketStream
 from tests.accepting import Accept, Respond, accept_websocket
-from tests.transports.conftest import Tls
 from tests.transports.frames import (
     CLOSE,
     CONT,
@@ -25,9 +22,8 @@ from tests.transports.frames import (
     close_payload,
     frame,
     request,
-    take_frames,
 )
-from tests.transports.wires import MIB, NEVER, MemoryBytes, accept_all, close_at_once, memory_wire, tls_wire
+from tests.transports.wires import MIB, NEVER, MemoryBytes, accept_all, memory_wire
 
 TOKEN = "acpgw_secret"
 
@@ -95,26 +91,6 @@ async def test_an_upgrade_is_accepted_with_the_headers_that_were_decided() -> No
     assert not answer.server.closed
 
 
-async def test_a_request_may_come_byte_by_byte() -> None:
-    answer = await ask(*(bytes([byte]) for byte in request()))
-    assert answer.status == 101
-
-
-async def test_decide_gets_the_whole_request() -> None:
-    seen: list[Request] = []
-
-    def decide(request: Request) -> Accept:
-        seen.append(request)
-        return Accept()
-
-    await ask(request(path="/acp?agent=demo", Authorization="Bearer t", Origin="https://a.example"), decide=decide)
-    (asked,) = seen
-    assert asked.method == "GET"
-    assert (asked.path, asked.query) == ("/acp", "agent=demo")
-    assert asked.headers.get_all("authorization") == ["Bearer t"]
-    assert asked.headers.get_all("origin") == ["https://a.example"]
-
-
 @pytest.mark.parametrize(
     ("asked", "texts"), [("1", [b"1\n2"]), (None, [b"1", b"2"]), ("0", [b"1", b"2"]), ("1, 1", [b"1", b"2"])]
 )
@@ -136,11 +112,6 @@ async def test_of_subprotocols_ours_is_chosen_and_a_token_is_never_echoed() -> N
     assert answer.status == 101
     assert answer.header("Sec-WebSocket-Protocol") == ["acp.v1"]
     assert TOKEN.encode() not in answer.raw
-
-
-async def test_without_subprotocols_none_is_chosen() -> None:
-    answer = await ask(request())
-    assert answer.header("Sec-WebSocket-Protocol") == []
 
 
 @pytest.mark.parametrize("offered", ["chat", f"acp.bearer.{TOKEN}", "acp.v2, graphql-ws"])
@@ -169,15 +140,6 @@ async def test_messages_behind_the_request_are_not_lost() -> None:
     assert await peer.stream.receive_batch() == [b"23"]
 
 
-@pytest.mark.parametrize("cut", [-1, -2, -3, -4, -5, -20])
-async def test_a_request_may_be_cut_anywhere_before_the_frames_after_it(cut: int) -> None:
-    data = request() + frame(TEXT, b"{}", masked=True)
-    cut += len(request())
-    answer = await ask(data[:cut], data[cut:])
-    assert answer.stream is not None
-    assert await answer.stream.receive() == b"{}"
-
-
 async def test_a_ping_behind_the_request_is_answered_behind_the_answer() -> None:
     peer = await accept_by_hand(behind=frame(PING, b"p", masked=True) + frame(TEXT, b"1", masked=True))
     assert await peer.stream.receive_batch() == [b"1"]
@@ -198,31 +160,7 @@ async def test_bytes_behind_the_request_that_are_not_frames_end_the_websocket() 
     assert [got.payload[:2] for got in peer.frames()] == [close_payload(1002)]
 
 
-@pytest.mark.parametrize("behind", [b"GET / HTTP/1.1\r\n\r\n", b"\x00" * 1000, frame(CLOSE, masked=True)])
-async def test_bytes_after_a_refused_request_are_ignored(behind: bytes) -> None:
-    answer = await ask(request() + behind, decide=refuse(401, "no"))
-    assert answer.status == 401
-
-
 # Being told something else
-
-
-async def test_another_answer_than_the_upgrade_is_given_and_the_connection_closed() -> None:
-    answer = await ask(request(), decide=refuse(401, "a token is needed", {"WWW-Authenticate": "Bearer"}))
-    assert answer.status == 401
-    assert answer.header("WWW-Authenticate") == ["Bearer"]
-    assert answer.header("Connection") == ["close"]
-    assert answer.header("Content-Length") == ["18"]
-    assert answer.body == b"a token is needed\n"
-    assert answer.stream is None
-    assert answer.server.closed
-
-
-async def test_a_plain_request_can_be_answered() -> None:
-    # As a load balancer asks.
-    answer = await ask(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n", decide=refuse(200, "ok"))
-    assert answer.status == 200
-    assert answer.body == b"ok\n"
 
 
 @pytest.mark.parametrize(
@@ -258,67 +196,6 @@ async def test_a_post_request_gets_the_allowed_methods() -> None:
     assert answer.header("Allow") == ["GET"]
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", id="TLS"),
-        pytest.param(b'{"jsonrpc":"2.0","id":0,"method":"_acp-gateway/hello"}\n', id="a line of JSON"),
-        pytest.param(b"x" * 10_000, id="a line without an end"),
-        pytest.param(request().replace(b"\r\n", b"\n"), id="line feeds only"),
-        pytest.param(b"GET /acp\r\n\r\n", id="HTTP/0.9"),
-        pytest.param(request(Evil="a\x00b"), id="a NUL in a header"),
-        pytest.param(request().replace(b"Upgrade: ", b"Upgrade : "), id="a space before the colon"),
-        pytest.param(request()[:-10], id="half a request"),
-    ],
-)
-async def test_garbage_is_a_bad_request(garbage: bytes) -> None:
-    asked: list[Request] = []
-
-    def decide(request: Request) -> Accept:
-        asked.append(request)
-        return Accept()
-
-    answer = await ask(garbage, decide=decide)
-    assert answer.status == 400
-    assert answer.server.closed
-    assert asked == []
-
-
-@pytest.mark.parametrize(
-    ("asked", "status"),
-    [
-        pytest.param(b"GET /" + b"x" * 10_000 + b" HTTP/1.1\r\n\r\n", 414, id="a long path"),
-        pytest.param(b"GET /" + b"x" * 10_000, 414, id="a line without an end"),
-        pytest.param(request(Cookie="x" * 10_000), 431, id="a long header"),
-        pytest.param(request(**{f"X_{n}": "x" for n in range(200)}), 431, id="many headers"),
-        pytest.param(request(**{f"X_{n}": "x" * 8000 for n in range(9)}), 431, id="long headers"),
-        pytest.param(request(**{f"X_{n}": "x" * 8000 for n in range(50)})[:-4], 431, id="long headers without an end"),
-    ],
-)
-async def test_a_request_that_is_too_large_is_refused_before_it_is_complete(asked: bytes, status: int) -> None:
-    answer = await ask(asked)
-    assert answer.status == status
-    assert answer.server.closed
-
-
-def request_of(size: int) -> bytes:
-    """An upgrade of so many bytes."""
-    long = {f"X_{n}": "x" * 8000 for n in range(8)}
-    missing = size - len(request(**long, Y=""))
-    return request(**long, Y="y" * missing)
-
-
-@pytest.mark.parametrize("behind", [b"", frame(TEXT, b"x" * 70_000, masked=True)], ids=["alone", "with a message"])
-@pytest.mark.parametrize(("size", "status"), [(HEAD_SIZE, 101), (HEAD_SIZE + 1, 431)])
-async def test_a_request_may_have_so_many_bytes_however_they_come(size: int, status: int, behind: bytes) -> None:
-    data = request_of(size)
-    assert len(data) == size
-    for pieces in ([data + behind], [data[:-1], data[-1:] + behind], [data[:30_000], data[30_000:] + behind]):
-        answer = await ask(*pieces)
-        assert answer.status == status
-        assert (b"the head of a request must not be larger than 65536 bytes" in answer.body) == (status == 431)
-
-
 def refuse_late(_: Request) -> Respond:
     return Respond(429, "no", delay=3.0)
 
@@ -337,41 +214,6 @@ async def test_an_answer_may_wait(autojump_clock: trio.testing.MockClock) -> Non
         await trio.sleep(0.2)
         assert client.inbox.startswith(b"HTTP/1.1 429 ")
         await client.send_eof()
-
-
-async def test_a_request_without_end_is_not_read_on() -> None:
-    client, server = memory_wire(MIB)
-    async with trio.open_nursery() as nursery:
-
-        async def accept() -> None:
-            assert await accept_websocket(server, accept_all, max_message_size=MIB, timing=NEVER) is None
-
-        nursery.start_soon(accept)
-        sent = 0
-        while not client.inbox:
-            client.send_nowait(memoryview(b"x" * 1000))
-            sent += 1000
-            await trio.testing.wait_all_tasks_blocked()
-        assert sent <= 10_000
-        await client.send_eof()
-
-
-@pytest.mark.parametrize("asked", [b"", request()[:20]])
-async def test_a_client_that_has_gone_gets_no_answer_and_no_error(asked: bytes) -> None:
-    client, server = memory_wire()
-    client.send_nowait(memoryview(asked))
-    await client.aclose()
-    assert await accept_websocket(server, accept_all, max_message_size=MIB, timing=NEVER) is None
-    assert server.closed
-
-
-async def test_a_client_that_does_not_read_its_answer_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
-    client, server = memory_wire(room=MIB)
-    client.send_nowait(memoryview(request()))
-    client.room = 10
-    with pytest.raises(Stalled):
-        await accept_websocket(server, refuse(403, "no"), max_message_size=MIB, timing=NEVER)
-    assert trio.current_time() == CLOSE_TIMEOUT
 
 
 async def test_a_client_that_stays_after_its_answer_is_given_up(autojump_clock: trio.testing.MockClock) -> None:
@@ -404,38 +246,3 @@ async def test_a_cancelled_handshake_leaves_the_stream_to_the_caller() -> None:
         await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
     assert not server.closed
-
-
-async def test_an_error_in_decide_is_raised_in_the_caller() -> None:
-    client, server = memory_wire()
-    client.send_nowait(memoryview(request()))
-
-    def decide(request: Request) -> Accept:
-        raise LookupError("a bug")
-
-    with pytest.raises(LookupError, match="a bug"):
-        await accept_websocket(server, decide, max_message_size=MIB, timing=NEVER)
-
-
-async def test_over_tls_an_answer_is_read_to_its_end(tls: Tls) -> None:
-    client, server = await tls_wire(tls)
-    client.send_nowait(memoryview(request() + b"x" * 5000))
-    received = b""
-    async with trio.open_nursery() as nursery:
-
-        async def accept() -> None:
-            decide = refuse(401, "y" * 100_000)
-            assert await accept_websocket(server, decide, max_message_size=MIB, timing=NEVER) is None
-
-        nursery.start_soon(accept)
-        while more := await client.receive_some():
-            received += more
-        await client.finish()
-    assert received.endswith(b"y" * 100_000 + b"\n")
-    await close_at_once(client)
-
-
-async def test_the_servers_answers_are_never_masked() -> None:
-    peer = await accept_by_hand()
-    peer.stream.send_nowait([b"{}"])
-    assert take_frames(bytearray(peer.wire.inbox), masked=False) == [Seen(TEXT, b"{}")]
