@@ -308,12 +308,6 @@ def pending() -> PendingRequests:
     return pending
 
 
-def test_a_question_waits_until_it_is_answered(pending: PendingRequests) -> None:
-    assert pending
-    assert pending.take_response(b"5")
-    assert not pending
-
-
 def test_an_answer_to_something_that_was_never_asked_passes(pending: PendingRequests) -> None:
     assert pending.take_response(b"6")
     assert b"6" not in pending

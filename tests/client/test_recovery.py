@@ -242,14 +242,6 @@ def test_a_first_message_without_params_gets_some(new: Dialogue) -> None:
     assert json.loads(new.sent[0])["params"] == {"_meta": {"acp-gateway": {"lastId": 0}}}
 
 
-@pytest.mark.parametrize("message_id", ["7", 7.5, -7, 10**18, None])
-def test_only_whole_numbers_that_the_gateway_may_have_minted_are_counted(talk: Dialogue, message_id: Any) -> None:
-    talk.is_asked(3)
-    talk.is_asked(message_id)
-    talk.loses_link()
-    assert json.loads(talk.sent[0])["params"]["_meta"]["acp-gateway"] == {"lastId": 3}
-
-
 def test_nothing_waits_when_no_session_was_open(new: Dialogue) -> None:
     new.introduces()
     new.loses_link()
@@ -830,20 +822,6 @@ def test_a_cancellation_waits_for_the_end_of_a_recovery_whatever_session_it_name
 
 def own_meta(message: bytes) -> Any:
     return json.loads(message)["params"]["_meta"]["acp-gateway"]
-
-
-def test_a_session_is_opened_with_what_the_editor_has_opened_it_with() -> None:
-    params = b'{ "cwd":"/x", "n":1.10,"_meta":{"own":1e999,"acp-gateway":1},"mcpServers":[{"name":"m"}]}'
-    assert SessionRestore("s", None).request(b'"r"', "session/resume", params, ["c1"]) == (
-        b'{"jsonrpc":"2.0","id":"r","method":"session/resume","params":{"sessionId":"s", "cwd":"/x", "n":1.10,'
-        b'"_meta":{"own":1e999,"acp-gateway":{"prompts":[],"questions":[],"connection":"c1"}},'
-        b'"mcpServers":[{"name":"m"}]}}'
-    )
-
-
-def test_the_id_of_the_session_replaces_another() -> None:
-    message = SessionRestore("fork", None).request(b"1", "session/resume", b'{"sessionId":"origin"}', ["c1"])
-    assert json.loads(message)["params"]["sessionId"] == "fork"
 
 
 @pytest.mark.parametrize(
