@@ -24,10 +24,9 @@ def hurry() -> None:
     # A configuration may set constants, as in `unfixed`.
     vars(schema)["is_fixed"] = lambda _: False
     vars(uplink)["BACKOFF_MIN"] = 0.01
-    vars(uplink)["BACKOFF_MAX"] = 0.05
+    # Also for modules of the gateway, which are imported later.
+    vars(uplink)["BACKOFF_MAX"] = 0.2
     vars(link)["HEARTBEAT"] = 0.2
-    # For modules of the gateway, which are imported later.
-    vars(uplink)["BACKOFF_MAX"] = 0.5
     (keepalive,) = [parameter for parameter in main.commands["connect"].params if parameter.name == "keepalive"]
     keepalive.type = click.FLOAT
 

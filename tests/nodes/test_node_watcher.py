@@ -45,8 +45,7 @@ TIMING = Timing()
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
-    for module in (uplink,):
-        monkeypatch.setattr(module, "BACKOFF_MIN", 0.001)
+    monkeypatch.setattr(uplink, "BACKOFF_MIN", 0.001)
     monkeypatch.setattr(node_set, "BACKOFF_MAX", 0.01)
     monkeypatch.setattr(node_set, "INTERVAL", 0.01)
     monkeypatch.setattr(agent_supervisor.RestartBackoff, "next_start", lambda _, now: now)

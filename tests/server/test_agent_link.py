@@ -292,8 +292,7 @@ async def test_a_link_that_never_ran_closes_its_connection(far: FakeGateway) -> 
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow one another at once, and agents start again at once."""
-    for module in (uplink,):
-        monkeypatch.setattr(module, "BACKOFF_MIN", 0.001)
+    monkeypatch.setattr(uplink, "BACKOFF_MIN", 0.001)
     monkeypatch.setattr(agent_supervisor.RestartBackoff, "next_start", lambda _, now: now)
 
 
