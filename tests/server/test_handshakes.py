@@ -34,9 +34,8 @@ from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.handshake_limits import LINGER_SIZE, LINGER_TIME, ThrottledStream
-from acp_gateway.server.handshakes import HELLO_SIZE
 from acp_gateway.server.hello import CONNECTION_ID_SIZE, QUERY_FIELDS, SESSION_ID_SIZE
-from acp_gateway.server.listener import open_listener
+from acp_gateway.server.listener import HELLO_SIZE, open_listener
 from acp_gateway.server.pending import ARRIVAL_COST
 from acp_gateway.transports.sockets import connect_tcp, take_socket
 from acp_gateway.transports.websocket.client import connect_websocket
@@ -552,7 +551,7 @@ async def test_blank_lines_may_come_before_a_hello(gateway: EchoingGateway) -> N
 async def test_a_first_line_that_is_too_large_is_refused_before_it_is_read(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delattr("acp_gateway.server.handshakes.read_hello")
+    monkeypatch.delattr("acp_gateway.server.listener.read_hello")
     for line in (b"[" * (HELLO_SIZE + 1), b"\n" * (HELLO_SIZE + 1) + hello(token=gateway.token())):
         async with listening(TCP, gateway) as listener:
             answer = await answer_to(listener, line)

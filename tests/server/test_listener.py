@@ -22,7 +22,7 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.authorization import AcceptedRequest, Client
+from acp_gateway.server.authentication import AcceptedRequest, Client
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.ndjson import LineStream

@@ -100,7 +100,7 @@ def audit_log(gateway: EchoingGateway) -> AuditLog:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that come late come soon."""
-    monkeypatch.setattr("acp_gateway.server.refusals.REFUSAL_DELAY", 0.001)
+    monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)
 
 
 def limit(gateway: EchoingGateway, **limits: Any) -> None:

@@ -313,7 +313,7 @@ RELOADING = ["received SIGHUP: reading the configuration, tokens and certificate
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the log messages of the server itself."""
-    names = ("acp_gateway.server.serve", "acp_gateway.server.reload")
+    names = ("acp_gateway.server.serve", "acp_gateway.server.serve")
     return [record.getMessage() for record in caplog.records if record.name in names]
 
 

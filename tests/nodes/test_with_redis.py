@@ -12,16 +12,15 @@ from acp_gateway.client.control import list_sessions, request
 from acp_gateway.client.dialing import dial
 from acp_gateway.config.cluster import RedisAddress
 from acp_gateway.errors import Unauthorized
-from acp_gateway.nodes.directory.records import Seal
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
-from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.scripts import CHANNEL
+from acp_gateway.nodes.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_store import CHANNEL, open_redis_store
+from acp_gateway.nodes.store import Seal
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
-from tests.nodes.directory.redis_server import RedisServer
 from tests.nodes.machines import control, until_agents
+from tests.nodes.redis_server import RedisServer
 from tests.nodes.test_membership import member_config
 from tests.server.serving import serving
 
