@@ -2,8 +2,8 @@
 
 Nothing is decided from absence: a node whose record has expired or was withdrawn stays known for `RETENTION`.
 
-`cluster-nodes.json` in `state_dir` keeps the nodes. With it, a gateway that starts while Redis is away leads to the nodes that it knew, and says of an agent there that its
-node is away rather than that there is none. No token is in it.
+`cluster-nodes.json` in `state_dir` keeps the nodes. With it, a gateway that starts while Redis is away leads to the
+nodes that it knew, and says of an agent there that its node is away rather than that there is none. No token is in it.
 """
 
 import logging

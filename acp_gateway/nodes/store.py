@@ -1,4 +1,4 @@
-"""The records in the directory of a cluster, the seal that proves that a node has written them, and the operations on it.
+"""The records in the directory of a cluster, with the seal of the node that wrote them, and the operations on it.
 
 `RedisStore` carries these out, each in one step of Redis.
 

@@ -1,4 +1,6 @@
-"""Authenticates and authorizes connections: by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
+"""Authenticates connections and authorizes what they ask for.
+
+A connection authenticates by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
 
 A token takes precedence over the others, even if it is wrong: the client meant to use it. So does a cookie over a
 certificate.

@@ -1,6 +1,6 @@
 """Three nodes of a cluster, Redis and editors, as programs: what ends, hangs or is cut, and what goes on.
 
-`tests/nodes/test_with_redis.py` has nodes of one process, `test_many_machines.py` nodes that a section names.
+`test_many_machines.py` has nodes that a section names.
 """
 
 import json

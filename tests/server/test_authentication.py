@@ -1,12 +1,11 @@
 """Authentication at a unix socket, by the kernel's peer credentials."""
 
 import json
-import logging
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -45,12 +44,7 @@ from tests.server.echoing import (
 )
 from tests.server.http_client import EVENTS, Http
 
-
-@pytest.fixture(autouse=True)
-def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Listeners log bugs and go on: a test that provokes one clears the log."""
-    yield
-    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 
 async def test_the_gateways_own_user_needs_no_token_and_may_use_every_agent(

@@ -180,11 +180,6 @@ async def test_if_none_match_of_the_same_file_is_answered_with_304_and_no_body(
         assert (await http.ask("GET", FAVICON)).status == 200
 
 
-async def test_the_page_itself_is_never_answered_with_304(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as http:
-        assert (await http.ask("GET", PAGE, None, **{"If-None-Match": "*"})).status == 200
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -231,26 +226,10 @@ async def test_another_path_than_that_of_a_file_is_not_found(path: str, gateway:
     assert b"nothing here" in reply.body or reply.headers["cache-control"] == "no-store"
 
 
-async def test_a_nul_in_a_path_is_not_a_request(gateway: EchoingGateway) -> None:
-    async with listening(SECTION, gateway) as listener:
-        assert (await ask(listener, f"{path_of('app/main.js')}\0")).status == 400
-
-
 async def test_a_query_does_not_change_the_file(gateway: EchoingGateway) -> None:
     async with browsing(gateway) as http:
         assert (await http.ask("GET", f"{path_of('app/main.js')}?../x")).status == 200
         assert (await http.ask("GET", "/?code=x")).headers["content-type"] == "text/html; charset=utf-8"
-
-
-@pytest.mark.parametrize("path", [PAGE, MANIFEST, FAVICON, path_of("app/main.js")])
-async def test_the_page_takes_get_and_head_and_the_names_of_the_gateway_only(
-    path: str, gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as http:
-        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            reply = await http.ask(method, path)
-            assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
-        assert (await http.ask("GET", path, Host="evil.example")).status == 403
 
 
 async def test_a_listener_that_serves_no_page_lacks_its_files(gateway: EchoingGateway) -> None:

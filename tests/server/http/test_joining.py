@@ -65,11 +65,6 @@ async def test_everything_else_is_refused(
         assert (await join(listener, body, *headers)).status == status
 
 
-async def test_it_takes_post_only(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
-        assert (await join(listener, "", JSON, method="GET")).status == 405
-
-
 async def test_where_nothing_can_be_stored_the_gateway_is_busy(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

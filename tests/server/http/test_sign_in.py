@@ -153,25 +153,6 @@ async def test_over_tls_the_cookie_is_secure_and_http_is_another_site(gateway: E
         assert statuses == [400, 403, 403]
 
 
-async def test_the_responses_of_sign_in_have_the_headers_of_a_page(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        answers = [
-            await browser.log_in(),
-            await browser.log_in("wrong"),
-            await browser.post("/login", "{", browser.origin, JSON),
-            await browser.post("/login", "{}", browser.origin, "Content-Type: text/plain"),
-            await browser.post("/login", "x" * 2000, browser.origin, JSON),
-            await browser.post("/login", "", method="GET"),
-            await browser.log_out(),
-        ]
-    assert [answer.status for answer in answers] == [200, 401, 400, 415, 413, 405, 204]
-    for answer in answers:
-        assert answer.headers["cache-control"] == ["no-store"]
-        assert answer.headers["x-content-type-options"] == ["nosniff"]
-        assert answer.headers["referrer-policy"] == ["no-referrer"]
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"][0]
-
-
 async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,15 +165,6 @@ async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
     assert {(answer.status, answer.body) for answer in answers} == {(401, f"{NO_CODE}\n")}
     assert all("set-cookie" not in answer.headers for answer in answers)
     assert "acp-gateway open" in NO_CODE
-
-
-async def test_wrong_codes_count_as_failed_attempts(gateway: EchoingGateway) -> None:
-    gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
-    async with browsing(gateway) as browser:
-        statuses = [(await browser.log_in("x")).status for _ in range(3)]
-        assert statuses == [401, 401, 429]
-        # A right code is accepted whatever the count.
-        assert (await browser.log_in()).status == 200
 
 
 async def test_wrong_cookies_count_as_failed_attempts(gateway: EchoingGateway) -> None:
@@ -246,82 +218,6 @@ FOREIGN = [
 
 def at_port(headers: tuple[str, ...], browser: Browser) -> list[str]:
     return [header.replace("{port}", str(port_of(browser.listener))) for header in headers]
-
-
-@pytest.mark.parametrize("origin", FOREIGN)
-async def test_an_upgrade_by_cookie_is_refused_without_the_origin_of_the_page(
-    origin: tuple[str, ...], gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        assert (await browser.connect(*at_port(origin, browser), browser.cookie)).status == 403
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
-        response = await browser.post("/acp", message, JSON, browser.cookie, *at_port(origin, browser))
-        assert response.status == 403
-        assert await browser.status() == 101
-    assert len(gateway.served) == 1
-
-
-@pytest.mark.parametrize("origin", FOREIGN)
-async def test_signing_in_and_out_is_refused_without_the_origin_of_the_page(
-    origin: tuple[str, ...], gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        code = browser.code()
-        assert (await browser.log_in(code, JSON, *at_port(origin, browser))).status == 403
-        assert (await browser.log_out(JSON, browser.cookie, *at_port(origin, browser))).status == 403
-        assert await browser.status() == 101
-        assert (await browser.log_in(code)).status == 200
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "Content-Type: application/x-www-form-urlencoded",
-        "Content-Type: multipart/form-data; boundary=x",
-        "Content-Type: text/plain",
-        "Content-Type: text/plain; application/json",
-        "Content-Type: application/json-seq",
-        "X: y",
-    ],
-)
-async def test_signing_in_and_out_takes_no_content_type_of_a_form(content_type: str, gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        assert (await browser.log_in(None, content_type, browser.origin)).status == 415
-        assert (await browser.log_out(content_type, browser.origin, browser.cookie)).status == 415
-        assert await browser.status() == 101
-
-
-@pytest.mark.parametrize("path", ["/login", "/logout"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_signing_in_and_out_is_done_by_post_alone(method: str, path: str, gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        fields = (browser.origin, JSON, browser.cookie, "X-HTTP-Method-Override: POST", "X-HTTP-Method: POST")
-        response = await browser.post(path, {"code": browser.code()}, *fields, method=method)
-        assert (response.status, response.headers["allow"]) == (405, ["POST"])
-        assert "access-control-allow-methods" not in response.headers
-        assert await browser.status() == 101
-
-
-async def test_an_allowed_origin_may_use_the_cookie(gateway: EchoingGateway) -> None:
-    section = ListenSection(url=WS, allowed_origins=("https://page.example",))
-    async with browsing(gateway, section) as browser:
-        await browser.log_in()
-        assert (await browser.connect("Origin: https://page.example", browser.cookie)).status == 101
-
-
-async def test_two_cookies_of_the_name_are_refused_even_if_one_is_right(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        tossed = browser.cookie.partition("=")[0] + "=x"
-        assert (
-            await browser.connect(browser.origin, f"{browser.cookie}; {tossed.removeprefix('Cookie: ')}")
-        ).status == 400
-        assert (await browser.connect(browser.origin, tossed, browser.cookie)).status == 400
-        assert (await browser.log_out(browser.origin, JSON, tossed, browser.cookie)).status == 400
 
 
 async def test_a_listener_without_page_has_neither_sign_in_nor_cookies(gateway: EchoingGateway) -> None:
