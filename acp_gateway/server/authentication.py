@@ -39,6 +39,8 @@ from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Response
 from acp_gateway.transports.streams import Flooded
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
@@ -89,68 +91,6 @@ def belongs_to_agent(
     return True
 
 
-class Authenticator:
-    """Authenticates the connections of one listener."""
-
-    def __init__(self, section: ListenSection, gateway: Gateway) -> None:
-        self._section = section
-        self._address = section.address
-        self._gateway = gateway
-        self._state_dir = gateway.config.gateway.state_dir
-
-    def authenticate(self, token: str | None, sock: socket.socket, certificate: bytes | None) -> Access:
-        """Return the principal of a connection; `certificate` is the verified one. Raises `AccessError`."""
-        if token is None:
-            access = self._by_kernel(sock) or self._by_certificate(certificate)
-            if access is not None:
-                return access
-        return Access.of(self._gateway.tokens.authenticate(token))
-
-    def authenticate_browser(self, cookie: str) -> Access:
-        """Return the principal of a browser. Raises `Unauthorized`."""
-        return Access.of_browser(*self._gateway.browsers.authenticate(cookie))
-
-    def check_same_identity(self, access: Access, cookie: str) -> None:
-        """Raise `Forbidden` for a cookie that is another identity's than the token that was sent with it."""
-        browser = self._gateway.browsers.identify(cookie)
-        if browser is not None and browser.identity != access.identity:
-            raise Forbidden("the token and the cookie of this request are of different identities: send one of them")
-
-    def _by_kernel(self, sock: socket.socket) -> Access | None:
-        """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
-        if self._address.scheme != "unix" or not self._section.peer_uid:
-            return None
-        peer = peer_credentials(sock)
-        if peer is None or peer.uid != os.geteuid():
-            return None
-        # The gateway's own process is not an agent, though all agents descend from it.
-        if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
-            raise Forbidden("an agent can't let itself in: a token is needed here")
-        return Access(default_identity(self._state_dir), None)
-
-    def _by_certificate(self, certificate: bytes | None) -> Access | None:
-        """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""
-        if certificate is None or self._section.client_ca is None:
-            return None
-        ends = certificate_end(certificate)
-        # A resumed TLS session is not verified again: its certificate may have expired since.
-        if ends <= time.time():
-            return None
-        revoked_by = certificate_id(certificate)
-        if revoked_by in self._gateway.revocations:
-            # The client holds the key of the certificate, so the reason may be told.
-            raise Unauthorized("this client certificate was revoked: its owner needs another one, or a token")
-        subject = certificate_subject(certificate)
-        for name, section in self._gateway.config.certificates.items():
-            if section.subject == subject:
-                access = Access.of_certificate(name, section, default_identity(self._state_dir))
-                return replace(access, expires=ends, certificate_id=revoked_by)
-        return None
-
-
-log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class Client:
     """A pending connection with its socket, and the stream over it."""
@@ -194,10 +134,12 @@ class AcceptedRequest:
 class ConnectionAuthorizer:
     """Authenticates and authorizes the pending connections of one listener."""
 
-    def __init__(self, gateway: Gateway, limiter: HandshakeLimiter, authenticator: Authenticator) -> None:
+    def __init__(self, section: ListenSection, gateway: Gateway, limiter: HandshakeLimiter) -> None:
+        self._section = section
+        self._address = section.address
         self._gateway = gateway
         self._limiter = limiter
-        self._authenticator = authenticator
+        self._state_dir = gateway.config.gateway.state_dir
 
     def authenticate(self, client: Client, token: str | None, cookie: str | None = None) -> Access:
         """Return the principal of a connection; `cookie` is a browser's. Raises `AccessError`."""
@@ -208,14 +150,17 @@ class ConnectionAuthorizer:
             self._gateway.connections.check_trust(known)
             return known
         if token is None and cookie is not None:
-            access = self._authenticator.authenticate_browser(cookie)
+            access = Access.of_browser(*self._gateway.browsers.authenticate(cookie))
         else:
-            certificate = client.stream.peer_certificate if token is None else None
-            access = self._authenticator.authenticate(token, client.sock, certificate)
+            other = None if token is not None else self._by_kernel(client.sock) or self._by_certificate(client.stream)
+            access = other or Access.of(self._gateway.tokens.authenticate(token))
         connection.access = access
         self._gateway.connections.check_trust(access)
         if token is not None and cookie is not None:
-            self._authenticator.check_same_identity(access, cookie)
+            browser = self._gateway.browsers.identify(cookie)
+            if browser is not None and browser.identity != access.identity:
+                text = "the token and the cookie of this request are of different identities: send one of them"
+                raise Forbidden(text)
         elif token is not None:
             connection.shown = token, access
         return access
@@ -228,6 +173,38 @@ class ConnectionAuthorizer:
         if access.token is None or not hmac.compare_digest(shown.encode(), token.encode()):
             return None
         return access if self._gateway.tokens.is_current(access.token) else None
+
+    def _by_kernel(self, sock: socket.socket) -> Access | None:
+        """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
+        if self._address.scheme != "unix" or not self._section.peer_uid:
+            return None
+        peer = peer_credentials(sock)
+        if peer is None or peer.uid != os.geteuid():
+            return None
+        # The gateway's own process is not an agent, though all agents descend from it.
+        if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
+            raise Forbidden("an agent can't let itself in: a token is needed here")
+        return Access(default_identity(self._state_dir), None)
+
+    def _by_certificate(self, stream: ThrottledStream) -> Access | None:
+        """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""
+        certificate = stream.peer_certificate
+        if certificate is None or self._section.client_ca is None:
+            return None
+        ends = certificate_end(certificate)
+        # A resumed TLS session is not verified again: its certificate may have expired since.
+        if ends <= time.time():
+            return None
+        revoked_by = certificate_id(certificate)
+        if revoked_by in self._gateway.revocations:
+            # The client holds the key of the certificate, so the reason may be told.
+            raise Unauthorized("this client certificate was revoked: its owner needs another one, or a token")
+        subject = certificate_subject(certificate)
+        for name, section in self._gateway.config.certificates.items():
+            if section.subject == subject:
+                access = Access.of_certificate(name, section, default_identity(self._state_dir))
+                return replace(access, expires=ends, certificate_id=revoked_by)
+        return None
 
     def authorize(
         self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None

@@ -412,7 +412,9 @@ class HandshakeLimiter:
         """Count a connection until `leave`, or until `authenticated`. An eviction cancels its scope."""
         self._arrivals += 1
         connection.number = self._arrivals
-        network = self._by_network.setdefault(connection.network, NetworkTurns())
+        network = self._by_network.get(connection.network)
+        if network is None:
+            network = self._by_network[connection.network] = NetworkTurns()
         self._pending += 1
         surplus = network.add(connection, self._limits.handshakes_per_address)
         if surplus is not None:

@@ -31,7 +31,7 @@ from acp_gateway.gateway.rate_limits import network_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.tls import server_context
-from acp_gateway.server.authentication import AcceptedRequest, Authenticator, Client, ConnectionAuthorizer
+from acp_gateway.server.authentication import AcceptedRequest, Client, ConnectionAuthorizer
 from acp_gateway.server.handshake_limits import ThrottledListener, ThrottledStream, shake_hands
 from acp_gateway.server.hello import BadHello, Hello, is_trusted, read_hello
 from acp_gateway.server.http.routes import BodyNeeded, HttpRoutes, SharedState, Upgrade
@@ -82,7 +82,7 @@ class Handshakes:
         self._settings = settings = gateway.config.gateway
         self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
         self._limiter = shared.limiter
-        self._authorizer = ConnectionAuthorizer(gateway, shared.limiter, Authenticator(section, gateway))
+        self._authorizer = ConnectionAuthorizer(section, gateway, shared.limiter)
         self._routes = HttpRoutes(section, gateway, shared, self._authorizer)
 
     async def shake_hands(

@@ -16,7 +16,7 @@ from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.on_behalf import FOR, REQUEST
-from acp_gateway.server.authentication import Authenticator, Client, ConnectionAuthorizer
+from acp_gateway.server.authentication import Client, ConnectionAuthorizer
 from acp_gateway.server.http.assets import FOLDER
 from acp_gateway.server.http.routes import Answer, BodyNeeded, Credential, HttpRoutes, Origins, Route, SharedState
 from acp_gateway.server.pending import PendingConnection
@@ -347,7 +347,7 @@ class Table:
 
     def __init__(self, gateway: EchoingGateway) -> None:
         shared = SharedState(gateway)
-        authorizer = ConnectionAuthorizer(gateway, shared.limiter, Authenticator(SECTION, gateway))
+        authorizer = ConnectionAuthorizer(SECTION, gateway, shared.limiter)
         self.routes = HttpRoutes(SECTION, gateway, shared, authorizer)
         self.real = self.routes.table
         self.routes.table = {path: replace(route, answer=self._note) for path, route in self.real.items()}
