@@ -301,17 +301,21 @@ async def test_more_than_max_event_streams_is_429(gateway: Gateway, spawner: Spa
             assert second.reply.status == 409
 
 
-async def test_a_client_that_leaves_during_initialize_leaves_no_connection(
-    gateway: Gateway, agents: ServingAgents
-) -> None:
-    gate = trio.Event()
-    run = agents.run
+@pytest.fixture
+def gate(agents: ServingAgents) -> trio.Event:
+    """An event that agents wait for before they start."""
+    gate, run = trio.Event(), agents.run
 
     async def slowly(*args: Any, **options: Any) -> None:
         await gate.wait()
         await run(*args, **options)
 
     agents.run = slowly  # type: ignore[method-assign]
+    return gate
+
+
+@pytest.mark.usefixtures("gate")
+async def test_a_client_that_leaves_during_initialize_leaves_no_connection(gateway: Gateway) -> None:
     async with http_client(gateway) as ann:
         async with ann.connection() as http:
             fields = {**ann.fields(JSON), "Host": "localhost", "Content-Length": str(len(json.dumps(INITIALIZE)))}
@@ -324,16 +328,8 @@ async def test_a_client_that_leaves_during_initialize_leaves_no_connection(
 
 
 async def test_a_client_counts_as_heard_while_its_initialize_waits_for_a_slow_agent(
-    gateway: Gateway, agents: ServingAgents
+    gateway: Gateway, gate: trio.Event
 ) -> None:
-    gate = trio.Event()
-    run = agents.run
-
-    async def slowly(*args: Any, **options: Any) -> None:
-        await gate.wait()
-        await run(*args, **options)
-
-    agents.run = slowly  # type: ignore[method-assign]
     async with http_client(gateway) as ann, trio.open_nursery() as nursery:
         nursery.start_soon(ann.initialize)
         while not gateway.hubs or not (attachments := [*gateway.hubs[0].attachments.values()]):
