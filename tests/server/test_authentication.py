@@ -42,7 +42,8 @@ from tests.server.echoing import (
     listening,
     port_of,
 )
-from tests.server.http_client import EVENTS, Http
+from tests.server.http_client import EVENTS, JSON, Http
+from tests.server.test_refusals import AuditLog
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
@@ -135,6 +136,7 @@ async def serve(gateway: EchoingGateway, outcome: bool | Exception) -> tuple[boo
 
     there.shutdown(socket.SHUT_WR)
     follows = await AcceptedRequest(Client(connection, here, stream), http, run).serve()
+    assert (here.fileno() < 0) == (not follows)
     await stream.aclose()
     with there:
         return follows, there.recv(4096)
@@ -199,6 +201,21 @@ async def test_another_token_over_the_same_connection_has_its_own_rights(gateway
     asked = [(nothing, ann), (nothing, f"{ann}x"), (nothing, ann)]
     assert await statuses(gateway, *asked[:2]) == [404, 401]
     assert await statuses(gateway, (nothing, metrics), (nothing, ann), (nothing, metrics)) == [404, 404, 404]
+
+
+async def test_a_refusal_of_a_token_that_was_shown_before_names_it_in_the_audit(gateway: EchoingGateway) -> None:
+    gateway.audit = audit_log = AuditLog()
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    fields = {"Authorization": f"Bearer {secret}", **JSON}
+    async with (
+        listening(WS, gateway) as listener,
+        await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream,
+    ):
+        http = Http(stream)
+        assert (await http.ask("GET", "/acp", None, **EVENTS, **fields, **{"Acp-Connection-Id": "x"})).status == 404
+        assert (await http.ask("POST", "/acp?agent=third", None, **fields)).status == 404
+    assert audit_log.entries[-1]["event"] == "refused"
+    assert audit_log.entries[-1]["credential"] == Access.of(token).credential
 
 
 on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")

@@ -93,12 +93,6 @@ def audit_log(gateway: EchoingGateway) -> AuditLog:
     return gateway.audit
 
 
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that come late come soon."""
-    monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)
-
-
 def limit(gateway: EchoingGateway, **limits: Any) -> None:
     """Give a gateway other limits, before its listeners open."""
     gateway.config = replace(gateway.config, limits=LimitsSection(**limits))

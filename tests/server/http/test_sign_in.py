@@ -1,5 +1,6 @@
 """Browsers that sign in and out over HTTP, and use the endpoint by cookie."""
 
+import ipaddress
 import json
 import logging
 import os
@@ -167,6 +168,18 @@ async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
     assert "acp-gateway open" in NO_CODE
 
 
+@pytest.mark.usefixtures("hasty")
+async def test_a_wrong_code_counts_as_failed_attempt_from_whatever_address_it_comes(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=(ipaddress.ip_network("127.0.0.1"),))
+    gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
+    async with browsing(gateway) as browser:
+        addresses = [f"X-Forwarded-For: 192.0.2.{number}" for number in range(3)]
+        answers = [await browser.log_in("acpgwp_wrong", browser.origin, JSON, address) for address in addresses]
+    assert [answer.status for answer in answers] == [401, 401, 429]
+
+
 async def test_wrong_cookies_count_as_failed_attempts(gateway: EchoingGateway) -> None:
     gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
     async with browsing(gateway) as browser:
@@ -291,12 +304,14 @@ async def test_logout_ends_the_browser_and_removes_the_cookie(gateway: EchoingGa
 
 
 async def test_a_browser_that_signs_in_again_ends_its_former_self(gateway: EchoingGateway) -> None:
+    gateway.audit = audit = Book()
     async with browsing(gateway) as browser:
         await browser.log_in()
         kept = browser.cookie
         await browser.log_in(browser.code(), browser.origin, JSON, browser.cookie)
         assert (await browser.connect(browser.origin, kept)).status == 401
         assert await browser.status() == 101
+    assert [details["why"] for event, details in audit.events if event == "browser_ended"] == ["replaced"]
 
 
 async def test_a_revoked_token_ends_its_browsers(gateway: EchoingGateway) -> None:
