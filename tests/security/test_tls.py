@@ -600,7 +600,7 @@ def test_a_file_that_cannot_be_used_is_an_error_that_names_it(
     files.files[wrong] = files.places[place]
     with pytest.raises(ConfigError, match=flaw) as caught:
         files.context()
-    # Of a certificate and a key that are no PEM, OpenSSL does not tell which.
+    # OpenSSL does not tell which of a certificate and its key is the wrong one.
     assert caught.value.file == str(files.files["cert" if flaw.startswith("not a") else wrong])
 
 
