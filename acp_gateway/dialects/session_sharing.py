@@ -12,7 +12,7 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.page_address import make_link
 from acp_gateway.security.browser_sessions import CODE_LIFETIME, BrowserRole
-from acp_gateway.security.token_file import Token
+from acp_gateway.security.token_store import Token
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,9 @@ from acp_gateway.core.sessions.session import EDITOR, Role, SessionScope
 from acp_gateway.errors import Forbidden
 from acp_gateway.protocol.on_behalf import OnBehalf
 from acp_gateway.security.browser_sessions import Browser
-from acp_gateway.security.revocations import CertificateId
-from acp_gateway.security.token_file import EVERYONE
+from acp_gateway.security.certificates import CertificateId
+from acp_gateway.security.token_store import EVERYONE, Token
 from acp_gateway.security.token_store import Role as AccessRole
-from acp_gateway.security.token_store import Token
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,9 @@ from acp_gateway.gateway.extensions import Extensions
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.rate_limits import RateLimiter, Rates, TokenBucket
 from acp_gateway.security.browser_sessions import BrowserStore
-from acp_gateway.security.revocations import Revocations
+from acp_gateway.security.certificates import Revocations
 from acp_gateway.security.shared_tokens import is_shared
-from acp_gateway.security.token_file import CLUSTER
-from acp_gateway.security.token_store import TokenStore
+from acp_gateway.security.token_store import CLUSTER, TokenStore
 from acp_gateway.transports.streams import CloseReason
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.control_channel import ControlConnection, ControlContext, load_of, serve_control_channel
 from acp_gateway.gateway.hub.attachment import BUG
 from acp_gateway.gateway.workspaces import workspaces_of
-from acp_gateway.security.token_file import CLUSTER
+from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import MaintainedStream
 
 

@@ -48,7 +48,7 @@ from acp_gateway.gateway.sessions.session_view import SessionViews
 from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
 from acp_gateway.gateway.workspaces import containing
-from acp_gateway.security.revocations import Revocations
+from acp_gateway.security.certificates import Revocations
 from acp_gateway.security.token_store import TokenStore, default_identity
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason

@@ -16,7 +16,7 @@ from acp_gateway.config.nodes import SEPARATOR, NodeSection, split_name
 from acp_gateway.config.schema import NAME
 from acp_gateway.errors import Busy, UnknownAgent, UnknownSession
 from acp_gateway.printable import printable
-from acp_gateway.security.token_file import EVERYONE, IDENTITY_SIZE
+from acp_gateway.security.token_store import EVERYONE, IDENTITY_SIZE
 
 MAX_AGENTS: Final = 200
 """Maximum number of agents of one node that are known here, more than a configuration has."""

@@ -1,4 +1,6 @@
 """Other gateways that this one leads to: their set, the watcher of each, and the exchange of tokens with them.
 
-`membership` is imported only with `[cluster]`, and with it the folder `directory`.
+With `[cluster]`, they know of each other by a directory in Redis or Valkey; `membership` and the modules that it needs
+are imported only then. The directory has what no gateway knows by itself: nodes, tokens and revocations. Sessions are
+not in it. When it is lost, nothing is decided from its absence.
 """

@@ -22,20 +22,17 @@ from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.gateway.control_channel import TokenExchange, load_of
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.nodes.directory.directory import ClusterNodes
-from acp_gateway.nodes.directory.known_nodes import KnownNodesFile
-from acp_gateway.nodes.directory.member import Member, tell_nodes
-from acp_gateway.nodes.directory.records import MAX_NAMES, TEXT, NodeRecord, Seal
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
-from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.store import ClusterStore
-from acp_gateway.nodes.directory.token_sync import TokenSync
+from acp_gateway.nodes.known_nodes import ClusterNodes, KnownNodesFile
+from acp_gateway.nodes.member import Member, tell_nodes
 from acp_gateway.nodes.node_set import NodeSet
+from acp_gateway.nodes.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_store import open_redis_store
+from acp_gateway.nodes.store import MAX_NAMES, TEXT, ClusterStore, NodeRecord, Seal
 from acp_gateway.nodes.token_exchange import Messenger, SharedTrust
+from acp_gateway.nodes.token_sync import TokenSync
 from acp_gateway.security.tls import client_context, spki_pin
-from acp_gateway.security.token_file import EVERYONE
 from acp_gateway.security.token_format import read_token_file
-from acp_gateway.security.token_store import TokenStore
+from acp_gateway.security.token_store import EVERYONE, TokenStore
 
 log = logging.getLogger(__name__)
 

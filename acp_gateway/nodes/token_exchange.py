@@ -18,12 +18,11 @@ import trio
 from acp_gateway.client.control import request
 from acp_gateway.errors import GatewayError, UsageError
 from acp_gateway.gateway.node_directory import Node
-from acp_gateway.nodes.directory.directory import ClusterNodes
-from acp_gateway.nodes.directory.member import Member
-from acp_gateway.nodes.directory.store import ClusterLost, ClusterStore
-from acp_gateway.nodes.directory.token_news import Hearsay, News, read_news
-from acp_gateway.nodes.directory.token_sync import TokenSync
+from acp_gateway.nodes.known_nodes import ClusterNodes
+from acp_gateway.nodes.member import Member
 from acp_gateway.nodes.node_set import destination_of
+from acp_gateway.nodes.store import ClusterLost, ClusterStore
+from acp_gateway.nodes.token_sync import Hearsay, News, TokenSync, read_news
 from acp_gateway.printable import printable
 from acp_gateway.protocol.methods import TOKENS
 

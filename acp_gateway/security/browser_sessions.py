@@ -22,8 +22,7 @@ import msgspec
 from acp_gateway.errors import ConfigError, Unauthorized
 from acp_gateway.security import token_format
 from acp_gateway.security.private_file import PrivateFile
-from acp_gateway.security.token_file import Timestamp, Token
-from acp_gateway.security.token_store import TokenStore
+from acp_gateway.security.token_store import Timestamp, Token, TokenStore
 
 _log = logging.getLogger(__name__)
 

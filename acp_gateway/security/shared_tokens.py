@@ -14,7 +14,7 @@ from typing import Final, Literal
 import msgspec
 
 from acp_gateway.security.private_file import PrivateFile
-from acp_gateway.security.token_file import Token
+from acp_gateway.security.token_store import Token
 
 MAX_TOKENS: Final = 10_000
 """Maximum number of tokens that are taken from the directory: each check of a token compares all of them."""

@@ -1,4 +1,6 @@
-"""Authenticates connections: by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
+"""Authenticates connections and authorizes what they ask for.
+
+A connection authenticates by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
 
 A token takes precedence over the others, even if it is wrong: the client meant to use it. So does a cookie over a
 certificate.
@@ -10,21 +12,34 @@ This keeps out an agent that runs `acp-gateway connect` or a similar program. It
 that runs as the user can leave its session and its parents, as a daemon does, and has other ways to act as the user.
 """
 
+import hmac
+import logging
 import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, replace
+from http import HTTPStatus
+
+import trio
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Forbidden, Unauthorized
-from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
 from acp_gateway.gateway.gateway import Gateway
-from acp_gateway.security.revocations import certificate_id
+from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.tls import certificate_end, certificate_subject
 from acp_gateway.security.token_store import default_identity
+from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
+from acp_gateway.server.hello import ResumeRequest
+from acp_gateway.server.pending import Accepted, PendingConnection
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import RETRY, HttpConnection, Response
+from acp_gateway.transports.streams import Flooded
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,32 +91,88 @@ def belongs_to_agent(
     return True
 
 
-class Authenticator:
-    """Authenticates the connections of one listener."""
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A pending connection with its socket, and the stream over it."""
 
-    def __init__(self, section: ListenSection, gateway: Gateway) -> None:
+    connection: PendingConnection
+    sock: socket.socket
+    stream: ThrottledStream
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedRequest:
+    """An authenticated HTTP request, which is served outside of the limits for unauthenticated connections."""
+
+    client: Client
+    http: HttpConnection
+    run: Callable[[HttpConnection], Awaitable[bool]]
+    """Writes the response, and returns whether another request may follow."""
+
+    async def serve(self) -> bool:
+        """Serve the request; return whether another one may follow, else the connection is closed."""
+        again = False
+        try:
+            again = await self._run()
+        except trio.BrokenResourceError as error:
+            log.debug("%s: %s", self.client.connection.name, error)
+        if not again:
+            await self.http.aclose()
+        return again
+
+    async def _run(self) -> bool:
+        try:
+            return await self.run(self.http)
+        except HttpError as error:
+            refusal = Response.of_text(error.status, str(error), close=True)
+        except Flooded:
+            text = "too many requests without a message; send this one again later"
+            refusal = Response.of_text(HTTPStatus.TOO_MANY_REQUESTS, text, RETRY, close=True)
+        return await self.http.respond(refusal)
+
+
+class ConnectionAuthorizer:
+    """Authenticates and authorizes the pending connections of one listener."""
+
+    def __init__(self, section: ListenSection, gateway: Gateway, limiter: HandshakeLimiter) -> None:
         self._section = section
         self._address = section.address
         self._gateway = gateway
+        self._limiter = limiter
         self._state_dir = gateway.config.gateway.state_dir
 
-    def authenticate(self, token: str | None, sock: socket.socket, certificate: bytes | None) -> Access:
-        """Return the principal of a connection; `certificate` is the verified one. Raises `AccessError`."""
-        if token is None:
-            access = self._by_kernel(sock) or self._by_certificate(certificate)
-            if access is not None:
-                return access
-        return Access.of(self._gateway.tokens.authenticate(token))
+    def authenticate(self, client: Client, token: str | None, cookie: str | None = None) -> Access:
+        """Return the principal of a connection; `cookie` is a browser's. Raises `AccessError`."""
+        connection = client.connection
+        connection.token = token or cookie
+        if token is not None and cookie is None and (known := self._known(connection, token)) is not None:
+            connection.access = known
+            self._gateway.connections.check_trust(known)
+            return known
+        if token is None and cookie is not None:
+            access = Access.of_browser(*self._gateway.browsers.authenticate(cookie))
+        else:
+            other = None if token is not None else self._by_kernel(client.sock) or self._by_certificate(client.stream)
+            access = other or Access.of(self._gateway.tokens.authenticate(token))
+        connection.access = access
+        self._gateway.connections.check_trust(access)
+        if token is not None and cookie is not None:
+            browser = self._gateway.browsers.identify(cookie)
+            if browser is not None and browser.identity != access.identity:
+                text = "the token and the cookie of this request are of different identities: send one of them"
+                raise Forbidden(text)
+        elif token is not None:
+            connection.shown = token, access
+        return access
 
-    def authenticate_browser(self, cookie: str) -> Access:
-        """Return the principal of a browser. Raises `Unauthorized`."""
-        return Access.of_browser(*self._gateway.browsers.authenticate(cookie))
-
-    def check_same_identity(self, access: Access, cookie: str) -> None:
-        """Raise `Forbidden` for a cookie that is another identity's than the token that was sent with it."""
-        browser = self._gateway.browsers.identify(cookie)
-        if browser is not None and browser.identity != access.identity:
-            raise Forbidden("the token and the cookie of this request are of different identities: send one of them")
+    def _known(self, connection: PendingConnection, token: str) -> Access | None:
+        """Return the principal of the last request over this connection if it has shown the same token, valid still."""
+        if connection.shown is None:
+            return None
+        shown, access = connection.shown
+        if access.token is None or not hmac.compare_digest(shown.encode(), token.encode()):
+            return None
+        return access if self._gateway.tokens.is_current(access.token) else None
 
     def _by_kernel(self, sock: socket.socket) -> Access | None:
         """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
@@ -115,8 +186,9 @@ class Authenticator:
             raise Forbidden("an agent can't let itself in: a token is needed here")
         return Access(default_identity(self._state_dir), None)
 
-    def _by_certificate(self, certificate: bytes | None) -> Access | None:
+    def _by_certificate(self, stream: ThrottledStream) -> Access | None:
         """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""
+        certificate = stream.peer_certificate
         if certificate is None or self._section.client_ca is None:
             return None
         ends = certificate_end(certificate)
@@ -133,3 +205,22 @@ class Authenticator:
                 access = Access.of_certificate(name, section, default_identity(self._state_dir))
                 return replace(access, expires=ends, certificate_id=revoked_by)
         return None
+
+    def authorize(
+        self, connection: PendingConnection, access: Access, request: ConnectRequest, link: ResumeRequest | None
+    ) -> Accepted:
+        """Resume a link, or grant a request. Raises `AccessError`."""
+        connection_id = connection.connection_id
+        if link is not None and link.connection_id is not None:
+            claim = self._gateway.resume(access, link.connection_id, link.received)
+            accepted = Accepted(link.connection_id, claim.received, claim)
+        else:
+            accepted = Accepted(connection_id, None if link is None else 0, self._gateway.admit(access, request))
+        connection.name = connection.name.replace(connection_id[:8], accepted.connection_id[:8], 1)
+        self.accept(connection, access)
+        return accepted
+
+    def accept(self, connection: PendingConnection, access: Access, *, audited: bool = True) -> None:
+        """Take a connection out of the limits of unauthenticated ones."""
+        details = {"credential": access.credential, "identity": access.identity, "role": access.role}
+        self._limiter.authenticated(connection, details if audited else None)

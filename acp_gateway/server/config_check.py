@@ -26,7 +26,7 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
 from acp_gateway.security.browser_sessions import BrowserStore
-from acp_gateway.security.revocations import read_revocations
+from acp_gateway.security.certificates import read_revocations
 from acp_gateway.security.tls import server_context
 from acp_gateway.security.token_format import read_token_file
 from acp_gateway.security.token_store import TokenStore

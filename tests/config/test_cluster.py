@@ -132,7 +132,7 @@ from acp_gateway.config.load import load_config
 import acp_gateway.server.serve
 import acp_gateway.nodes.node_set
 load_config(Path({str(path)!r}))
-print([name for name in sys.modules if "cluster" in name or "nodes.directory" in name])
+print([name for name in sys.modules if "cluster" in name or "redis" in name])
 """
     result = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

@@ -31,7 +31,7 @@ from tests.core.seen import faults_of
 from tests.end_to_end.faulty_proxy import FaultyProxy
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
 from tests.end_to_end.soak_machines import Machine, disturb_redis, has_redis, kill_agent
-from tests.nodes.directory.redis_server import RedisServer, free_port
+from tests.nodes.redis_server import RedisServer, free_port
 
 ENDLESS = 1_000_000
 SIZE = (500, 80_000)

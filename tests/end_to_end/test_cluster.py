@@ -1,6 +1,6 @@
 """Three nodes of a cluster, Redis and editors, as programs: what ends, hangs or is cut, and what goes on.
 
-`tests/nodes/directory/test_with_redis.py` has nodes of one process, `test_many_machines.py` nodes that a section names.
+`test_many_machines.py` has nodes that a section names.
 """
 
 import json
@@ -24,7 +24,7 @@ from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_and_wa
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 from tests.end_to_end.traces import TRACES
-from tests.nodes.directory.redis_server import RedisServer, free_port
+from tests.nodes.redis_server import RedisServer, free_port
 
 pytestmark = pytest.mark.cluster
 

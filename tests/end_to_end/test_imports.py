@@ -21,7 +21,7 @@ OF_NODES = {
     "acp_gateway.client.control_feed",
 }
 OF_CLUSTERS = {
-    "acp_gateway.nodes.directory",
+    "acp_gateway.nodes.redis_store",
     "acp_gateway.config.cluster",
     "acp_gateway.nodes.membership",
 }

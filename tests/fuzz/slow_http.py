@@ -19,9 +19,9 @@ from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import hello
 from acp_gateway.server.hello import BadRequest
-from acp_gateway.server.http import cookies
+from acp_gateway.server.http import sign_in as cookies
 from acp_gateway.server.http.link import HttpLink
-from acp_gateway.server.http.route import CODE_SIZE
+from acp_gateway.server.http.routes import CODE_SIZE
 from acp_gateway.server.http.sign_in import SignInRoutes
 from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
 from acp_gateway.transports.http import head

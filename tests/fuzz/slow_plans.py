@@ -3,8 +3,8 @@
 import random
 from typing import Final, NamedTuple
 
-from acp_gateway.server.handshakes import HELLO_SIZE
-from acp_gateway.server.http.route import CODE_SIZE
+from acp_gateway.server.http.routes import CODE_SIZE
+from acp_gateway.server.listener import HELLO_SIZE
 
 PATTERNS: Final = (
     *(

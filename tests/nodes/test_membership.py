@@ -18,16 +18,16 @@ from acp_gateway.config.load import Config
 from acp_gateway.errors import ConfigError, Unauthorized, UnknownAgent, Unreachable
 from acp_gateway.nodes import membership as cluster
 from acp_gateway.nodes import node_set
-from acp_gateway.nodes.directory.store import ClusterStore
 from acp_gateway.nodes.membership import own_address, own_pin
+from acp_gateway.nodes.store import ClusterStore
 from acp_gateway.protocol.methods import STATUS
 from acp_gateway.security.token_format import mint
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.serve import serve
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
-from tests.nodes.directory.memory_store import MemoryDirectory
 from tests.nodes.machines import control, node_config, save_token, until_agents
+from tests.nodes.memory_store import MemoryDirectory
 from tests.server.serving import secure, serving
 
 REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)

@@ -1,8 +1,6 @@
 """A gateway in front of others: its nodes' agents, what a client is told of nodes that are away, circles."""
 
 import logging
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -263,21 +261,6 @@ async def test_forged_hops_are_refused(
                 TIMING,
                 Resume(),
             )
-
-
-def test_nothing_of_nodes_is_imported_without_any(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text(
-        '[[listen]]\nurl = "ws://127.0.0.1:1"\n[agents.demo]\ncommand = ["demo"]\n[gateway]\nstate_dir = "/x"\n'
-    )
-    script = (
-        "import sys; from pathlib import Path; import acp_gateway.server.serve, acp_gateway.cli.gateway.serve\n"
-        "from acp_gateway.config.load import load_config\n"
-        f"config = load_config(Path({str(tmp_path / 'config.toml')!r}))\n"
-        "assert config.find_agent('gpu/demo') is None and not config.may_be_of_node('gpu/demo')\n"
-        "print([name for name in sys.modules if 'node' in name.rpartition('.')[2]])"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
 
 
 # Lists

@@ -13,8 +13,8 @@ from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
 from tests.end_to_end.running import AGENTS
-from tests.nodes.directory.memory_store import MemoryDirectory
 from tests.nodes.machines import control, until_agents
+from tests.nodes.memory_store import MemoryDirectory
 from tests.nodes.test_membership import directory, member_config
 from tests.server.serving import serving
 

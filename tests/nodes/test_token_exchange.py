@@ -15,16 +15,16 @@ from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.errors import Forbidden, Unauthorized, Unreachable
 from acp_gateway.nodes import membership as cluster
 from acp_gateway.nodes import node_set, token_exchange
-from acp_gateway.nodes.directory.directory import ClusterNodes
-from acp_gateway.nodes.directory.store import ClusterStore
-from acp_gateway.nodes.directory.token_news import Hearsay
+from acp_gateway.nodes.known_nodes import ClusterNodes
+from acp_gateway.nodes.store import ClusterStore
 from acp_gateway.nodes.token_exchange import SharedTrust
+from acp_gateway.nodes.token_sync import Hearsay
 from acp_gateway.protocol.methods import CONFIRM, TOKENS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import Editor
-from tests.nodes.directory.memory_store import MemoryDirectory
 from tests.nodes.machines import control, save_token, until_agents
+from tests.nodes.memory_store import MemoryDirectory
 from tests.nodes.test_membership import member_config, status_of
 from tests.server.serving import serving
 

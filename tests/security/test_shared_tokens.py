@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from acp_gateway.errors import ConfigError
 from acp_gateway.security import shared_tokens
 from acp_gateway.security.shared_tokens import Known, KnownFile, Merge, decode_token, encode_token, is_shared, merge
-from acp_gateway.security.token_file import Token
+from acp_gateway.security.token_store import Token
 
 NONE: dict[str, bytes] = {}
 

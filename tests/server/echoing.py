@@ -30,8 +30,8 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.hello import CONNECTION_ID_SIZE
+from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener, open_listener
-from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp, connect_unix

@@ -85,3 +85,9 @@ def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """A gateway logs bugs and goes on: a test that provokes one clears the log."""
     yield
     assert not [record for record in caplog.get_records("call") if record.exc_info]
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Answers that come late come soon."""
+    monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)

@@ -251,27 +251,6 @@ async def test_an_agent_that_does_not_come_is_an_error_after_connect_timeout(
     assert [entry["event"] for entry in audited(front)] == ["agent_not_started"]
 
 
-@pytest.mark.parametrize("scheme", ["ws", "http"])
-async def test_two_gateways_in_a_row_serve_an_editor(scheme: str, front: Path, tmp_path: Path) -> None:
-    far = tmp_path / "far"
-    token = TokenStore(far).create("front", None, None)[1]
-    token_file = tmp_path / "token"
-    token_file.touch(0o600)
-    token_file.write_text(token)
-    config = make_config(far, WS, agents={"a": AgentSection(command=DEMO_AGENT)})
-    async with serving(config) as (far_url,):
-        url = f"{scheme}{far_url.removeprefix('ws')}"
-        async with serving(front_config(front, url, token_file=token_file)) as (at,):
-            editor = await connect_lines(at)
-            await editor.initialize()
-            session = (await editor.request("session/new", {"cwd": "/", "mcpServers": []}))["result"]["sessionId"]
-            assert isinstance(session, str)
-            await editor.stream.aclose()
-    story = [entry["event"] for entry in read_audit(far / "audit.jsonl")]
-    assert story[:3] == ["authenticated", "attached", "agent_started"]
-    assert "refused" not in story
-
-
 async def test_an_agent_without_websocket_is_reached_by_streamable_http(front: Path) -> None:
     with sdk_server() as (_, port):
         url = f"http://127.0.0.1:{port}/acp"

@@ -24,7 +24,6 @@ from acp_gateway.errors import LinkGone, TooFarBehind, TrustError, Unauthorized
 from acp_gateway.gateway.events.audit import read_audit
 from acp_gateway.gateway.hub import agent_supervisor
 from acp_gateway.protocol.link_messages import Mark
-from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server import agent_dialer
 from acp_gateway.server.agent_dialer import PER_MESSAGE, AgentLink
@@ -451,21 +450,3 @@ async def test_far_agent_chooses_among_the_agents_of_the_other_gateway(tmp_path:
             error = (await editor.request("initialize", {"protocolVersion": 1}))["error"]
             assert "unknown" in error["message"]
             await editor.stream.aclose()
-
-
-@pytest.mark.parametrize("scheme", ["wss", "https"])
-@pytest.mark.parametrize("trust", ["pin", "ca"])
-async def test_a_gateway_over_tls_is_trusted_by_its_pin_or_an_authority(
-    scheme: str, trust: str, tmp_path: Path
-) -> None:
-    created = create_certificate(["127.0.0.1"], tmp_path)
-    config = far_config(tmp_path, "wss://127.0.0.1:0", "counting_agent.py", str(tmp_path / "heard"))
-    listen = replace(config.listen[0], cert=tmp_path / "cert.pem", key=tmp_path / "key.pem")
-    options: dict[str, Any] = {"pin": created.pin} if trust == "pin" else {"ca": tmp_path / "cert.pem"}
-    async with (
-        serving(replace(config, listen=(listen,))) as (url,),
-        serving(near_config(tmp_path, url.replace("wss", scheme), **options)) as (at,),
-    ):
-        editor = await connect_lines(at)
-        assert (await editor.initialize())["protocolVersion"] == 1
-        await editor.stream.aclose()

@@ -1,21 +1,38 @@
 """Authentication at a unix socket, by the kernel's peer credentials."""
 
 import json
-import logging
 import os
-from collections.abc import Iterator
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.orphans import ProcessStat
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.token_store import default_identity
+from acp_gateway.server.authentication import (
+    AcceptedRequest,
+    Client,
+    PeerCredentials,
+    belongs_to_agent,
+    peer_credentials,
+)
+from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
+from acp_gateway.server.pending import PendingConnection
+from acp_gateway.transports.http.head import HttpError
+from acp_gateway.transports.http.server import HttpConnection, Response
 from tests.server.echoing import (
     AS_CHILD,
     AS_GRANDCHILD,
     AS_ORPHAN,
+    WS,
     EchoingGateway,
     Forgetful,
     answer_to,
@@ -23,14 +40,12 @@ from tests.server.echoing import (
     connected,
     hello,
     listening,
+    port_of,
 )
+from tests.server.http_client import EVENTS, JSON, Http
+from tests.server.test_refusals import AuditLog
 
-
-@pytest.fixture(autouse=True)
-def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Listeners log bugs and go on: a test that provokes one clears the log."""
-    yield
-    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 
 async def test_the_gateways_own_user_needs_no_token_and_may_use_every_agent(
@@ -100,3 +115,215 @@ async def test_who_is_not_a_descendant_of_the_gateway_is_not_an_agent(
     spawner.ancestors = Forgetful()
     assert "result" in await ask_as_agent(AS_CHILD, unix, gateway, spawner)
     assert len(gateway.served) == 1
+
+
+async def serve(gateway: EchoingGateway, outcome: bool | Exception) -> tuple[bool, bytes]:
+    """Return the result of serving a request with this outcome, and the bytes that the client was sent."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    connection = PendingConnection(name="c", peer="unix", listener="l", network="unix", limited=False)
+    stream = ThrottledStream(here, connection, HandshakeLimiter(gateway.config, gateway.audit))
+    stream.stop_throttling()
+    http = HttpConnection(stream)
+    there.sendall(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    await http.receive_request()
+
+    async def run(http: HttpConnection) -> bool:
+        if isinstance(outcome, Exception):
+            raise outcome
+        await http.respond(Response.of_text(200, "ok"))
+        return outcome
+
+    there.shutdown(socket.SHUT_WR)
+    follows = await AcceptedRequest(Client(connection, here, stream), http, run).serve()
+    assert (here.fileno() < 0) == (not follows)
+    await stream.aclose()
+    with there:
+        return follows, there.recv(4096)
+
+
+@pytest.mark.parametrize("follows", [True, False])
+async def test_another_request_may_follow_if_the_exchange_says_so(follows: bool, gateway: EchoingGateway) -> None:
+    again, written = await serve(gateway, follows)
+    assert again == follows
+    assert written.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_body_that_can_not_be_read_is_answered_and_the_connection_closed(gateway: EchoingGateway) -> None:
+    again, written = await serve(gateway, HttpError(413, "too large"))
+    assert not again
+    assert written.startswith(b"HTTP/1.1 413 ")
+    assert written.endswith(b"too large\n")
+
+
+async def test_a_client_that_leaves_in_an_exchange_is_not_an_error(gateway: EchoingGateway) -> None:
+    assert await serve(gateway, trio.BrokenResourceError("gone")) == (False, b"")
+
+
+# The next request of a connection
+
+
+def nothing() -> None:
+    pass
+
+
+async def statuses(gateway: EchoingGateway, *requests: tuple[Callable[[], object], str]) -> list[int]:
+    """Call each function, and ask with a token after it, all over one connection; return the statuses."""
+    found = []
+    async with (
+        listening(WS, gateway) as listener,
+        await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream,
+    ):
+        http = Http(stream)
+        for call, token in requests:
+            call()
+            fields = {"Authorization": f"Bearer {token}", "Acp-Connection-Id": "x"}
+            found.append((await http.ask("GET", "/acp", None, **EVENTS, **fields)).status)
+    return found
+
+
+async def test_a_token_is_checked_with_each_request_of_its_connection(gateway: EchoingGateway) -> None:
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    revoke = partial(gateway.tokens.revoke, token.id)
+    # 404 is the answer to a valid one: no connection has this id.
+    assert await statuses(gateway, (nothing, secret), (nothing, secret), (revoke, secret)) == [404, 404, 401]
+
+
+async def test_a_rotated_token_is_not_known_from_the_request_before(gateway: EchoingGateway) -> None:
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    rotate = partial(gateway.tokens.rotate, token.id)
+    assert await statuses(gateway, (nothing, secret), (rotate, secret)) == [404, 401]
+
+
+async def test_another_token_over_the_same_connection_has_its_own_rights(gateway: EchoingGateway) -> None:
+    metrics = gateway.tokens.create("prometheus", None, None, role="metrics")[1]
+    ann = gateway.token()
+    asked = [(nothing, ann), (nothing, f"{ann}x"), (nothing, ann)]
+    assert await statuses(gateway, *asked[:2]) == [404, 401]
+    assert await statuses(gateway, (nothing, metrics), (nothing, ann), (nothing, metrics)) == [404, 404, 404]
+
+
+async def test_a_refusal_of_a_token_that_was_shown_before_names_it_in_the_audit(gateway: EchoingGateway) -> None:
+    gateway.audit = audit_log = AuditLog()
+    token, secret = gateway.tokens.create("laptop", "ann", None)
+    fields = {"Authorization": f"Bearer {secret}", **JSON}
+    async with (
+        listening(WS, gateway) as listener,
+        await trio.open_tcp_stream("127.0.0.1", port_of(listener)) as stream,
+    ):
+        http = Http(stream)
+        assert (await http.ask("GET", "/acp", None, **EVENTS, **fields, **{"Acp-Connection-Id": "x"})).status == 404
+        assert (await http.ask("POST", "/acp?agent=third", None, **fields)).status == 404
+    assert audit_log.entries[-1]["event"] == "refused"
+    assert audit_log.entries[-1]["credential"] == Access.of(token).credential
+
+
+on_linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells who connected")
+
+AGENT = 700
+GATEWAY = 500
+
+
+def process(pid: int, *, parent: int, session: int) -> ProcessStat:
+    return ProcessStat(pid=pid, state="S", parent=parent, group=session, session=session, started=1)
+
+
+FAMILY = {
+    stat.pid: stat
+    for stat in (
+        process(GATEWAY, parent=1, session=GATEWAY),
+        process(AGENT, parent=GATEWAY, session=AGENT),
+        process(701, parent=AGENT, session=AGENT),
+        process(702, parent=701, session=702),  # Started by the agent in a session of its own.
+        process(703, parent=1, session=AGENT),  # Its parent, an agent's process, has ended.
+        process(704, parent=705, session=704),  # Its parent cannot be looked at.
+        process(706, parent=0, session=0),  # Came into this container from outside.
+        process(800, parent=1, session=800),  # A terminal ...
+        process(801, parent=800, session=800),  # ... and an editor in it.
+    )
+}
+
+
+def belongs(pid: int, *sessions: int) -> bool:
+    return belongs_to_agent(pid, set(sessions), read_stat=FAMILY.get)
+
+
+@pytest.mark.parametrize(
+    ("pid", "who"),
+    [
+        (AGENT, "the agent"),
+        (701, "its child"),
+        (702, "its grandchild, in another session"),
+        (703, "an orphan in its session"),
+    ],
+)
+def test_an_agents_family_belongs_to_it(pid: int, who: str) -> None:
+    assert belongs(pid, 600, AGENT), who
+
+
+@pytest.mark.parametrize("pid", [1, GATEWAY, 706, 800, 801])
+def test_other_processes_belong_to_no_agent(pid: int) -> None:
+    assert not belongs(pid, 600, AGENT)
+
+
+@pytest.mark.parametrize("pid", [701, 702, 703])
+def test_without_agents_no_process_belongs_to_one(pid: int) -> None:
+    assert not belongs(pid)
+
+
+@pytest.mark.parametrize("pid", [0, -1, 9999, 704])
+def test_what_cannot_be_found_out_is_taken_for_an_agent(pid: int) -> None:
+    assert belongs(pid)
+
+
+def test_a_family_that_goes_in_circles_is_taken_for_an_agents() -> None:
+    circle = {pid: process(pid, parent=parent, session=pid) for pid, parent in ((2, 3), (3, 4), (4, 2))}
+    assert belongs_to_agent(2, {AGENT}, read_stat=circle.get)
+
+
+@on_linux
+def test_the_two_ends_of_a_pair_are_this_process() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert peer_credentials(ours) == PeerCredentials(os.getpid(), os.geteuid(), os.getegid())
+
+
+def test_a_socket_that_is_not_a_unix_socket_has_no_credentials() -> None:
+    with socket.socket(socket.AF_INET) as sock:
+        assert peer_credentials(sock) is None
+
+
+def test_a_system_that_does_not_say_who_connected_has_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(socket, "SO_PEERCRED", raising=False)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert peer_credentials(ours) is None
+
+
+CHILD_THAT_CONNECTS = (
+    "import socket, sys;"
+    "sock = socket.socket(socket.AF_UNIX); sock.connect(sys.argv[1]);"
+    "sock.recv(1)"  # Lives until the other end closes.
+)
+
+
+@on_linux
+def test_a_real_child_of_a_real_agent_is_found_out(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        listener.settimeout(10)
+        agent = subprocess.Popen(
+            # Python has to be a child of this shell, which therefore has something to do after it.
+            ["sh", "-c", '"$@"; exit $?', "sh", sys.executable, "-S", "-c", CHILD_THAT_CONNECTS, tmp_path / "socket"],
+            start_new_session=True,
+        )
+        accepted, _ = listener.accept()
+        with accepted:
+            peer = peer_credentials(accepted)
+            assert peer is not None
+            assert peer.pid != agent.pid
+            assert peer.uid == os.geteuid()
+            assert belongs_to_agent(peer.pid, {agent.pid})
+            assert not belongs_to_agent(peer.pid, set())
+        assert agent.wait() == 0

@@ -9,14 +9,17 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 import trio.testing
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.config.load import LimitsSection
-from acp_gateway.errors import Unauthorized
+from acp_gateway.errors import (
+    Unauthorized,
+)
 from acp_gateway.gateway.events.audit import NO_AUDIT
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context, server_context
@@ -32,11 +35,19 @@ from acp_gateway.server.handshake_limits import (
     STEP_COST,
     CpuBudget,
     HandshakeLimiter,
+    NetworkTurns,
     ThrottledListener,
     ThrottledStream,
     shake_hands,
 )
-from acp_gateway.server.pending import ANSWER_TIMEOUT, ARRIVAL_COST, FREE_STEPS, PendingConnection
+from acp_gateway.server.pending import (
+    ANSWER_TIMEOUT,
+    ARRIVAL_COST,
+    FREE_STEPS,
+    WAITING_TIME,
+    Accepted,
+    PendingConnection,
+)
 from acp_gateway.transports.sockets import start_tls
 from tests.doubles import TIMEOUT, make_config
 
@@ -628,3 +639,187 @@ async def test_listeners_with_one_handshake_limiter_report_refusals_once(
             await trio.testing.wait_all_tasks_blocked()
             nursery.cancel_scope.cancel()
     assert told == 2
+
+
+def arrival(number: int, steps: int = 0, *, limited: bool = True) -> PendingConnection:
+    return PendingConnection(
+        name=str(number), peer="a", listener="tcp://gpu:1", network="a", limited=limited, number=number, steps=steps
+    )
+
+
+class Scene:
+    """The connections of one network, with turns for two."""
+
+    def __init__(self) -> None:
+        self.turns = NetworkTurns()
+        self.evicted: list[PendingConnection] = []
+        self.took: list[int] = []
+
+    def add(self, number: int, steps: int = 0) -> PendingConnection:
+        connection = arrival(number, steps)
+        assert self.turns.add(connection, 2) is None
+        return connection
+
+    def evict(self, connection: PendingConnection) -> None:
+        self.evicted.append(connection)
+        self.turns.remove(connection)
+
+    async def take(self, connection: PendingConnection) -> None:
+        connection.begin_step(trio.current_time())
+        await self.turns.take(connection, lambda: 2, self.evict)
+        connection.last_received_at = trio.current_time()
+        self.took.append(connection.number)
+
+
+def test_beyond_as_many_as_there_are_turns_the_oldest_without_a_byte_is_surplus_and_else_the_newest() -> None:
+    for steps, surplus in (((0, 0, 0), 1), ((1, 0, 0), 2), ((1, 1, 0), 3), ((1, 1, 1), 3)):
+        turns = NetworkTurns()
+        first, second, third = (arrival(number, steps[number - 1]) for number in (1, 2, 3))
+        assert (turns.add(first, 2), turns.add(second, 2)) == (None, None)
+        found = turns.add(third, 2)
+        assert found is not None
+        assert found.number == surplus
+
+
+def test_connections_of_a_proxy_are_never_surplus() -> None:
+    turns = NetworkTurns()
+    assert [turns.add(arrival(number, limited=False), 2) for number in range(9)] == [None] * 9
+
+
+async def test_turns_are_given_in_the_order_of_asking_when_one_has_ended(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    first, second = scene.add(1), scene.add(2)
+    async with trio.open_nursery() as nursery:
+        for connection in (first, second):
+            await scene.take(connection)
+        third, fourth = scene.add(3), scene.add(4)
+        for connection in (third, fourth):
+            nursery.start_soon(scene.take, connection)
+            await wait_all_tasks_blocked()
+        assert scene.took == [1, 2]
+        assert scene.turns.remove(second)
+        await wait_all_tasks_blocked()
+        assert scene.took == [1, 2, 3]
+        scene.turns.remove(fourth)
+        assert not scene.turns.remove(fourth)
+        nursery.cancel_scope.cancel()
+    assert list(scene.turns.connections) == [first, third]
+    assert scene.evicted == []
+
+
+async def test_an_idle_one_is_evicted_as_soon_as_another_waits_for_its_turn(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    first, second = scene.add(1), scene.add(2)
+    await scene.take(first)
+    await trio.sleep(ANSWER_TIMEOUT / 2)
+    await scene.take(second)
+    await trio.sleep(ANSWER_TIMEOUT / 4)
+    await scene.take(scene.add(3))
+    assert scene.evicted == [first]
+    assert trio.current_time() == pytest.approx(ANSWER_TIMEOUT)
+
+
+async def test_one_that_has_its_turn_or_has_gone_need_not_wait(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    connections = [scene.add(1), scene.add(2)]
+    for connection in (*connections, *connections, arrival(3)):
+        await scene.take(connection)
+    assert (scene.took, trio.current_time()) == ([1, 2, 1, 2, 3], 0)
+
+
+async def test_a_step_of_one_that_had_to_wait_lets_others_look_when_it_is_idle(autojump_clock: MockClock) -> None:
+    scene = Scene()
+    first, second = scene.add(1), scene.add(2)
+    for connection in (first, second):
+        # It has its turn, and waits for another reason than the others of its network.
+        connection.begin_step(trio.current_time())
+        await scene.turns.take(connection, lambda: 2, scene.evict)
+    with trio.fail_after(10 * ANSWER_TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(scene.take, scene.add(3))
+            await trio.sleep(1)
+            for connection in (first, second):
+                connection.last_received_at = trio.current_time()
+                scene.turns.note_step()
+    assert scene.took == [3]
+    assert scene.evicted == [first]
+
+
+NOW = 100.0
+
+
+def pending(number: int, steps: int = 0, last_received_at: float = NOW, name: str = "") -> PendingConnection:
+    return PendingConnection(
+        name=name or str(number),
+        peer="192.0.2.1",
+        listener="tcp://gpu:1",
+        network="192.0.2.1",
+        limited=True,
+        number=number,
+        steps=steps,
+        last_received_at=last_received_at,
+    )
+
+
+def evicted(*connections: PendingConnection) -> list[str]:
+    """Return the names in the order of eviction."""
+    return [connection.name for connection in sorted(connections, key=lambda each: each.eviction_key(NOW))]
+
+
+def test_eviction_begins_with_the_oldest_idle_connection_and_ends_with_the_oldest_active_one() -> None:
+    slow = pending(2, steps=1, last_received_at=NOW - 2 * ANSWER_TIMEOUT)
+    trickling = pending(4, steps=FREE_STEPS + 1)
+    assert evicted(pending(1, steps=1), slow, pending(3), trickling, pending(5, steps=1)) == ["2", "3", "4", "5", "1"]
+
+
+def test_a_connection_that_was_waited_for_too_long_in_all_is_idle_and_the_wait_for_its_turn_does_not_count() -> None:
+    trickling, queued = pending(1), pending(2)
+    for second in range(int(WAITING_TIME) + 2):
+        trickling.begin_step(NOW + second)
+        trickling.last_received_at = NOW + second
+    queued.begin_step(NOW)
+    later = NOW + WAITING_TIME + 1
+    quick = pending(3, steps=1, last_received_at=later)
+    order = sorted([queued, quick, trickling], key=lambda each: each.eviction_key(later))
+    assert order == [trickling, quick, queued]
+
+
+def test_repr_of_a_pending_connection_hides_its_token() -> None:
+    connection = pending(1)
+    connection.token = "acpgw_secret"  # It stands for one.
+    assert "acpgw_secret" not in repr(connection)
+
+
+def test_a_request_of_a_trusted_proxy_has_the_address_it_forwards_and_nothing_of_the_request_before() -> None:
+    connection = pending(1, name="x7Kd01ab (192.0.2.1:50312)")
+    connection.begin_request("203.0.113.5")
+    assert (connection.address, connection.name) == (
+        "203.0.113.5",
+        "x7Kd01ab (203.0.113.5 by way of 192.0.2.1:50312)",
+    )
+    connection.token, connection.access = "acpgw_secret", cast("Any", object())
+    connection.begin_request("192.0.2.1")
+    assert (connection.address, connection.name) == ("192.0.2.1", "x7Kd01ab (192.0.2.1:50312)")
+    assert connection.token is None
+    assert connection.access is None
+    assert connection.network == "192.0.2.1"
+
+
+def test_link_id_is_set_for_resumable_connections_only() -> None:
+    purpose = cast("Any", None)
+    assert Accepted("id", 0, purpose).link_id == "id"
+    assert Accepted("id", None, purpose).link_id is None
+
+
+def test_the_next_request_of_a_connection_has_an_id_of_its_own_and_no_steps_yet() -> None:
+    connection = pending(1, steps=FREE_STEPS + 1, name="x7Kd01ab (192.0.2.1:50312)")
+    connection.connection_id = "x7Kd01abxxxxxxxxxxxxxx"
+    connection.begin_request("203.0.113.5")
+    connection.waited, connection.cost, connection.authenticated, connection.fetched = 5.0, 1.0, True, True
+    connection.renew()
+    connection.begin_request("192.0.2.1")
+    assert len(connection.connection_id) == 22
+    assert connection.connection_id != "x7Kd01abxxxxxxxxxxxxxx"
+    assert connection.name == f"{connection.connection_id[:8]} (192.0.2.1:50312)"
+    assert (connection.steps, connection.waited, connection.cost) == (0, 0.0, ARRIVAL_COST)
+    assert (connection.answered, connection.authenticated, connection.fetched) == (True, False, False)

@@ -3,18 +3,18 @@
 import json
 import logging
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 
-from acp_gateway.config.load import AgentSection, ListenSection
+from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import (
     ConfigError,
 )
@@ -22,13 +22,13 @@ from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.tls import client_context
 from acp_gateway.security.token_store import TokenStore
-from acp_gateway.server.authorization import AcceptedRequest, Client
+from acp_gateway.server.authentication import AcceptedRequest, Client
 from acp_gateway.server.listener import Listener, open_listener
 from acp_gateway.server.pending import PendingConnection
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.sockets import connect_tcp
 from acp_gateway.transports.websocket.stream import WebSocketStream
-from tests.doubles import TIMEOUT, ServingAgents, make_config
+from tests.doubles import TIMEOUT, make_config
 from tests.server.echoing import (
     PING,
     TCP,
@@ -49,12 +49,7 @@ from tests.server.echoing import (
     with_tls,
 )
 
-
-@pytest.fixture(autouse=True)
-def no_bug_showed(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    """Listeners log bugs and go on: a test that provokes one clears the log."""
-    yield
-    assert not [record for record in caplog.get_records("call") if record.levelno >= logging.ERROR]
+pytestmark = pytest.mark.usefixtures("no_bug_showed")
 
 
 async def test_lines_over_tls(gateway: EchoingGateway, certificate: Path) -> None:
@@ -124,34 +119,6 @@ async def test_a_certificate_that_cannot_be_used_is_an_error_of_the_configuratio
         await open_listener(with_tls("wss://127.0.0.1:0", tmp_path), gateway)
 
 
-async def test_a_closed_listener_removes_its_unix_socket(unix: str, gateway: EchoingGateway, tmp_path: Path) -> None:
-    async with listening(unix, gateway):
-        assert (tmp_path / "socket").exists()
-    assert not (tmp_path / "socket").exists()
-
-
-async def test_a_second_close_does_not_remove_the_unix_socket_of_the_next_listener(
-    unix: str, gateway: EchoingGateway, tmp_path: Path
-) -> None:
-    listener = await open_listener(ListenSection(url=unix), gateway)
-    listener.close()
-    async with listening(unix, gateway):
-        listener.close()
-        assert (tmp_path / "socket").exists()
-
-
-async def test_urls_of_a_listener_have_the_port_that_the_system_chose(
-    unix: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    async with listening(WS, gateway) as listener, open_next(unix, gateway) as other:
-        await trio.testing.wait_all_tasks_blocked()
-        assert listener.urls == [f"ws://127.0.0.1:{port_of(listener)}/acp"]
-        assert port_of(listener) != 0
-        assert other.urls == [unix]
-    assert set(caplog.messages) == {f"listening on {listener.urls[0]}", f"listening on {unix}"}
-
-
 @pytest.mark.parametrize("url", [WS, TCP])
 async def test_a_bug_in_one_connection_is_logged_and_the_others_go_on(
     url: str, gateway: EchoingGateway, caplog: pytest.LogCaptureFixture
@@ -216,36 +183,6 @@ async def test_a_bug_while_the_gateway_stops_does_not_keep_it_from_stopping(
     await lines.aclose()
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     caplog.clear()
-
-
-@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
-async def test_a_session_can_be_joined_through_any_listener(
-    scope: Literal["connection", "identity", "shared"], agents: ServingAgents, spawner: Spawner, tmp_path: Path
-) -> None:
-    section = AgentSection(command=("cat",), scope=scope)
-    config = make_config(tmp_path / "state", WS, agents={"fake": section})
-    gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})
-    token = gateway.tokens.create("laptop", "ann", None)[1]
-    new = {"cwd": "/", "mcpServers": []}
-    async with listening(WS, gateway) as web, open_next(TCP, gateway) as tcp, websocket_editor(web, token) as owner:
-        await owner.initialize()
-        session = (await owner.request("session/new", new))["result"]["sessionId"]
-        guest = gateway.tokens.create_guest(session, role="observer", lifetime=None)[1]
-        async with (
-            websocket_editor(web, token, session=session) as phone,
-            line_editor(tcp, token=token, session=session, observe=True) as viewer,
-            line_editor(tcp, token=guest) as guests_viewer,
-            line_editor(tcp, token=guest, control=True) as asking,
-        ):
-            for editor in (phone, viewer, guests_viewer):
-                await editor.initialize()
-                assert (await editor.request("session/new", new))["result"]["sessionId"] == session
-            for editor in (viewer, guests_viewer):
-                prompt = await editor.request("session/prompt", {"sessionId": session, "prompt": []})
-                assert prompt["error"]["code"] == -32601
-            (told,) = (await asking.request("_acp-gateway/sessions"))["result"]["sessions"]
-            assert (told["sessionId"], told["owner"], told["connected"]) == (session, "ann", 4)
-    assert len(agents) == 1
 
 
 async def test_who_asks_the_gateway_itself_too_much_at_once_is_told_so(spawner: Spawner, tmp_path: Path) -> None:

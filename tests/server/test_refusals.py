@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.load import LimitsSection
 from acp_gateway.config.options import GatewaySection
 from acp_gateway.errors import (
     AccessError,
@@ -24,8 +24,15 @@ from acp_gateway.errors import (
     UnknownSession,
 )
 from acp_gateway.gateway.events.audit import Audit
-from acp_gateway.server.pending import PendingConnection
-from acp_gateway.server.refusals import MAX_SINGLE_ENTRIES, MAX_SINGLE_LINES, REFUSAL_DELAY, Refusals
+from acp_gateway.server.handshake_limits import (
+    MAX_SINGLE_ENTRIES,
+    MAX_SINGLE_LINES,
+    REFUSAL_DELAY,
+    Refusals,
+)
+from acp_gateway.server.pending import (
+    PendingConnection,
+)
 
 LIMIT = 3
 WINDOW = 60.0

@@ -29,7 +29,7 @@ def confirm_elsewhere(settings: "Config", token: "Token") -> list[dict[str, Any]
     import trio
 
     from acp_gateway.client.local import LocalGateway
-    from acp_gateway.nodes.directory.known_nodes import KnownNodesFile
+    from acp_gateway.nodes.known_nodes import KnownNodesFile
 
     gateway = LocalGateway(settings.gateway.state_dir)
     try:

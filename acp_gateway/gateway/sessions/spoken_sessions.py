@@ -13,7 +13,7 @@ import trio
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.security.token_file import EVERYONE
+from acp_gateway.security.token_store import EVERYONE
 
 MAX_SIZE: Final = 3 * 1024 * 1024
 """Maximum bytes of such a list. The other gateway takes messages of 4 MiB."""

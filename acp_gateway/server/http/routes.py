@@ -2,11 +2,14 @@
 
 Every request must name a host that the gateway goes by. What else a path asks of a request is in its record in the
 table, and `HttpRoutes` checks it before the handler is called: methods, the page's origin, and the token or the cookie.
+
+No member of a `Route` has a default, so that a new route can't leave out a check.
 """
 
+import enum
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -17,13 +20,16 @@ from acp_gateway.dialects.browser.bridge import BrowserBridge
 from acp_gateway.dialects.chat.bridge import ChatBridge
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
+from acp_gateway.dialects.editor.sessions import Composers
+from acp_gateway.dialects.local_client import AwayClients
 from acp_gateway.dialects.session_connection import SessionConnection
 from acp_gateway.errors import AccessError, Busy, Forbidden, ProtocolError, Unauthorized
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.printable import printable
 from acp_gateway.protocol.on_behalf import FOR
-from acp_gateway.server.authorization import Client, ConnectionAuthorizer
+from acp_gateway.server.authentication import Client, ConnectionAuthorizer
+from acp_gateway.server.handshake_limits import HandshakeLimiter, Refusal
 from acp_gateway.server.hello import (
     BadRequest,
     asks_for_websocket,
@@ -37,19 +43,101 @@ from acp_gateway.server.hello import (
     read_resume_request,
 )
 from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, PAGE_HEADERS, serve_page, start_page
-from acp_gateway.server.http.cookies import Site, check_page, site_of
-from acp_gateway.server.http.event_reader import LAST_EVENT_ID, SESSION_ID
+from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.metrics import MetricsExporter
-from acp_gateway.server.http.route import CODE_SIZE, Answer, BodyNeeded, Credential, Origins, Route, Upgrade
-from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes
-from acp_gateway.server.http.streamable_http import Exchange, StreamableHttp
+from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes, Site, check_page, site_of
+from acp_gateway.server.http.streamable_http import LAST_EVENT_ID, SESSION_ID, Exchange, StreamableHttp
 from acp_gateway.server.pending import Accepted, Serving
-from acp_gateway.server.refusals import Refusal
-from acp_gateway.server.shared import SharedState
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
+
+CODE_SIZE: Final = 1024
+"""Maximum bytes of a body with a one-use code. A code has 46; its sender is not known yet."""
+
+
+class Origins(enum.Enum):
+    """Pages that may send a request. A cookie is accepted only where the page is checked, and only with an `Origin`."""
+
+    ANY = enum.auto()
+    """Every page: the response is the same for all, and needs more than a browser adds by itself to tell anything."""
+    OURS = enum.auto()
+    """Pages of the gateway's own origin and of `allowed_origins`; also programs, which send no `Origin`."""
+    OURS_ONLY = enum.auto()
+    """The same pages, and no program."""
+    NONE = enum.auto()
+    """No page: programs alone."""
+
+
+class Credential(enum.Enum):
+    """Proof of its sender that a request has to show."""
+
+    NONE = enum.auto()
+    OPTIONAL = enum.auto()
+    """A token may be shown, and is valid then."""
+    NEEDED = enum.auto()
+    """A valid token; or a cookie, where `Origins` has the page checked; or what the listener accepts in its place."""
+    CODE = enum.auto()
+    """A one-use code in a body of `application/json`, which the handler checks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """A request that is granted a WebSocket."""
+
+    accepted: Accepted
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers for the 101."""
+        count = {} if self.accepted.received is None else {RESUME: str(self.accepted.received)}
+        return {CONNECTION_ID: self.accepted.connection_id} | count
+
+
+@dataclass(frozen=True, slots=True)
+class BodyNeeded:
+    """A request that is decided by its body, which is read within the limits for unauthenticated connections."""
+
+    decide: Callable[[bytes], "Answer"]
+    """Takes a body of at most `CODE_SIZE` bytes. Raises `AccessError` and `BadRequest`."""
+
+
+Answer = Response | Upgrade | Exchange | BodyNeeded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A path: what is checked of its requests, in the order of the members, and what answers those that pass."""
+
+    methods: tuple[str, ...]
+    """With `OPTIONS`, the preflights of pages are answered without the handler."""
+    origins: Origins
+    passage: bool
+    """True if a WebSocket may come through another gateway, which says so in headers; else these are refused."""
+    credential: Credential
+    answer: Callable[..., Answer]
+    """Called with the client, the request, and the principal (None where none is needed and shown) or, for a code, the
+    body. Raises `AccessError` and `BadRequest`."""
+
+
+class SharedState:
+    """Limits and clients that do not depend on the address of a connection."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self.limiter = HandshakeLimiter(gateway.config, gateway.audit)
+        """The limits of unauthenticated connections and of refusals."""
+        self.links = HttpLinks(gateway)
+        """The links over Streamable HTTP."""
+        self.away = AwayClients(gateway)
+        """The clients of browsers, widgets and editors that were kept."""
+        self._gateway = gateway
+
+    @cached_property
+    def composers(self) -> Composers:
+        """The composers of editors. Reads the file of them for the first time."""
+        return Composers(self._gateway)
+
 
 ENDPOINT: Final = "/acp"
 HEALTH: Final = "/healthz"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.local import LocalGateway
-from acp_gateway.nodes.directory.known_nodes import KnownCluster, KnownNode, KnownNodesFile
-from acp_gateway.nodes.directory.records import NodeRecord
+from acp_gateway.nodes.known_nodes import KnownCluster, KnownNode, KnownNodesFile
+from acp_gateway.nodes.store import NodeRecord
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import run_command as run
 

@@ -15,8 +15,8 @@ from acp_gateway.dialects.editor.sessions import Composers
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.http.routes import SharedState
 from acp_gateway.server.listener import Listener
-from acp_gateway.server.shared import SharedState
 from tests.dialects.bridging import Bench, MemoryAudit, at_once, section
 from tests.doubles import ServingAgent, make_config
 from tests.server.echoing import WS, listening, port_of

@@ -6,6 +6,7 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -179,11 +180,6 @@ async def test_if_none_match_of_the_same_file_is_answered_with_304_and_no_body(
         assert (await http.ask("GET", FAVICON)).status == 200
 
 
-async def test_the_page_itself_is_never_answered_with_304(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as http:
-        assert (await http.ask("GET", PAGE, None, **{"If-None-Match": "*"})).status == 200
-
-
 @pytest.mark.parametrize(
     "path",
     [
@@ -230,26 +226,10 @@ async def test_another_path_than_that_of_a_file_is_not_found(path: str, gateway:
     assert b"nothing here" in reply.body or reply.headers["cache-control"] == "no-store"
 
 
-async def test_a_nul_in_a_path_is_not_a_request(gateway: EchoingGateway) -> None:
-    async with listening(SECTION, gateway) as listener:
-        assert (await ask(listener, f"{path_of('app/main.js')}\0")).status == 400
-
-
 async def test_a_query_does_not_change_the_file(gateway: EchoingGateway) -> None:
     async with browsing(gateway) as http:
         assert (await http.ask("GET", f"{path_of('app/main.js')}?../x")).status == 200
         assert (await http.ask("GET", "/?code=x")).headers["content-type"] == "text/html; charset=utf-8"
-
-
-@pytest.mark.parametrize("path", [PAGE, MANIFEST, FAVICON, path_of("app/main.js")])
-async def test_the_page_takes_get_and_head_and_the_names_of_the_gateway_only(
-    path: str, gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as http:
-        for method in ("POST", "PUT", "DELETE", "OPTIONS"):
-            reply = await http.ask(method, path)
-            assert (reply.status, reply.headers["allow"]) == (405, "GET, HEAD")
-        assert (await http.ask("GET", path, Host="evil.example")).status == 403
 
 
 async def test_a_listener_that_serves_no_page_lacks_its_files(gateway: EchoingGateway) -> None:
@@ -315,3 +295,78 @@ async def test_all_files_of_the_page_come_over_one_connection(gateway: EchoingGa
     async with browsing(gateway) as http:
         for path in load_assets(WEB):
             assert (await http.ask("GET", path, **GZIP)).status == 200
+
+
+PLAIN = ListenSection(url=WS, serves=("acp",))
+
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
+
+
+class Page(HTMLParser):
+    """The elements of a page, in order, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.elements.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [
+        ((f"Accept: {BROWSER}",), "text/html; charset=utf-8"),
+        (("Accept: application/json", "Accept: Text/HTML;q=0.9"), "text/html; charset=utf-8"),
+        (("Accept: */*",), "text/plain; charset=utf-8"),
+        (("Accept: text/htmlx",), "text/plain; charset=utf-8"),
+        ((), "text/plain; charset=utf-8"),
+    ],
+)
+async def test_the_start_page_is_html_only_if_accept_names_it(
+    accept: tuple[str, ...], content_type: str, gateway: EchoingGateway
+) -> None:
+    async with listening(PLAIN, gateway) as listener:
+        response = await ask(listener, "/", *accept)
+    assert (response.status, response.headers["content-type"], response.headers["vary"]) == (
+        200,
+        [content_type],
+        ["Accept"],
+    )
+
+
+@pytest.mark.parametrize("accept", [BROWSER, "*/*"])
+async def test_the_start_page_may_load_nothing_and_is_not_kept(accept: str, gateway: EchoingGateway) -> None:
+    async with listening(PLAIN, gateway) as listener:
+        headers = (await ask(listener, "/", f"Accept: {accept}")).headers
+    (policy,) = headers["content-security-policy"]
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    ]
+    assert headers["x-content-type-options"] == ["nosniff"]
+    assert headers["referrer-policy"] == ["no-referrer"]
+    assert headers["cache-control"] == ["no-store"]
+
+
+async def test_the_start_page_names_the_commands_and_has_neither_script_nor_style(gateway: EchoingGateway) -> None:
+    async with listening(PLAIN, gateway) as listener:
+        plain = (await ask(listener, "/")).body
+        page = Page((await ask(listener, "/", f"Accept: {BROWSER}")).body)
+    assert set(page.elements) == {"html", "meta", "title", "h1", "p", "code"}
+    commands = re.findall("`(.*?)`", plain)
+    assert commands == [
+        "acp-gateway connect",
+        "acp-gateway token create",
+        "acp-gateway share",
+        "acp-gateway open",
+    ]
+    assert page.elements.count("code") == len(commands)
+    assert plain.replace("`", "").split() == page.text.split()[2:]

@@ -741,7 +741,7 @@ async def served(gateway: Gateway, agents: ServingAgents, monkeypatch: pytest.Mo
 async def check(
     case: Case, tmp_path: Path, spawner: Spawner, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acp_gateway.server.refusals.REFUSAL_DELAY", 0.001)
+    monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)
     config = make_config(tmp_path / "state", WS)
     config = replace(config, limits=replace(config.limits, **dict(case.limits)))
     gateway = Gateway(config, TokenStore(tmp_path / "state"), spawner, {})

@@ -1,11 +1,16 @@
 """`POST /join`: the exchange of an invitation, and what else is sent there."""
 
+import ipaddress
 import json
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from acp_gateway.config.limits import LimitsSection
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.invitations import NO_INVITATION, InvitationStore
 from tests.server.echoing import WS, EchoingGateway, Response, ask, listening
 from tests.server.http.test_sign_in import Book
@@ -65,11 +70,6 @@ async def test_everything_else_is_refused(
         assert (await join(listener, body, *headers)).status == status
 
 
-async def test_it_takes_post_only(gateway: EchoingGateway) -> None:
-    async with listening(WS, gateway) as listener:
-        assert (await join(listener, "", JSON, method="GET")).status == 405
-
-
 async def test_where_nothing_can_be_stored_the_gateway_is_busy(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -86,3 +86,13 @@ async def test_where_nothing_can_be_stored_the_gateway_is_busy(
         assert "/state" not in response.body
         assert "invitations can't be accepted: /state/tokens.json: disk full" in caplog.text
         assert (await join(listener, {"code": code})).status == 200
+
+
+@pytest.mark.usefixtures("hasty")
+async def test_a_wrong_code_is_counted_from_whatever_address_it_comes(tmp_path: Path, spawner: Spawner) -> None:
+    gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=(ipaddress.ip_network("127.0.0.1"),))
+    gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
+    async with listening(WS, gateway) as listener:
+        addresses = [f"X-Forwarded-For: 192.0.2.{number}" for number in range(3)]
+        answers = [await join(listener, {"code": "acpgwi_wrong"}, JSON, address) for address in addresses]
+    assert [answer.status for answer in answers] == [401, 401, 429]

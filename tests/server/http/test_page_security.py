@@ -15,7 +15,7 @@ import trio
 
 from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import ListenSection
-from acp_gateway.server import handshakes
+from acp_gateway.server import listener as listener_module
 from acp_gateway.server.http.assets import WEB, load_assets
 from acp_gateway.server.http.routes import HttpRoutes
 from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
@@ -56,7 +56,7 @@ class Attacked(Browser):
 
 @asynccontextmanager
 async def attacking(gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Attacked]:
-    monkeypatch.setattr("acp_gateway.server.refusals.REFUSAL_DELAY", 0.001)
+    monkeypatch.setattr("acp_gateway.server.handshake_limits.REFUSAL_DELAY", 0.001)
     tables: list[HttpRoutes] = []
 
     class Noted(HttpRoutes):
@@ -64,7 +64,7 @@ async def attacking(gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch) ->
             super().__init__(*arguments)  # type: ignore[arg-type]
             tables.append(self)
 
-    monkeypatch.setattr(handshakes, "HttpRoutes", Noted)
+    monkeypatch.setattr(listener_module, "HttpRoutes", Noted)
     # The refusals of these tests are not to be answered with 429.
     gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=1000))
     token = gateway.tokens.create("laptop", "ann", None)[0]

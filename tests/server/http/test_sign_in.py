@@ -1,5 +1,6 @@
 """Browsers that sign in and out over HTTP, and use the endpoint by cookie."""
 
+import ipaddress
 import json
 import logging
 import os
@@ -12,9 +13,12 @@ from typing import Any
 
 import pytest
 import trio
+from websockets.datastructures import Headers
 
 from acp_gateway.config.limits import LimitsSection
+from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.config.load import ListenSection
+from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.gateway import Gateway
@@ -22,6 +26,8 @@ from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import NO_BROWSER, NO_CODE
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_store import Token, TokenStore
+from acp_gateway.server.hello import BadRequest
+from acp_gateway.server.http.sign_in import Site, check_page, site_of
 from acp_gateway.server.listener import Listener
 from tests.doubles import make_config
 from tests.server.echoing import WS, EchoingGateway, Response, ask, bearer, listening, port_of, upgrade
@@ -148,25 +154,6 @@ async def test_over_tls_the_cookie_is_secure_and_http_is_another_site(gateway: E
         assert statuses == [400, 403, 403]
 
 
-async def test_the_responses_of_sign_in_have_the_headers_of_a_page(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        answers = [
-            await browser.log_in(),
-            await browser.log_in("wrong"),
-            await browser.post("/login", "{", browser.origin, JSON),
-            await browser.post("/login", "{}", browser.origin, "Content-Type: text/plain"),
-            await browser.post("/login", "x" * 2000, browser.origin, JSON),
-            await browser.post("/login", "", method="GET"),
-            await browser.log_out(),
-        ]
-    assert [answer.status for answer in answers] == [200, 401, 400, 415, 413, 405, 204]
-    for answer in answers:
-        assert answer.headers["cache-control"] == ["no-store"]
-        assert answer.headers["x-content-type-options"] == ["nosniff"]
-        assert answer.headers["referrer-policy"] == ["no-referrer"]
-        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"][0]
-
-
 async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
     gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,13 +168,16 @@ async def test_a_wrong_used_or_expired_code_is_refused_in_the_same_words(
     assert "acp-gateway open" in NO_CODE
 
 
-async def test_wrong_codes_count_as_failed_attempts(gateway: EchoingGateway) -> None:
+@pytest.mark.usefixtures("hasty")
+async def test_a_wrong_code_counts_as_failed_attempt_from_whatever_address_it_comes(
+    tmp_path: Path, spawner: Spawner
+) -> None:
+    gateway = EchoingGateway(tmp_path / "state", spawner, trusted_proxies=(ipaddress.ip_network("127.0.0.1"),))
     gateway.config = replace(gateway.config, limits=LimitsSection(failed_attempts=2))
     async with browsing(gateway) as browser:
-        statuses = [(await browser.log_in("x")).status for _ in range(3)]
-        assert statuses == [401, 401, 429]
-        # A right code is accepted whatever the count.
-        assert (await browser.log_in()).status == 200
+        addresses = [f"X-Forwarded-For: 192.0.2.{number}" for number in range(3)]
+        answers = [await browser.log_in("acpgwp_wrong", browser.origin, JSON, address) for address in addresses]
+    assert [answer.status for answer in answers] == [401, 401, 429]
 
 
 async def test_wrong_cookies_count_as_failed_attempts(gateway: EchoingGateway) -> None:
@@ -241,82 +231,6 @@ FOREIGN = [
 
 def at_port(headers: tuple[str, ...], browser: Browser) -> list[str]:
     return [header.replace("{port}", str(port_of(browser.listener))) for header in headers]
-
-
-@pytest.mark.parametrize("origin", FOREIGN)
-async def test_an_upgrade_by_cookie_is_refused_without_the_origin_of_the_page(
-    origin: tuple[str, ...], gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        assert (await browser.connect(*at_port(origin, browser), browser.cookie)).status == 403
-        message = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": 1}}
-        response = await browser.post("/acp", message, JSON, browser.cookie, *at_port(origin, browser))
-        assert response.status == 403
-        assert await browser.status() == 101
-    assert len(gateway.served) == 1
-
-
-@pytest.mark.parametrize("origin", FOREIGN)
-async def test_signing_in_and_out_is_refused_without_the_origin_of_the_page(
-    origin: tuple[str, ...], gateway: EchoingGateway
-) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        code = browser.code()
-        assert (await browser.log_in(code, JSON, *at_port(origin, browser))).status == 403
-        assert (await browser.log_out(JSON, browser.cookie, *at_port(origin, browser))).status == 403
-        assert await browser.status() == 101
-        assert (await browser.log_in(code)).status == 200
-
-
-@pytest.mark.parametrize(
-    "content_type",
-    [
-        "Content-Type: application/x-www-form-urlencoded",
-        "Content-Type: multipart/form-data; boundary=x",
-        "Content-Type: text/plain",
-        "Content-Type: text/plain; application/json",
-        "Content-Type: application/json-seq",
-        "X: y",
-    ],
-)
-async def test_signing_in_and_out_takes_no_content_type_of_a_form(content_type: str, gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        assert (await browser.log_in(None, content_type, browser.origin)).status == 415
-        assert (await browser.log_out(content_type, browser.origin, browser.cookie)).status == 415
-        assert await browser.status() == 101
-
-
-@pytest.mark.parametrize("path", ["/login", "/logout"])
-@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_signing_in_and_out_is_done_by_post_alone(method: str, path: str, gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        fields = (browser.origin, JSON, browser.cookie, "X-HTTP-Method-Override: POST", "X-HTTP-Method: POST")
-        response = await browser.post(path, {"code": browser.code()}, *fields, method=method)
-        assert (response.status, response.headers["allow"]) == (405, ["POST"])
-        assert "access-control-allow-methods" not in response.headers
-        assert await browser.status() == 101
-
-
-async def test_an_allowed_origin_may_use_the_cookie(gateway: EchoingGateway) -> None:
-    section = ListenSection(url=WS, allowed_origins=("https://page.example",))
-    async with browsing(gateway, section) as browser:
-        await browser.log_in()
-        assert (await browser.connect("Origin: https://page.example", browser.cookie)).status == 101
-
-
-async def test_two_cookies_of_the_name_are_refused_even_if_one_is_right(gateway: EchoingGateway) -> None:
-    async with browsing(gateway) as browser:
-        await browser.log_in()
-        tossed = browser.cookie.partition("=")[0] + "=x"
-        assert (
-            await browser.connect(browser.origin, f"{browser.cookie}; {tossed.removeprefix('Cookie: ')}")
-        ).status == 400
-        assert (await browser.connect(browser.origin, tossed, browser.cookie)).status == 400
-        assert (await browser.log_out(browser.origin, JSON, tossed, browser.cookie)).status == 400
 
 
 async def test_a_listener_without_page_has_neither_sign_in_nor_cookies(gateway: EchoingGateway) -> None:
@@ -390,12 +304,14 @@ async def test_logout_ends_the_browser_and_removes_the_cookie(gateway: EchoingGa
 
 
 async def test_a_browser_that_signs_in_again_ends_its_former_self(gateway: EchoingGateway) -> None:
+    gateway.audit = audit = Book()
     async with browsing(gateway) as browser:
         await browser.log_in()
         kept = browser.cookie
         await browser.log_in(browser.code(), browser.origin, JSON, browser.cookie)
         assert (await browser.connect(browser.origin, kept)).status == 401
         assert await browser.status() == 101
+    assert [details["why"] for event, details in audit.events if event == "browser_ended"] == ["replaced"]
 
 
 async def test_a_revoked_token_ends_its_browsers(gateway: EchoingGateway) -> None:
@@ -480,3 +396,135 @@ async def test_logout_closes_the_open_connections_of_the_browser_at_once(tmp_pat
             assert (await other.post(NEW)).status == 202
             assert (await others.next())["id"] == NEW["id"]
         assert (await one.post(NEW)).status == 401
+
+
+SITE = Site(True, "box.example:7443")
+
+
+@pytest.mark.parametrize(
+    ("host", "tls", "origin", "cookie_name"),
+    [
+        ("box.example:7443", True, "https://box.example:7443", "__Host-acp-gateway"),
+        ("BOX.example", True, "https://box.example", "__Host-acp-gateway"),
+        ("localhost:7443", True, "https://localhost:7443", "__Host-acp-gateway"),
+        ("localhost:7443", False, "http://localhost:7443", "acp-gateway-7443"),
+        ("127.0.0.1", False, "http://127.0.0.1", "acp-gateway-80"),
+        ("[::1]:8080", False, "http://[::1]:8080", "acp-gateway-8080"),
+        ("[::1]", False, "http://[::1]", "acp-gateway-80"),
+        ("box.example", False, "https://box.example", "__Host-acp-gateway"),  # Behind a proxy that ends TLS.
+        ("localhost.example:80", False, "https://localhost.example:80", "__Host-acp-gateway"),
+    ],
+)
+def test_the_cookie_is_secure_unless_the_host_is_loopback_in_plain_text(
+    host: str, tls: bool, origin: str, cookie_name: str
+) -> None:
+    site = site_of(Headers(Host=host), tls=tls)
+    assert (site.origin, site.cookie_name) == (origin, cookie_name)
+
+
+@pytest.mark.parametrize(
+    ("url", "headers", "origin", "cookie_name"),
+    [
+        ("https://gpu.example", {"Host": "gpu.example"}, "https://gpu.example", "__Host-acp-gateway"),
+        ("https://gpu.example/a/b", {"Host": "gpu.example"}, "https://gpu.example", "__Host-acp-gateway+a+b"),
+        # The proxy has put its own name for the gateway in the place of the client's.
+        (
+            "https://gpu.example/a",
+            {"Host": "127.0.0.1:7080", "Origin": "https://gpu.example"},
+            "https://gpu.example",
+            "__Host-acp-gateway+a",
+        ),
+        ("https://[::1]:8443/a", {"Host": "[::1]:8443"}, "https://[::1]:8443", "__Host-acp-gateway+a"),
+        ("http://localhost:8080/a", {"Host": "localhost:8080"}, "http://localhost:8080", "acp-gateway-8080+a"),
+        # Another site of the same listener: directly, or a foreign page.
+        (
+            "https://gpu.example/a",
+            {"Host": "localhost:7080", "Origin": "http://localhost:7080"},
+            "http://localhost:7080",
+            "acp-gateway-7080",
+        ),
+        (
+            "https://gpu.example/a",
+            {"Host": "127.0.0.1:7080", "Origin": "https://evil.example"},
+            "http://127.0.0.1:7080",
+            "acp-gateway-7080",
+        ),
+    ],
+)
+def test_the_site_is_that_of_the_public_url_by_its_host_or_its_origin(
+    url: str, headers: dict[str, str], origin: str, cookie_name: str
+) -> None:
+    site = site_of(Headers(**headers), tls=False, public=PublicUrl.parse(url))
+    assert (site.origin, site.cookie_name) == (origin, cookie_name)
+
+
+def test_the_cookie_of_a_path_is_for_the_whole_host_as_its_prefix_demands() -> None:
+    cookie = Site(True, "gpu.example", "/gateway").set_cookie("v", 60.0)
+    assert cookie == "__Host-acp-gateway+gateway=v; Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=60"
+
+
+def test_the_attributes_of_a_secure_cookie() -> None:
+    assert SITE.set_cookie("v", 60.0) == ("__Host-acp-gateway=v; Secure; HttpOnly; SameSite=Strict; Path=/; Max-Age=60")
+
+
+def test_the_attributes_of_a_cookie_on_loopback() -> None:
+    site = Site(False, "localhost:7443")
+    assert site.set_cookie("v", 60.0) == "acp-gateway-7443=v; HttpOnly; SameSite=Strict; Path=/; Max-Age=60"
+
+
+@pytest.mark.parametrize(
+    ("cookies", "value"),
+    [
+        ([], None),
+        (["__Host-acp-gateway=v"], "v"),
+        (["a=b; __Host-acp-gateway=v;c"], "v"),
+        (["a=b", "__Host-acp-gateway=v"], "v"),
+        (["__Host-acp-gateway="], ""),
+        (["__Host-acp-gateway"], None),
+        (["__host-acp-gateway=v"], None),
+        (["acp-gateway=v; acp-gateway-7443=v; x__Host-acp-gateway=v"], None),
+        (["a=__Host-acp-gateway=v"], None),
+    ],
+)
+def test_the_cookie_is_read_by_its_exact_name(cookies: list[str], value: str | None) -> None:
+    assert SITE.read_cookie(Headers([("Cookie", cookie) for cookie in cookies])) == value
+
+
+@pytest.mark.parametrize(
+    "cookies",
+    [
+        ["__Host-acp-gateway=v; __Host-acp-gateway=w"],
+        ["__Host-acp-gateway=v", "__Host-acp-gateway=v"],
+        ["__Host-acp-gateway=; __Host-acp-gateway=v"],
+    ],
+)
+def test_two_cookies_of_the_name_are_refused(cookies: list[str]) -> None:
+    with pytest.raises(BadRequest, match="more than one cookie __Host-acp-gateway"):
+        SITE.read_cookie(Headers([("Cookie", cookie) for cookie in cookies]))
+
+
+def test_the_origin_of_the_site_and_listed_ones_are_accepted() -> None:
+    check_page(Headers(Origin="https://box.example:7443"), (), SITE)
+    check_page(Headers(Origin="https://other.example"), ("https://other.example",), SITE)
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        [],
+        ["null"],
+        [""],
+        ["https://evil.example"],
+        ["https://box.example"],
+        ["https://box.example:7444"],
+        ["http://box.example:7443"],
+        ["https://sub.box.example:7443"],
+        ["https://box.example:7443.evil.example"],
+        ["https://box.example:7443/"],
+        ["https://box.example:7443", "https://box.example:7443"],
+        ["https://box.example:7443, https://evil.example"],
+    ],
+)
+def test_any_other_origin_is_refused_and_so_is_its_absence(origins: list[str]) -> None:
+    with pytest.raises(Forbidden, match="Origin"):
+        check_page(Headers([("Origin", origin) for origin in origins]), (), SITE)

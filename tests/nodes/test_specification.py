@@ -6,11 +6,10 @@ import msgspec
 import pytest
 import trio
 
-from acp_gateway.nodes.directory.records import NodeRecord, Seal
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
-from acp_gateway.nodes.directory.redis_store import RedisStore, open_redis_store
-from acp_gateway.nodes.directory.store import Change, ClusterStore, NodesRead
-from tests.nodes.directory.memory_store import MemoryDirectory, MemoryStore
+from acp_gateway.nodes.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_store import RedisStore, open_redis_store
+from acp_gateway.nodes.store import Change, ClusterStore, NodeRecord, NodesRead, Seal
+from tests.nodes.memory_store import MemoryDirectory, MemoryStore
 
 
 class Memory:

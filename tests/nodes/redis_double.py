@@ -7,7 +7,7 @@ from typing import Any
 import trio
 from trio.testing import memory_stream_pair
 
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_connection import RedisOptions
 
 Answer = Callable[[list[bytes]], bytes]
 

@@ -5,12 +5,11 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from acp_gateway.nodes.directory import redis_connection
-from acp_gateway.nodes.directory.records import Seal
-from acp_gateway.nodes.directory.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
-from acp_gateway.nodes.directory.redis_store import RedisStore
-from acp_gateway.nodes.directory.store import Change, ClusterLost
-from tests.nodes.directory.redis_double import FakeRedis
+from acp_gateway.nodes import redis_connection
+from acp_gateway.nodes.redis_connection import RedisClient, RedisConnection, RedisOptions, RedisRefused
+from acp_gateway.nodes.redis_store import RedisStore
+from acp_gateway.nodes.store import Change, ClusterLost, Seal
+from tests.nodes.redis_double import FakeRedis
 
 OPTIONS = RedisOptions(db=3, username="gateway", password="hunter2", timeout=1.0)
 

@@ -11,10 +11,8 @@ import trio
 
 from acp_gateway.config.cluster import ClusterSection
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.nodes.directory.directory import ClusterNodes, Contact, Update
-from acp_gateway.nodes.directory.known_nodes import KnownCluster, KnownNodesFile
-from acp_gateway.nodes.directory.records import NodeRecord
-from acp_gateway.nodes.directory.store import Change, ClusterLost, ClusterStore
+from acp_gateway.nodes.known_nodes import ClusterNodes, Contact, KnownCluster, KnownNodesFile, Update
+from acp_gateway.nodes.store import Change, ClusterLost, ClusterStore, NodeRecord
 
 log = logging.getLogger(__name__)
 

@@ -1,18 +1,108 @@
-"""The operations on the directory of a cluster. `RedisStore` carries them out, each in one step of Redis.
+"""The records in the directory of a cluster, with the seal of the node that wrote them, and the operations on it.
+
+`RedisStore` carries these out, each in one step of Redis.
 
 Each raises `ClusterLost` if the directory can't be reached or refuses, and may then have happened or not. Cancelling
 one leaves it done or undone.
 """
 
+import hashlib
+import hmac
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
+import msgspec
 import trio
 
+from acp_gateway.config.schema import NAME
 from acp_gateway.errors import Unreachable
-from acp_gateway.nodes.directory.records import NodeRecord
+
+TEXT: Final = 4096
+"""Maximum characters of an address or a directory, as in lists of sessions."""
+
+MAX_NAMES: Final = 200
+"""Maximum number of agents and of workspaces of one node, more than a configuration has."""
+
+Name = Annotated[str, msgspec.Meta(pattern=f"^(?:{NAME.pattern})$", max_length=64)]
+_Text = Annotated[str, msgspec.Meta(max_length=TEXT)]
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class NodeRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node's description of itself, every few seconds."""
+
+    name: Name
+    url: Annotated[str, msgspec.Meta(max_length=TEXT)]
+    """The address for the other nodes."""
+    pin: Annotated[str, msgspec.Meta(max_length=128)] | None = None
+    """`sha256:HEX` of the public key of its certificate."""
+    boot: Annotated[str, msgspec.Meta(max_length=64)]
+    """A word unique to this process of the gateway."""
+    version: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    agents: Annotated[tuple[Name, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
+    workspaces: Annotated[tuple[_Text, ...], msgspec.Meta(max_length=MAX_NAMES)] = ()
+    sessions: _Count = 0
+    """Number of its live sessions."""
+    turns: _Count = 0
+    """Number of prompts that its agents work on."""
+    lag: float = 0.0
+    """Seconds by which its event loop was late in the last interval."""
+
+    @property
+    def lasting(self) -> "NodeRecord":
+        """The record without the load, which is another one each time."""
+        return msgspec.structs.replace(self, sessions=0, turns=0, lag=0.0)
+
+
+_node_decoder = msgspec.json.Decoder(NodeRecord)
+
+encode = msgspec.json.Encoder().encode
+"""Return a record as JSON."""
+
+
+def decode_node(value: bytes) -> NodeRecord | None:
+    """Return the record of a node; None if it can't be one."""
+    try:
+        return _node_decoder.decode(value)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+_SIZE: Final = 32
+
+MAX_VALUE: Final = 4 * 1024 * 1024
+"""Maximum bytes of a value: the record of a node with as many agents and directories as fit is shorter."""
+
+
+class Seal:
+    """The seal of one cluster.
+
+    Args:
+        secret: the cluster token.
+    """
+
+    def __init__(self, secret: str) -> None:
+        self._key = hmac.digest(secret.encode(), b"acp-gateway directory", hashlib.sha256)
+
+    def __repr__(self) -> str:
+        return "<Seal>"
+
+    def close(self, place: str, value: bytes) -> bytes:
+        """Return a value with its seal."""
+        return self._mac(place, value) + value
+
+    def open(self, place: str, sealed: bytes) -> bytes | None:
+        """Return the value in a sealed one; None if it has another seal or is too long."""
+        if len(sealed) > MAX_VALUE + _SIZE:
+            return None
+        value = sealed[_SIZE:]
+        return value if hmac.compare_digest(sealed[:_SIZE], self._mac(place, value)) else None
+
+    def _mac(self, place: str, value: bytes) -> bytes:
+        return hmac.digest(self._key, place.encode() + b"\0" + value, hashlib.sha256)
+
 
 MAX_REVOKED: Final = 10_000
 """Maximum number of revocations that the directory remembers, the latest ones. Each node remembers its own as well."""

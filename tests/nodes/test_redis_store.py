@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from acp_gateway.nodes.directory.records import NodeRecord, Seal
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
-from acp_gateway.nodes.directory.redis_store import open_redis_store
-from acp_gateway.nodes.directory.store import Change, ClusterLost
+from acp_gateway.nodes import redis_store
+from acp_gateway.nodes.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_store import open_redis_store
+from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, Seal
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context
-from tests.nodes.directory.redis_server import RedisServer, free_port
+from tests.nodes.redis_server import RedisServer, free_port
 
 SEAL = Seal("the token of the cluster")
 NODE = NodeRecord(name="gpu1", url="wss://gpu1:8765", boot="b")
@@ -169,3 +169,24 @@ async def test_texts_on_the_channel_that_are_not_changes_are_left_out(redis: Red
             redis.ask("PUBLISH", "{acp}:changes", text)
         await other.publish(Change("node", "gpu2", "gpu2"))
         assert await changes.receive() == Change("node", "gpu2", "gpu2")
+
+
+SCRIPTS = [text for name, text in vars(redis_store).items() if name[0].isalpha() and "redis.call" in str(text)]
+
+
+def test_all_keys_of_the_scripts_have_the_hash_tag_of_the_prefix() -> None:
+    assert redis_store.PREFIX.startswith("{acp}")
+    assert len(SCRIPTS) >= 9
+    assert all(f"prefix = '{redis_store.PREFIX}'" in script for script in SCRIPTS)
+
+
+def test_no_script_searches_all_keys() -> None:
+    assert not any("SCAN" in script or "'KEYS'" in script for script in SCRIPTS)
+
+
+@pytest.mark.cluster
+async def test_tokens_with_a_malformed_number_are_lost_not_a_crash(redis: RedisServer) -> None:
+    async with open_redis_store(RedisOptions(host="127.0.0.1", port=redis.port), "gpu1", Seal("t")) as store:
+        redis.ask("SET", "{acp}:tokens-number", "word")
+        with pytest.raises(ClusterLost, match="another form"):
+            await store.tokens()

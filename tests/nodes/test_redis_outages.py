@@ -13,14 +13,13 @@ import pytest
 import trio
 
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
-from acp_gateway.nodes.directory.directory import ClusterNodes
-from acp_gateway.nodes.directory.member import Member
-from acp_gateway.nodes.directory.records import NodeRecord, Seal
-from acp_gateway.nodes.directory.redis_connection import RedisOptions
-from acp_gateway.nodes.directory.redis_store import RedisStore, open_redis_store
-from acp_gateway.nodes.directory.store import Change, ClusterLost
-from tests.nodes.directory.redis_server import RedisServer
-from tests.nodes.directory.test_member import File, Nodes
+from acp_gateway.nodes.known_nodes import ClusterNodes
+from acp_gateway.nodes.member import Member
+from acp_gateway.nodes.redis_connection import RedisOptions
+from acp_gateway.nodes.redis_store import RedisStore, open_redis_store
+from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, Seal
+from tests.nodes.redis_server import RedisServer
+from tests.nodes.test_member import File, Nodes
 
 pytestmark = pytest.mark.cluster
 

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 
 import trio
 
-from acp_gateway.nodes.directory.records import NodeRecord
-from acp_gateway.nodes.directory.store import Change, ClusterLost, NodesRead, SharedTokens
+from acp_gateway.nodes.store import Change, ClusterLost, NodeRecord, NodesRead, SharedTokens
 
 
 class MemoryDirectory:

@@ -12,12 +12,10 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.config.cluster import ClusterSection, RedisAddress
 from acp_gateway.config.nodes import NodeSection
-from acp_gateway.nodes.directory.directory import ClusterNodes
-from acp_gateway.nodes.directory.known_nodes import KnownCluster, KnownNodesFile
-from acp_gateway.nodes.directory.member import Member
-from acp_gateway.nodes.directory.records import NodeRecord
-from acp_gateway.nodes.directory.store import Change
-from tests.nodes.directory.memory_store import MemoryDirectory
+from acp_gateway.nodes.known_nodes import ClusterNodes, KnownCluster, KnownNodesFile
+from acp_gateway.nodes.member import Member
+from acp_gateway.nodes.store import Change, NodeRecord
+from tests.nodes.memory_store import MemoryDirectory
 
 REDIS = RedisAddress("127.0.0.1", 1, "", tls=False, db=0, user=None)
 
