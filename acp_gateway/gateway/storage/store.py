@@ -62,7 +62,8 @@ _NEVER: Final = 4
 class _Reading:
     """A history that one or more callers wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
+        self.key = key
         self.journal: StoredJournal | None = None
         self.revision: int | None = None
         """The revision of the history that was read."""
@@ -276,7 +277,7 @@ class Storage:
         for _ in range(READINGS):
             if not self._queue.keeps(key) or self._stopping:
                 break
-            reading = self._readings.setdefault(key, _Reading())
+            reading = self._readings.setdefault(key, _Reading(key))
             self._wake(_URGENT)
             await reading.done.wait()
             if reading.revision == self._queue.revision(key):
@@ -346,19 +347,19 @@ class Storage:
         One history at a time, so that neither new changes nor the memory wait for all of them.
         """
         self._writer.is_urgent = self._is_urgent or self._queue.new + self._queue.held > LITTLE
-        key = next(iter(self._readings), None)
-        # Later requests want the changes queued by then.
-        reading = None if key is None else self._readings.pop(key)
+        reading = next(iter(self._readings.values()), None)
+        if reading is not None:
+            # Later requests want the changes queued by then.
+            del self._readings[reading.key]
+            reading.revision = self._queue.revision(reading.key)
         try:
-            if key is not None and reading is not None:
-                reading.revision = self._queue.revision(key)
             try:
-                await self._write_queue(key)
+                await self._write_queue(None if reading is None else reading.key)
             except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
                 await self._writer.fail(error)
             written = not self._writer.fails
-            if key is not None and reading is not None and not self._stopping and not self._queue.waits(key):
-                reading.journal = await self._read(key)
+            if reading is not None and not self._stopping and not self._queue.waits(reading.key):
+                reading.journal = await self._read(reading.key)
         finally:
             if reading is not None:
                 reading.done.set()

@@ -965,12 +965,17 @@ async def test_where_there_is_no_room_beside_the_file_at_the_start_what_is_store
 
 
 async def test_a_broken_disk_is_opened_again(storage: Storage, disk: Disk, pauses: Pauses) -> None:
-    async with living(storage, 1) as sessions:
+    async with living(storage, 1, 2) as sessions:
         await storage.read_journal(1)
         disk.broken = True
         sessions.append(1, b"one")
         await pauses.until_failed()
-        assert storage.problem is not None
+        problem = storage.problem
+        assert problem is not None
+        # Without a file nothing can be read, and the problem is the same.
+        assert await storage.read_journal(2) is None
+        await pauses.until_failed()
+        assert storage.problem == problem
         opened = len(disk.opened)
         disk.broken = False
         pauses.end()

@@ -92,6 +92,24 @@ def test_what_is_queued_is_taken_once(told: Told) -> None:
     assert not told.take()
 
 
+def test_anything_that_is_to_be_written_is_queued(told: Told) -> None:
+    steps: list[Callable[[], object]] = [
+        lambda: told.queue.put_session(session(1, title="changed")),
+        lambda: told.queue.put_use("0a", TokenUse(1.0)),
+        lambda: told.grow(1, b"one"),
+        lambda: told.queue.give_up({2}),
+    ]
+    for step in steps:
+        assert not told.queue
+        step()
+        assert told.queue
+        told.fail(lambda: told.queue.give_up({3}))
+        # It is erased for another reason than a full queue.
+        assert not told.queue.has_given_up
+        assert told.take()
+        assert not told.queue.has_given_up
+
+
 def test_a_batch_has_what_came_after_the_last_that_was_written(told: Told) -> None:
     told.grow(1, b"one")
     told.take()
