@@ -191,7 +191,7 @@ class StoredArchive:
         if self._deferral is not None:
             self._deferral.write(key)
         self._storage.grow(key, 0)
-        if self._journals and self._storage.problem is None and not self.holds(session):
+        if self._storage.problem is None and not self.holds(session):
             # It was given up because a write failed; writing works again.
             self.replace(session)
         self.keep(session)

@@ -1,6 +1,7 @@
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -478,8 +479,21 @@ async def test_the_history_of_a_node_s_session_is_written_at_the_end_of_the_turn
 async def test_the_history_of_a_session_of_this_gateway_is_not_deferred(tmp_path: Path) -> None:
     async with life(tmp_path) as one:
         session = one.begin()
+        for change in (partial(session.write, b"one"), partial(session.extend, [b"two"]), session.end_turn):
+            await one.journal(session)
+            assert not waits(one, session)
+            change()
+            assert waits(one, session)
+        assert (await one.journal(session)).runs() == session.journal.runs()
+
+
+async def test_a_deferred_history_is_written_with_the_place_of_its_last_message(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin(agent="node/agent")
         await one.journal(session)
         session.write(b"one")
+        session.far = FarPlace("e", "link", 10)
+        session.archive.keep(session)
         assert waits(one, session)
 
 

@@ -24,6 +24,7 @@ def test_an_identity_above_history_limit_per_identity_loses_its_own() -> None:
     more = [*HISTORIES, Kept(5, "ann", 50, used=9.0, live=False)]
     assert reduce(more, 450, 249) == ([3], {})
     assert reduce(more, 340, 249) == ([3, 2], {})
+    assert reduce(more, 150, 249) == ([3, 2, 1], {})
 
 
 def test_history_limit_halves_the_largest_live_history_of_the_identity_that_holds_most() -> None:
