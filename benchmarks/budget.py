@@ -28,6 +28,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Client, SessionScope
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.times import Times
 from acp_gateway.gateway.storage.database import Database
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.protocol import jsonrpc
@@ -122,13 +123,13 @@ def steps_of_update(directory: Path) -> list[Step]:
     with database.transaction():
         database.put_session(StoredSession(1, "agent", SESSION, "me", None, None, None, 0.0, 0.0, "e"))
         database.histories.replace(1, StoredJournal("e", 0, truncated=False))
+    positions = count(len(lines), len(lines))
 
     def through_database() -> None:
         with database.transaction():
             for _ in range(TOGETHER):
-                run = StoredRun()
-                run.extend(lines, time=next(times))
-                database.histories.append(1, [run])
+                run = StoredRun(list(lines), times=Times([(0, next(times))]))
+                database.histories.renew(1, StoredJournal("e", next(positions), truncated=False, runs=[run]))
 
     return [
         ("written to a pipe and read from it", through_pipe),

@@ -126,7 +126,7 @@ class Gateway:
         self.readiness = Readiness(
             settings.state_dir, tokens, self.browsers, lambda: self.storage.problem, self.extensions
         )
-        self._deferral = Deferral(self.storage, settings.node_write_delay)
+        self._deferral = Deferral(self.storage.grow, settings.node_write_delay)
         journals = settings.journal_storage == "disk"
         self._archive = StoredArchive(self.storage, journals=journals, deferral=self._deferral)
         self.changes = SessionChanges(self._archive)

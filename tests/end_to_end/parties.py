@@ -119,12 +119,10 @@ def run(scenario: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def party(
-    gateway: RunningGateway, transport: str, *options: str, wants_news: bool = False
-) -> AsyncIterator[Party]:
+async def party(gateway: RunningGateway, transport: str, *options: str) -> AsyncIterator[Party]:
     """An SDK client that is initialized; `options` are those of `acp-gateway connect`.
 
-    Unless it `wants_news`, the gateway must not have sent it anything of its own by the end.
+    The gateway must not have sent it anything of its own by the end.
     """
     client = Party()
     command, *arguments = gateway.connect_command(transport, *options)
@@ -132,7 +130,6 @@ async def party(
         cast("Any", client), command, *arguments, env=ENVIRONMENT, observers=[client.observe]
     ) as (connection, _):
         client.agent = connection
-        meta: dict[str, Any] | None = {"acp-gateway": {}} if wants_news else None
-        await connection.initialize(protocol_version=1, client_capabilities=ClientCapabilities(field_meta=meta))
+        await connection.initialize(protocol_version=1, client_capabilities=ClientCapabilities())
         yield client
-    assert wants_news or client.news() == []
+    assert client.news() == []

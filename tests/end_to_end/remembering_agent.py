@@ -2,8 +2,7 @@
 
 It is started with a directory, where each session is a file with its updates, one a line, which `session/load` replays.
 It lists all that are there, of every client. `calls` there has a line for each message that it got: its process, the
-method, the session. `heard` has the messages themselves. With `echo` behind the directory it says each prompt again
-before it obeys.
+method, the session. `heard` has the messages themselves.
 
 Each text block of a prompt is a command; what it does not know it says back.
 
@@ -43,9 +42,8 @@ def agent_chunk(text: str) -> dict[str, Any]:
 class RememberingAgent:
     """One thing after the other: while it is at work in one session, requests in another wait."""
 
-    def __init__(self, directory: Path, *, echoes: bool = False) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._echoes = echoes
         # Came while something else was waited for.
         self._later: deque[dict[str, Any]] = deque()
         self._asked = 0
@@ -99,8 +97,6 @@ class RememberingAgent:
             case "session/prompt":
                 for block in params["prompt"]:
                     self._keep(session, user_chunk(block))
-                    if self._echoes:
-                        self._tell(session, user_chunk(block) | {"messageId": "m1"})
                 for block in params["prompt"]:
                     if self._do(session, block["text"]):
                         return {"result": {"stopReason": "cancelled"}}
@@ -173,4 +169,4 @@ class RememberingAgent:
 
 
 if __name__ == "__main__":
-    RememberingAgent(Path(sys.argv[1]), echoes=sys.argv[2:] == ["echo"]).run()
+    RememberingAgent(Path(sys.argv[1])).run()

@@ -5,14 +5,12 @@ import json
 import re
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
-from websockets.typing import Origin, Subprotocol
 
 from tests.end_to_end.chatting import start_chat_gateway
 from tests.end_to_end.parties import party, run, texts
@@ -108,89 +106,6 @@ def test_an_editor_over_wss_and_a_widget_share_a_session(gateway: RunningGateway
             await chat.until_said(*history, ("user", "wait"))
             await chat.send("cancel_turn", sessionId=session)
             assert (await chat.last("turn_complete"))["stopReason"] == "cancelled"
-
-    run(scenario())
-
-
-def test_an_observers_token_can_do_nothing(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        observing = ("token", "create", "--label", "looker", "--role", "observer")
-        token = (await asyncio.to_thread(gateway.save_token, *observing)).read_text().strip()
-        async with widget(gateway) as chat, widget(gateway, token) as observer:
-            await chat.send("new_session", cwd="/")
-            session = (await chat.last("session_created"))["sessionId"]
-            await chat.send("send_message", sessionId=session, content="ask")
-            asked = await chat.last("permission_request")
-            await observer.send("load_session", sessionId=session)
-            await observer.until_said(("user", "ask"))
-            acts: dict[str, dict[str, Any]] = {
-                "send_message": {"sessionId": session, "content": "no"},
-                "cancel_turn": {"sessionId": session},
-                "change_mode": {"sessionId": session, "modeId": "no"},
-                "permission_response": {"requestId": asked["requestId"], "outcome": YES},
-                "new_session": {"cwd": "/"},
-            }
-            for kind, members in acts.items():
-                await observer.send(kind, **members)
-            await observer.until(lambda: len(observer.of("error")) == len(acts))
-            assert {error["code"] for error in observer.of("error")} == {-32601}
-            assert observer.of("permission_request") == []
-            await chat.send("permission_response", requestId=asked["requestId"], outcome=NO)
-            await chat.until_said(("user", "ask"), ("assistant", "no"))
-            await observer.until_said(("user", "ask"), ("assistant", "no"))
-
-    run(scenario())
-
-
-def test_a_widget_connects_with_its_token_in_a_subprotocol_and_from_listed_pages_alone(
-    gateway: RunningGateway,
-) -> None:
-    async def status(**options: Any) -> int:
-        with pytest.raises(InvalidStatus) as raised:
-            async with widget(gateway, **options):
-                pass
-        return raised.value.response.status_code
-
-    async def scenario() -> None:
-        offered = [Subprotocol("acp.v1"), Subprotocol(f"acp.bearer.{gateway.token}")]
-        async with widget(gateway, subprotocols=offered, origin=Origin(PAGE)) as chat:
-            assert chat.websocket.subprotocol == "acp.v1"
-            await chat.send("new_session", cwd="/")
-            await chat.last("session_created")
-        assert await status(subprotocols=offered, origin=Origin("https://evil.example")) == 403
-        assert await status(origin=Origin(PAGE)) == 401
-        wrong = [Subprotocol("acp.v1"), Subprotocol("acp.bearer.acpgw_wrong")]
-        assert await status(subprotocols=wrong, origin=Origin(PAGE)) == 401
-
-    run(scenario())
-
-
-def test_what_is_not_an_event_is_answered_and_many_connections_leave_the_others_alone(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        async with AsyncExitStack() as stack:
-            chat = await stack.enter_async_context(widget(gateway))
-            await chat.send("new_session", cwd="/")
-            session = (await chat.last("session_created"))["sessionId"]
-            wrong = await stack.enter_async_context(widget(gateway))
-            garbage = ["", "garbage", "[]", "7", "{}", '{"type":"dance"}', '{"type":7}', "[" * 50_000]
-            for text in garbage:
-                await wrong.websocket.send(text)
-            # Binary messages are ignored, as at /acp.
-            await wrong.websocket.send(b'{"type":"new_session"}')
-            await wrong.send("load_session", sessionId="none")
-            error = await wrong.last("error", len(garbage) + 1)
-            assert (error["code"], error["data"]) == (-32001, {"sessionId": "none"})
-            assert {event["type"] for event in wrong.told} == {"error"}
-            await wrong.websocket.send("x" * 1_100_000)
-            await wrong.until(lambda: wrong.closed)
-            assert wrong.closed is not None
-            assert (wrong.closed[0], "max_message_size" in wrong.closed[1]) == (1009, True)
-            for _ in range(60):
-                other = await stack.enter_async_context(widget(gateway))
-                await other.send("load_session", sessionId=session)
-            await other.last("session_loaded")
-            await chat.send("send_message", sessionId=session, content="still here")
-            await other.until_said(("user", "still here"), ("assistant", "still here"))
 
     run(scenario())
 

@@ -108,51 +108,6 @@ def test_a_turn_goes_on_when_the_front_is_killed(tmp_path: Path, before: list[st
         ended(editor, near, prompt)
 
 
-def test_a_front_is_killed_twice_in_a_turn(tmp_path: Path) -> None:
-    gates = [Gate(tmp_path / name) for name in ("first", "second")]
-    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
-        editor.open_session()
-        prompt = editor.prompt("begins", gates[0].command, *MANY, gates[1].command, "ends")
-        editor.until_told("begins")
-        near.kill()
-        near.start()
-        gates[0].open()
-        editor.until_told("update 20")
-        near.kill()
-        gates[1].open()
-        near.start()
-        ended(editor, near, prompt)
-
-
-def test_a_turn_ends_while_the_front_is_dead(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
-    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
-        editor.open_session()
-        prompt = editor.prompt("begins", gate.command, "ends")
-        editor.until_told("begins")
-        near.kill()
-        gate.open()
-        # The agent does one thing at a time: this is answered after the end of the turn.
-        with Editor(near.far, "unix") as other:
-            other.open_session()
-        near.start()
-        ended(editor, near, prompt)
-
-
-def test_a_front_is_killed_while_its_client_is_away(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
-    with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
-        editor.open_session()
-        prompt = editor.prompt("begins", gate.command, *MANY)
-        editor.until_told("begins")
-        near.way.cut()
-        gate.open()
-        near.kill()
-        near.start()
-        near.way.mend()
-        ended(editor, near, prompt)
-
-
 def test_two_editors_and_an_observer_see_the_same(tmp_path: Path) -> None:
     gate = Gate(tmp_path / "gate")
     with near_and_node(tmp_path) as near, ExitStack() as stack:

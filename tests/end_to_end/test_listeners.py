@@ -4,15 +4,13 @@ import hmac
 import json
 import re
 import socket
-import socketserver
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,15 +42,7 @@ from tests.server.echoing import WS, EchoingGateway, ask, bearer, listening, upg
 FAILED_ATTEMPTS = 20
 CONNECTIONS = 5
 
-PHONE = name((NameOID.ORGANIZATION_NAME, "Example"), (NameOID.COMMON_NAME, "ann's phone"))
 STRANGER = name((NameOID.ORGANIZATION_NAME, "Example"), (NameOID.COMMON_NAME, "ann "))
-
-REBOUND = (
-    *("evil.example", "evil.example:7443", "127.0.0.1.evil.example", "localhost.evil.example", "evil-localhost", ""),
-    *("0.0.0.0:7443", "192.168.0.1", "2130706433", "127.1", "[::ffff:127.0.0.1]", "[::1", "localhost, evil.example"),
-    *("localhost\r\nHost: evil.example", "user@localhost", "localhost/evil", "localhost:7443:7443"),
-)
-"""Names under which a page may ask for a gateway on loopback, one way or the other."""
 
 
 @pytest.fixture(scope="module")
@@ -182,18 +172,6 @@ def test_a_certificate_lets_its_holder_in_without_any_token(
             assert session not in json.dumps(other.ask(methods.SESSIONS, {})["result"])
 
 
-def test_a_certificate_of_an_observer_permits_no_action(
-    gateway: RunningGateway, laptop: tuple[str, ...], authority: Authority, tmp_path: Path
-) -> None:
-    phone = options_of(*authority.issue(tmp_path, PHONE))
-    with Editor(gateway, "wss", *laptop) as editor, Editor(gateway, "tcp+tls", *phone) as viewer:
-        viewer.load(editor.open_session())
-        assert viewer.answer(viewer.prompt("from the phone"))["error"]["code"] == -32601
-        assert editor.talk("from the laptop") == "end_turn"
-        viewer.until_told("from the laptop")
-        assert editor.told == ["from the laptop"]
-
-
 @pytest.mark.parametrize(
     ("kind", "transport", "code", "reason", "words"),
     [
@@ -222,13 +200,6 @@ def test_a_certificate_that_is_refused_says_why(
             files = authority.issue(tmp_path, STRANGER)
     command = gateway.connect_command(transport, *options_of(*files), "--connect-timeout", "1000")
     assert_told(run_shim(command), code, reason, words)
-
-
-def test_a_wrong_token_is_refused_in_spite_of_a_certificate_beside_it(
-    gateway: RunningGateway, laptop: tuple[str, ...]
-) -> None:
-    environment = ENVIRONMENT | {"ACP_GATEWAY_TOKEN": TRACES.note_tokens_in(mint())}
-    assert_told(run_shim(gateway.connect_command("wss", *laptop), environment), 4, "unauthorized", "no valid token")
 
 
 # The life of a token
@@ -333,103 +304,7 @@ async def test_a_wrong_token_is_compared_with_every_one_there_is_in_constant_tim
                 assert {presented for _, presented in compared} <= {digest(token), ""}
 
 
-# Names and addresses
-
-
-@pytest.mark.parametrize(("number", "host"), [*enumerate(REBOUND, 1)], ids=ascii)
-def test_a_page_that_has_its_own_name_lead_to_loopback_gets_nothing(
-    number: int, host: str, gateway: RunningGateway
-) -> None:
-    # All of them from one address would soon be told nothing but that they are too many.
-    source = f"127.0.2.{number}"
-    right, wrong = (
-        undated(upgrade_with(gateway, token, host=host, source=source)) for token in (gateway.token, mint())
-    )
-    assert right == wrong
-    assert status(right) in (400, 403)
-    health = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
-    assert status(answered(port_of(gateway, "ws"), health, source)) in (400, 403)
-
-
-@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:1234", "127.0.0.1", "127.8.9.1:80", "[::1]", "box.localhost"])
-def test_loopback_has_many_names(host: str, gateway: RunningGateway) -> None:
-    assert status(upgrade_with(gateway, gateway.token, host=host)) == 101
-
-
-class Proxy(socketserver.ThreadingTCPServer):
-    """A reverse proxy in front of a port of loopback."""
-
-    def __init__(self, gateway: int) -> None:
-        super().__init__(("127.0.0.1", 0), Forwarding)
-        self.gateway = gateway
-        self.port: int = self.socket.getsockname()[1]
-
-
-class Forwarding(socketserver.BaseRequestHandler):
-    """Add the client's address to the first request of a connection, and pass on the rest as it is."""
-
-    def handle(self) -> None:
-        head = b""
-        while b"\r\n\r\n" not in head:
-            head += self.request.recv(65536)
-        lines, _, rest = head.partition(b"\r\n\r\n")
-        said = lines + f"\r\nX-Forwarded-For: {self.client_address[0]}\r\n\r\n".encode() + rest
-        assert isinstance(self.server, Proxy)
-        with socket.create_connection(("127.0.0.1", self.server.gateway), 60) as far:
-            far.sendall(said)
-            back = threading.Thread(target=pass_on, args=[far, self.request])
-            back.start()
-            pass_on(self.request, far)
-            back.join(60)
-
-
-def pass_on(source: socket.socket, target: socket.socket) -> None:
-    """Pass on what comes until one side is done, or lost."""
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
-
-
-@contextmanager
-def proxied(gateway: RunningGateway) -> Iterator[RunningGateway]:
-    """The gateway as it is to those who come by way of a reverse proxy."""
-    with Proxy(port_of(gateway, "ws")) as proxy:
-        thread = threading.Thread(target=proxy.serve_forever, args=[0.01])
-        thread.start()
-        try:
-            yield replace(gateway, urls=gateway.urls | {"ws": f"ws://127.0.0.1:{proxy.port}"})
-        finally:
-            proxy.shutdown()
-            thread.join(60)
-
-
-def test_behind_a_proxy_each_client_is_counted_by_its_own_address(gateway: RunningGateway) -> None:
-    with proxied(gateway) as behind:
-        # Whatever else they claim.
-        guesses = [
-            upgrade_with(behind, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.3.1")
-            for number in range(FAILED_ATTEMPTS + 1)
-        ]
-        assert [*map(status, guesses)] == [401] * FAILED_ATTEMPTS + [429]
-        assert status(upgrade_with(behind, mint(), source="127.0.3.2")) == 401
-        assert status(upgrade_with(behind, gateway.token, source="127.0.3.1")) == 101
-        with Editor(behind, "ws") as editor:
-            editor.open_session()
-            assert editor.talk("by way of a proxy") == "end_turn"
-    refused = {entry["address"] for entry in audited(gateway) if entry["event"] == "refused"}
-    assert {"127.0.3.1", "127.0.3.2"} <= refused
-    assert not [address for address in refused if address.startswith("192.0.2.")]
-
-
-def test_who_is_not_a_proxy_chooses_no_address_to_be_counted_by(gateway: RunningGateway) -> None:
-    told = [
-        status(upgrade_with(gateway, mint(), f"X-Forwarded-For: 192.0.2.{number}", source="127.0.4.1"))
-        for number in range(FAILED_ATTEMPTS + 1)
-    ]
-    assert told == [401] * FAILED_ATTEMPTS + [429]
+# Limits
 
 
 def test_connections_per_identity_limits_one_identity_and_keeps_no_other_out(

@@ -274,11 +274,6 @@ class Stock:
         response: Message = message
         return response
 
-    def break_off(self, line: bytes) -> None:
-        """Send the beginning of a line, and the end of the connection."""
-        self._socket.sendall(line)
-        self._socket.shutdown(socket.SHUT_WR)
-
     def read_to_end(self) -> None:
         """Until the gateway has closed the connection."""
         self.heard += map(json.loads, self._file)
@@ -489,36 +484,7 @@ def test_a_torn_database_is_put_aside_and_the_gateway_serves(place: Place) -> No
     assert len([line for line in gateway.log if "ERROR" in line]) == 1
 
 
-# Half a message
-
-
-def test_a_line_that_a_lost_connection_has_cut_off_is_not_a_message(place: Place) -> None:
-    with place.gateway() as gateway:
-        with Stock(gateway, resume={}) as first:
-            link = first.hello["result"]["connectionId"]
-            assert "result" in first.ask("initialize", {"protocolVersion": 1})
-            first.break_off(b'{"jsonrpc":"2.0","method":"_test/')
-            first.read_to_end()
-        with Stock(gateway, resume={"connectionId": link, "received": 1}) as second:
-            assert second.hello["result"] == {"connectionId": link, "received": 1}
-    assert [message for message in first.heard if "error" in message] == []
-
-
 # Tokens
-
-
-def test_a_link_is_resumed_with_the_token_that_began_it_and_with_no_other(place: Place) -> None:
-    with place.gateway() as gateway:
-        other = gateway.save_token("token", "create", "--label", "other").read_text().strip()
-        with Stock(gateway, resume={}) as first:
-            link = first.hello["result"]["connectionId"]
-        again = {"connectionId": link, "received": 0}
-        with Stock(gateway, other, resume=again) as second:
-            assert (second.hello["error"]["code"], second.hello["error"]["data"]["reason"]) == (410, "unknown")
-        with Stock(gateway, resume=again) as third:
-            assert third.hello["result"] == again
-        with Stock(gateway, resume=again | {"received": 1}) as fourth:
-            assert fourth.hello["error"]["code"] == 410
 
 
 def token_id(gateway: RunningGateway, label: str) -> str:

@@ -16,7 +16,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from tests.end_to_end.parties import Party, party, run, said_by_agent, said_by_user, texts
+from tests.end_to_end.parties import Party, party, run, said_by_user, texts
 from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_websocket_peers import bearer, connected
 
@@ -31,13 +31,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     directory = tmp_path_factory.mktemp("sharing")
     agents = f'[agents.sdk]\ncommand = ["{sys.executable}", "{AGENTS / "sdk_agent.py"}"]\n'
     for name, scope in {
-        **dict.fromkeys(("memory", "patient", "mortal", "fast", "echoing"), "identity"),
+        **dict.fromkeys(("memory", "mortal", "fast"), "identity"),
         "alone": "connection",
-        "together": "shared",
     }.items():
         (directory / name).mkdir()
         command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / name)]
-        command += ["echo"] if name == "echoing" else []
         agents += f'[agents.{name}]\ncommand = {json.dumps(command)}\nscope = "{scope}"\n'
     pin = prepare(directory, agents, more='default_agent = "sdk"')
     running = start_gateway(directory, pin)
@@ -202,30 +200,6 @@ def test_a_turn_is_cancelled_by_a_client_that_did_not_begin_it(gateway: RunningG
     run(scenario())
 
 
-def test_who_observes_is_refused_everything_that_the_agent_would_notice(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        async with shared_session(gateway) as there:
-            turn = await there.first.begin(there.session, "wait")
-            for observer in (there.viewer, there.guest):
-                await observer.until_told(there.session, "waiting")
-                code, words = await refused(observer.prompt(there.session, "echo", "from an observer"))
-                assert code == -32601
-                assert "observers may only look" in words
-                mode = observer.agent.set_session_mode(session_id=there.session, mode_id="yolo")
-                assert (await refused(mode))[0] == -32601
-                assert (await refused(observer.agent.ext_method("of/some/agent", {})))[0] == -32601
-                await observer.agent.cancel(session_id=there.session)
-                # What comes back was asked after the cancellation.
-                await observer.agent.list_sessions()
-            await there.first.agent.list_sessions()
-            assert not turn.done()
-            await there.first.agent.cancel(session_id=there.session)
-            assert await turn == "cancelled"
-            assert texts(there.first.updates(there.session)) == ["waiting"]
-
-    run(scenario())
-
-
 def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: RunningGateway) -> None:
     async def scenario() -> list[dict[str, Any]]:
         async with shared_session(gateway) as there:
@@ -244,29 +218,6 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
     assert (waiting["method"], waiting["title"]) == ("session/request_permission", "do it")
     assert waiting["since"].endswith("Z")
     assert at_work == idle | {"turn": True, "waiting": [waiting], "updatedAt": at_work["updatedAt"]}
-
-
-def test_who_asks_for_news_learns_who_came_and_who_decided(gateway: RunningGateway) -> None:
-    async def scenario() -> list[dict[str, Any]]:
-        async with party(gateway, "tcp", wants_news=True) as curious:
-            async with party(gateway, "wss") as first:
-                session = await opened(first)
-                await curious.agent.load_session(cwd="/", session_id=session)
-                async with party(gateway, "unix", "--attach", session, "--observe") as viewer:
-                    await opened(viewer)
-                    turn = await curious.begin(session, "permission")
-                    await first.until(first.asked)
-                    await first.decide("yes")
-                    assert await turn == "end_turn"
-            await curious.until(lambda: len(curious.news()) == 6)
-            return curious.news()
-
-    came, started, decided, ended, *left = run(scenario())
-    assert (came["event"], came["by"]["role"]) == ("attached", "observer")
-    assert (started["event"], ended["event"], ended["stopReason"]) == ("turn_started", "turn_ended", "end_turn")
-    assert (decided["event"], decided["decision"], decided["toolCallId"]) == ("decided", "yes", "call-1")
-    assert decided["by"]["connection"] != started["by"]["connection"]
-    assert [(news["event"], news["by"]) for news in left] == [("left", came["by"]), ("left", decided["by"])]
 
 
 # Later
@@ -299,54 +250,6 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
     run(scenario())
 
 
-def test_the_prompt_that_an_agent_says_again_is_shown_once_to_the_others(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        async with (
-            party(gateway, "wss", "--agent", "echoing") as first,
-            party(gateway, "tcp", "--agent", "echoing") as second,
-        ):
-            session = await opened(first)
-            await second.agent.load_session(cwd="/", session_id=session)
-            for words in ("hello", "hello"):
-                assert await first.prompt(session, words, "the end") == "end_turn"
-            await second.until(lambda: texts(second.updates(session)).count("the end") == 2)
-            turn = [*said_by_user("hello", "the end"), *said_by_agent("hello", "the end")]
-            assert second.updates(session) == turn * 2
-            # The editor gets what the agent says, as it does without a gateway.
-            own = texts(first.updates(session), "user_message_chunk")
-            assert own == ["hello", "the end"] * 2
-            assert {update.get("messageId") for update in first.updates(session)} == {"m1", None}
-            async with party(gateway, "unix", "--agent", "echoing") as late:
-                await late.agent.load_session(cwd="/", session_id=session)
-                assert late.updates(session) == turn * 2
-
-    run(scenario())
-
-
-def test_who_joins_in_the_middle_of_a_turn_misses_nothing_and_hears_nothing_twice(
-    gateway: RunningGateway, tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        with gate(tmp_path / "gate") as let_go_on:
-            async with (
-                party(gateway, "wss", "--agent", "memory") as first,
-                party(gateway, "tcp", "--agent", "memory") as second,
-            ):
-                session = await opened(first)
-                blocks = ("flood 250", "half of it", f"gate {tmp_path}/gate", "flood 250", "the end")
-                turn = await first.begin(session, *blocks)
-                await first.until_told(session, "half of it")
-                load = asyncio.create_task(second.agent.load_session(cwd="/", session_id=session))
-                os.write(let_go_on, b"\n")
-                assert await turn == "end_turn"
-                await load
-                await second.until_told(session, "the end")
-                assert len(first.updates(session)) == 502
-                assert second.updates(session) == said_by_user(*blocks) + first.updates(session)
-
-    run(scenario())
-
-
 def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with party(gateway, "wss") as owner:
@@ -369,38 +272,6 @@ def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None
                 # A guest of this kind may do all else.
                 assert await guest.prompt(session, "echo", "from the guest") == "end_turn"
                 await owner.until_told(session, "from the guest")
-
-    run(scenario())
-
-
-def test_a_permission_waits_until_a_controller_is_there_to_decide_it(gateway: RunningGateway, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        with gate(tmp_path / "gate") as let_go_on:
-            async with party(gateway, "wss", "--agent", "patient") as asker:
-                session = await opened(asker)
-                turn = await asker.begin(session, "begun", f"gate {tmp_path}/gate", "ask")
-                await asker.until_told(session, "begun")
-                turn.cancel()
-            line = await asyncio.to_thread(gateway.read_log_until, "attached to agent patient")
-            connection = line.split()[3]
-            assert "detached" in await asyncio.to_thread(gateway.read_log_until, connection)
-            os.write(let_go_on, b"\n")
-            await asyncio.to_thread(gateway.read_log_until, "no client is there to answer")
-
-            (shown,) = [one for one in await asyncio.to_thread(gateway.sessions) if one["sessionId"] == session]
-            assert (shown["connected"], shown["turn"], len(shown["waiting"])) == (0, True, 1)
-
-            async with party(gateway, "tcp", "--agent", "patient") as decider:
-                await decider.agent.load_session(cwd="/", session_id=session)
-                await decider.until(decider.asked)
-                # First the history, then the answer to the load, then what is still open.
-                *_, history, answer, agent_request = decider.heard
-                assert history["params"]["update"] == decider.updates(session)[-1]
-                assert answer["result"] == {}
-                assert agent_request == decider.asked()[0]
-                await decider.decide("yes")
-                await decider.until_told(session, "yes")
-                assert texts(decider.updates(session)) == ["begun", "yes"]
 
     run(scenario())
 
@@ -463,26 +334,6 @@ async def refusal_of(gateway: RunningGateway, *options: str) -> str:
             pass
     assert (caught.value.data or {})["reason"] == "unknown_session"
     return str(caught.value)
-
-
-def test_identities_that_share_a_process_do_not_see_each_others_sessions(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        token = await asyncio.to_thread(gateway.save_token, "token", "create", "--label", "cy", "--identity", "cy")
-        as_cy = ("--agent", "together", "--token-file", str(token))
-        async with party(gateway, "wss", "--agent", "together") as ann, party(gateway, "tcp", *as_cy) as cy:
-            of_ann, of_cy = await opened(ann), await opened(cy)
-            await ann.prompt(of_ann, "pid")
-            await cy.prompt(of_cy, "pid")
-            # It is one process that lists them all, and tells of each.
-            assert texts(ann.updates(of_ann)) == texts(cy.updates(of_cy))
-            assert ann.updates(of_cy) == cy.updates(of_ann) == []
-            for member, own, other in ((ann, of_ann, of_cy), (cy, of_cy, of_ann)):
-                listed = await member.agent.list_sessions()
-                assert [entry.session_id for entry in listed.sessions] == [own]
-                await answers_about(member, other)
-            assert await answers_about(cy, of_ann) == await answers_about(cy, UNKNOWN)
-
-    run(scenario())
 
 
 # One process for each connection

@@ -252,55 +252,6 @@ def link_code(text: str) -> str:
     return text.strip().partition("#")[2].partition("/")[0]
 
 
-def test_errors_over_the_wire(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        async with browser(gateway) as page:
-            missing = await page.ask("session/new", agentType="missing")
-            assert missing["error"]["code"] == -32603
-            assert "cannot be started" in missing["error"]["message"]
-            assert (await page.ask("session/get", sessionId="never"))["error"]["code"] == -32602
-            assert (await page.ask("session/never"))["error"]["code"] == -32601
-        async with browser(gateway) as page:
-            await page.websocket.send("{")
-            await page.until(lambda: page._responses.get(None))
-            assert page._responses[None]["error"]["code"] == -32700
-            await page.websocket.send('{"id":1,"method":"session/list","params":"' + "x" * (65 << 20) + '"}')
-            await page.until(lambda: page.closed)
-            assert page.closed is not None
-            assert page.closed[0] == 1009
-        async with browser(gateway, query="?observe=1") as watching:
-            assert (await watching.ask("session/new"))["error"]["code"] == -32601
-            await watching.websocket.send('{"id":1,"method":"session/list","x":"' + "x" * 65536 + '"}')
-            await watching.until(lambda: watching.closed)
-            assert watching.closed is not None
-            assert watching.closed[0] == 1009
-            assert "observer_message_size" in watching.closed[1]
-        async with browser(gateway) as page:
-            assert (await page.result("session/list"))["sessions"] == []
-
-    run(scenario())
-
-
-def test_a_closed_tab_does_not_end_the_turn(gateway: RunningGateway) -> None:
-    async def scenario() -> None:
-        async with browser(gateway) as page:
-            session = (await page.result("session/new", cwd="/"))["sessionId"]
-            await page.result("session/get", sessionId=session)
-            await page.prompt(session, "ask")
-            await page.until(lambda: page.of("session/request"))
-            await page.prompt(session, "queued")
-        async with browser(gateway) as page:
-            got = await page.result("session/get", sessionId=session)
-            assert (got["session"]["status"], got["session"]["queued"]) == ("waiting", 1)
-            (asked,) = got["pendingRequests"]
-            outcome = {"outcome": {"outcome": "selected", "optionId": "no"}}
-            await page.result("session/respond", sessionId=session, requestId=asked["requestId"], response=outcome)
-            await page.until_said("queued")
-            assert said(page.updates())[:1] == ["no"]
-
-    run(scenario())
-
-
 def test_a_reloaded_page_finds_the_agent_of_its_own(tmp_path: Path) -> None:
     pin = set_up(tmp_path, scope="connection")
     gateway = start_gateway(tmp_path, pin)

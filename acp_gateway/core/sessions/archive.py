@@ -36,7 +36,7 @@ class Archive(Protocol[SessionT]):
         """Store another journal of a session."""
 
     def finish_journal(self, session: SessionT) -> None:
-        """Finish storing a journal that is about to be cleared; the stored part stays."""
+        """Finish storing a journal that is about to be cleared, or to be cut; the stored part stays."""
 
     def note_change(self, session: SessionT) -> None:
         """Note a change that is not stored: of its state, its turns, its clients, or the agent's requests."""

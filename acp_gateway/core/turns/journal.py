@@ -10,7 +10,7 @@ state.
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, chain, islice, takewhile
 from typing import Final, NamedTuple
 
 from acp_gateway.core.turns.times import Times, TimesView
@@ -186,20 +186,32 @@ class Journal:
         """Return the same as `times`, without a step for each message."""
         return self._times.view(max(begin, self.start), min(end, self._position))
 
-    def runs(self) -> list[TurnMessages]:
-        """Return the held messages, except those set aside, turn by turn. Takes a step per turn, state and time, none
-        per message."""
+    def runs(self, after: int = 0) -> list[TurnMessages]:
+        """Return the held messages after a position, except those set aside, turn by turn.
+
+        If a turn ended with the message at that position, the first run has only that end. Takes a step per turn, state
+        and time among them, none per message.
+        """
+        after = max(after, self.start)
+        turns, begin = [], self._position
+        for count, ends_turn in chain([(self._running, False)], ((count, True) for count in reversed(self._turns))):
+            if begin < after:
+                break
+            begin -= count
+            turns.append((begin, begin + count, ends_turn))
+        states = list(takewhile(lambda state: state[0] >= after, reversed(self._states)))
+        messages = self.messages(after, self._position)
         runs = []
-        messages, states, start = iter(self._messages), deque(self._states), self.start
-        for count, ends_turn in [*((count, True) for count in self._turns), (self._running, False)]:
+        for begin, end, ends_turn in reversed(turns):
+            begin = max(begin, after)
             kinds = {}
-            while states and states[0][0] < start + count:
-                position, kind = states.popleft()
-                kinds[position - start] = kind
-            times = self._times.part(start, start + count)
-            runs.append(TurnMessages(list(islice(messages, count)), kinds, ends_turn, times))
-            start += count
-        return runs if self._running else runs[:-1]
+            while states and states[-1][0] < end:
+                position, kind = states.pop()
+                kinds[position - begin] = kind
+            if begin < end or (ends_turn and begin == end):
+                times = self._times.part(begin, end)
+                runs.append(TurnMessages(messages[begin - after : end - after], kinds, ends_turn, times))
+        return runs
 
     def states_set_aside(self) -> list[tuple[bytes, str]]:
         """Return the messages set aside, with their kinds, in the order of cutting."""

@@ -1,14 +1,13 @@
 """The core's archive: passes its changes to the storage, and restores sessions at the start.
 
 The writing of histories that another gateway has on its disk as well, those of the sessions of nodes, is deferred. They
-are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. A history
-that has grown by more than `MUCH` is written from memory then, without what has been cut off again. So the work of the
-disk for a running turn is bounded, however fast its messages come.
+are written when a turn has ended, before they leave the memory, and otherwise `delay` seconds after a change. So the
+work of the disk for a running turn is bounded, however fast its messages come.
 """
 
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final, Protocol
 
 import trio
 
@@ -19,70 +18,30 @@ from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage
 
-MUCH: Final = 1024 * 1024
-"""Bytes by which a history grows before it is written from memory: that takes a step for each message in memory, as
-appending takes one for each that is new."""
-
-
-class Histories(Protocol):
-    """Writes histories, by the keys of their sessions."""
-
-    def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
-        """Append a message of this time, with the kind of state that it tells, if any."""
-
-    def extend(self, key: int, messages: Sequence[bytes], time: int | None = None) -> None:
-        """Append messages of this time."""
-
-    def renew(self, key: int) -> None:
-        """Write a history as it is in memory."""
-
-
-class _Growth:
-    """The messages by which a history has grown since it was last written."""
-
-    __slots__ = ("parts", "size")
-
-    def __init__(self) -> None:
-        self.parts: list[tuple[Sequence[bytes], str | None, int | None]] = []
-        """In order, with the kind of state and the time of each; only the first `MUCH` bytes."""
-        self.size = 0
-
-    def add(self, messages: Sequence[bytes], state: str | None, time: int | None) -> None:
-        if self.size <= MUCH:
-            self.size += sum(map(len, messages))
-            self.parts.append((messages, state, time))
-            if self.size > MUCH:
-                self.parts.clear()
-
 
 class Deferral:
     """The histories that have grown since they were last written.
 
     Args:
-        histories: writes them.
+        write: writes a history that has grown by so many bytes, by the key of its session.
         delay: maximum seconds that a change waits.
         pause: sleeps for a number of seconds.
     """
 
     def __init__(
-        self, histories: Histories, delay: float, pause: Callable[[float], Awaitable[None]] = trio.sleep
+        self, write: Callable[[int, int], None], delay: float, pause: Callable[[float], Awaitable[None]] = trio.sleep
     ) -> None:
-        self._histories = histories
+        self._write = write
         self._delay = delay
         self._pause = pause
-        self._grown: dict[int, _Growth] = {}
+        # The bytes by which each has grown.
+        self._grown = Counter[int]()
         self._changed = trio.Event()
 
-    def add(self, key: int, messages: Sequence[bytes], state: str | None, time: int | None) -> None:
-        """Note messages that were appended to a history in memory, each of this kind of state, if any.
-
-        The caller must not change `messages` afterwards.
-        """
-        growth = self._grown.get(key)
-        if growth is None:
-            growth = self._grown[key] = _Growth()
-            self._changed.set()
-        growth.add(messages, state, time)
+    def add(self, key: int, size: int) -> None:
+        """Note that so many bytes were appended to a history in memory."""
+        self._grown[key] += size
+        self._changed.set()
 
     def discard(self, key: int) -> None:
         """Forget that a history has grown: it is erased, or written as a whole."""
@@ -90,16 +49,8 @@ class Deferral:
 
     def write(self, key: int) -> None:
         """Write a history now if it has grown."""
-        growth = self._grown.pop(key, None)
-        if growth is None:
-            return
-        if growth.size > MUCH:
-            self._histories.renew(key)
-        for messages, state, moment in growth.parts:
-            if state is None:
-                self._histories.extend(key, messages, moment)
-            else:
-                self._histories.append(key, messages[0], state, moment)
+        if key in self._grown:
+            self._write(key, self._grown.pop(key))
 
     async def run(self) -> None:
         """Write histories that have waited for `delay`, until cancelled."""
@@ -220,22 +171,18 @@ class StoredArchive:
             self._storage.forget(key)
 
     def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
-        deferral, key = self._deferral_of(session), self._keys[session][0]
-        if deferral is None:
-            self._storage.append(key, message, state, time)
-        else:
-            deferral.add(key, (message,), state, time)
+        self._grow(session, len(message))
 
     def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
-        deferral, key = self._deferral_of(session), self._keys[session][0]
-        if deferral is None:
-            self._storage.extend(key, messages, time)
-        else:
-            deferral.add(key, messages, None, time)
+        self._grow(session, sum(map(len, messages)))
 
-    def _deferral_of(self, session: Session) -> Deferral | None:
-        """Return what defers the writing of a session's history: the node of an agent has it as well."""
-        return self._deferral if machine_of(session.agent) else None
+    def _grow(self, session: Session, size: int) -> None:
+        key, _ = self._keys[session]
+        if self._deferral is not None and machine_of(session.agent):
+            # The node of an agent has the history as well.
+            self._deferral.add(key, size)
+        else:
+            self._storage.grow(key, size)
 
     def note_change(self, session: Session) -> None: ...
 
@@ -243,8 +190,8 @@ class StoredArchive:
         key = self._keys[session][0]
         if self._deferral is not None:
             self._deferral.write(key)
-        self._storage.turn_ended(key)
-        if self._journals and self._storage.problem is None and not self.holds(session):
+        self._storage.grow(key, 0)
+        if self._storage.problem is None and not self.holds(session):
             # It was given up because a write failed; writing works again.
             self.replace(session)
         self.keep(session)
@@ -253,7 +200,7 @@ class StoredArchive:
         key = self._keys[session][0]
         if self._deferral is not None:
             self._deferral.discard(key)
-        self._storage.replace(key, *_snapshot(session.journal))
+        self._storage.replace(key)
 
     def finish_journal(self, session: Session) -> None:
         if session in self._keys:
@@ -279,15 +226,13 @@ class StoredArchive:
         session = self._sessions.get(key)
         return session is not None and bool(session.journal.epoch)
 
-    def snapshot(self, key: int) -> tuple[StoredJournal, int]:
-        """Return a copy of that journal as it is now, which is to be written, and the bytes of its messages."""
+    def snapshot(self, key: int, epoch: str, position: int) -> StoredJournal:
+        """Return a copy of that journal's messages after this position in this epoch; of all if some are lost."""
         if self._deferral is not None:
             # The copy has these messages too.
             self._deferral.discard(key)
-        return _snapshot(self._sessions[key].journal)
-
-
-def _snapshot(journal: Journal) -> tuple[StoredJournal, int]:
-    runs = [StoredRun(*run) for run in journal.runs()]
-    truncated, aside = journal.truncated, journal.states_set_aside()
-    return StoredJournal(journal.epoch, journal.position, truncated, aside, runs, journal.former), journal.size
+        journal = self._sessions[key].journal
+        follows = journal.epoch == epoch and position <= journal.position
+        runs = [StoredRun(*run) for run in journal.runs(position if follows else 0)]
+        aside = journal.states_set_aside()
+        return StoredJournal(journal.epoch, journal.position, journal.truncated, aside, runs, journal.former)

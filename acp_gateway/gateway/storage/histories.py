@@ -72,12 +72,6 @@ class HistoryTables:
         extent = self._extent(key)
         return extent is not None and extent.truncated
 
-    def append(self, key: int, runs: Sequence[StoredRun]) -> None:
-        """Append messages to a history; do nothing if none is stored."""
-        extent = self._extent(key)
-        if extent is not None:
-            self._add(key, extent, runs)
-
     def replace(self, key: int, journal: StoredJournal) -> None:
         """Store this history of a session, in place of any other. Its epoch is the session's."""
         self.forget(key)

@@ -50,15 +50,6 @@ class StoredRun:
     times: Times = field(default_factory=Times)
     """Times of the messages, which are numbered from 0."""
 
-    def extend(self, messages: Sequence[bytes], state: str | None = None, time: int | None = None) -> None:
-        """Append messages, each of this kind of state, if any, and of this time in milliseconds since 1970."""
-        first = len(self.messages)
-        if state is not None:
-            self.states.update(dict.fromkeys(range(first, first + len(messages)), state))
-        if messages:
-            self.times.begin(first, time)
-        self.messages += messages
-
     def join(self, other: "StoredRun") -> None:
         """Append the next messages of the same turn."""
         first = len(self.messages)

@@ -8,7 +8,7 @@ import logging
 import math
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -16,12 +16,19 @@ from typing import Final
 import trio
 
 from acp_gateway.gateway.storage.database import Connect, Database
+from acp_gateway.gateway.storage.history_limits import Kept, Reduction, reduce
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import LiveHistories, WriteQueue
-from acp_gateway.gateway.storage.write_schedule import Kept, Reduction, WriteDelay, WriteSchedule, reduce
 from acp_gateway.gateway.storage.writer import Writer, cut, write
 
 _log = logging.getLogger(__name__)
+
+GATHERING: Final = 0.05
+"""Seconds from the first queued change to the write, so that more changes share a transaction, which takes about a
+millisecond: twenty transactions a second for a stream of messages."""
+
+MAX_GATHERING: Final = 0.25
+"""Maximum of the same after a slow batch, in seconds: the delay is as long as that batch took."""
 
 RETRY: Final = 10.0
 """Seconds until a failed write is retried."""
@@ -30,8 +37,8 @@ CLOSE_TIMEOUT: Final = 5.0
 """Seconds to write the rest at the end. A disk that takes longer hangs, and must not delay the gateway's end."""
 
 LITTLE: Final = 1024 * 1024
-"""Queued bytes that are written with low priority: some milliseconds' work. With more, the queue might be full
-before a busy machine lets that thread work, and histories would be given up."""
+"""Queued bytes that are written with low priority: some milliseconds' work. With more, histories in memory might lose
+what is not written before a busy machine lets that thread work."""
 
 READINGS: Final = 3
 """Attempts to read a history that continues during each of them."""
@@ -42,10 +49,21 @@ TOKEN_INTERVAL: Final = 3600.0
 _DAY: Final = 86400.0
 
 
+# Reasons to end a wait of the writing task, in rising order; each wait has the least that ends it.
+
+_CHANGE: Final = 1
+_MUCH: Final = 2
+"""`write_behind_limit` bytes are queued."""
+_URGENT: Final = 3
+"""A caller waits for a history, or the storage is stopping."""
+_NEVER: Final = 4
+
+
 class _Reading:
     """A history that one or more callers wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: int) -> None:
+        self.key = key
         self.journal: StoredJournal | None = None
         self.revision: int | None = None
         """The revision of the history that was read."""
@@ -92,14 +110,18 @@ class Storage:
         self._retention = retention_days * _DAY
         self._now = now
         self._writer = Writer(path, journal_limit, now, connect)
-        # Changes that are not on disk yet.
         self._queue = WriteQueue(journal_limit)
         self._history_limits = history_limit, history_limit_per_identity
         # The keys of the sessions whose history on disk lacks its beginning.
         self._truncated: set[int] = set()
         # Bytes that may be written before all histories are added up again.
         self._until_added_up = 0.0
-        self._schedule = WriteSchedule(WriteDelay(write_delay, write_behind_limit), pause)
+        self._write_delay = write_delay
+        self._write_behind_limit = write_behind_limit
+        self._pause = pause
+        # The wait of the writing task: what ends it at least, and how.
+        self._wakes = _NEVER
+        self._wait = trio.CancelScope()
         # The last uses of tokens, and the same as last written.
         self._uses: dict[str, TokenUse] = {}
         self._written_uses: dict[str, TokenUse] = {}
@@ -140,9 +162,8 @@ class Storage:
         self._last_key = max(self._queue.sessions, default=0)
         for key in self.expired():
             self.forget(key)
-        wanted = self._queue.sessions.keys() if self._journal else ()
-        for key in sizes.keys() - wanted:
-            self.forget_journal(key)
+        wanted = self._queue.sessions.keys() if self._journal else set()
+        self._queue.give_up(sizes.keys() - wanted)
         # No session is live yet, so that nothing is cut.
         self._remove(self._beyond_limits(sizes).removed)
         return list(self._queue.sessions.values())
@@ -162,7 +183,7 @@ class Storage:
                         reading.done.set()
                     self._readings.clear()
                     disconnect.deadline = trio.current_time() + CLOSE_TIMEOUT
-                    self._schedule.hurry()
+                    self._wake(_URGENT)
         finally:
             self._queue.close()
             if disconnect.cancelled_caught:
@@ -177,7 +198,7 @@ class Storage:
         return self._last_key
 
     def keep(self, session: StoredSession) -> None:
-        """Store a session that is new or has changed. A new one gets an empty history.
+        """Store a session that is new or has changed. A new one gets an empty history, or that in memory.
 
         One that is not open any more is stored together with the last messages of its history, or after them.
 
@@ -192,48 +213,22 @@ class Storage:
         self._queue.put_session(session)
         self._queued()
         if known is None:
-            self.replace(session.key, StoredJournal(session.epoch, position=0, truncated=False), size=0)
+            self.replace(session.key)
 
-    def append(self, key: int, message: bytes, state: str | None = None, time: int | None = None) -> None:
-        """Add a message of this time in milliseconds since 1970, with the kind of state that it tells, if any."""
-        self._queue.extend(key, (message,), state, time)
+    def grow(self, key: int, size: int) -> None:
+        """Store messages of so many bytes that were appended to a history in memory, or the end of its turn."""
+        self._queue.grow(key, size)
         self._queued()
 
-    def extend(self, key: int, messages: Sequence[bytes], time: int | None = None) -> None:
-        """Add messages of this time that tell no state to a session's history."""
-        self._queue.extend(key, messages, None, time)
-        self._queued()
-
-    def turn_ended(self, key: int) -> None:
-        """Store the end of a turn, after the last message of a session's history."""
-        self._queue.end_turn(key)
-        self._queued()
-
-    def replace(self, key: int, journal: StoredJournal, size: int) -> None:
-        """Store this history of a known session, in place of the stored one, if any.
-
-        Args:
-            key: the session's.
-            journal: the history. The storage owns it from now on, and takes it apart after the write.
-            size: bytes of its messages.
-        """
+    def replace(self, key: int) -> None:
+        """Store the history in memory of a known session in place of the stored one, if any."""
         if self._journal:
-            self._queue.replace(key, journal, size)
+            self._queue.replace(key)
             self._queued()
 
-    def renew(self, key: int) -> None:
-        """Store a session's history as it is in memory at the time of the write."""
-        self._queue.renew(key)
-        self._queued()
-
     def finish_journal(self, key: int) -> None:
-        """Finish storing a history that is about to leave the memory; the stored one stays."""
-        self._queue.finish_journal(key)
-        self._queued()
-
-    def forget_journal(self, key: int) -> None:
-        """Erase a session's history; none is stored until `replace`."""
-        self._queue.forget_journal(key)
+        """Finish storing a history that is about to leave the memory, or to be cut there; the stored one stays."""
+        self._queue.leave(key)
         self._queued()
 
     def forget(self, key: int) -> None:
@@ -253,6 +248,7 @@ class Storage:
             granted_by = before.granted_by
         use = self._uses[token_id] = TokenUse(self._now(), granted_by)
         written = self._written_uses.get(token_id, TokenUse(-math.inf))
+        # The clock may have been set back.
         if abs(use.last_used - written.last_used) >= TOKEN_INTERVAL or granted_by != written.granted_by:
             self._written_uses[token_id] = use
             self._queue.put_use(token_id, use)
@@ -274,15 +270,15 @@ class Storage:
         """Return a session's history as of now, with all queued changes.
 
         None if none is stored, if it cannot be read now, or if it continues in memory during the read, where it is
-        newer then. None too if it is not in memory and was extended during each of `READINGS` attempts. Parallel calls
+        newer then. None too if it is not in memory and was replaced during each of `READINGS` attempts. Parallel calls
         for the same history may return the same object. Waits for `run`, and returns when that ends. Cancelling has no
         effect on the storage.
         """
         for _ in range(READINGS):
             if not self._queue.keeps(key) or self._stopping:
                 break
-            reading = self._readings.setdefault(key, _Reading())
-            self._schedule.hurry()
+            reading = self._readings.setdefault(key, _Reading(key))
+            self._wake(_URGENT)
             await reading.done.wait()
             if reading.revision == self._queue.revision(key):
                 return reading.journal
@@ -297,30 +293,47 @@ class Storage:
             text = "more is to be written than can be; the histories of sessions that have ended are given up"
             self._writer.report("slow", f"{self._path}: {text}")
         # Without histories, messages arrive all the time and nothing is queued.
-        if self._queue:
-            self._schedule.queued(self._queue.size)
+        if self._wakes == _CHANGE and self._queue:
+            self._wake(_CHANGE)
+        elif self._wakes == _MUCH and self._queue.new >= self._write_behind_limit:
+            self._wake(_MUCH)
 
     # The writing task
 
+    def _wake(self, reason: int) -> None:
+        if reason >= self._wakes:
+            self._wakes = _NEVER
+            self._wait.cancel()
+
+    async def _sleep(self, seconds: float, until: int) -> None:
+        """Wait for some seconds, or until there is such a reason to go on."""
+        with trio.CancelScope() as self._wait:
+            self._wakes = until
+            await self._pause(seconds)
+        self._wakes = _NEVER
+
     async def _write_until_stopped(self, disconnect: trio.CancelScope) -> None:
+        took = 0.0
         with disconnect:
             while True:
                 if self._queue or self._readings or self._erased or (self._writer.fails and not self._stopping):
                     # Without gathering, a fast stream would keep a second processor busy with writing, and be slower,
-                    # though most of it is soon cut off again.
-                    if not self._is_urgent:
-                        await self._schedule.gather(self._queue.size)
-                    with self._schedule.working():
-                        written = await self._work()
-                    if not written:
-                        if self._stopping:
-                            break
-                        if not self._is_urgent:
-                            await self._schedule.rest(RETRY)
+                    # though most of it is soon cut off again. What came during the last batch has waited since then.
+                    delay = min(max(GATHERING, took), MAX_GATHERING, self._write_delay - took)
+                    if not self._is_urgent and self._queue.new < self._write_behind_limit and delay > 0:
+                        await self._sleep(delay, _MUCH)
+                    began = trio.current_time()
+                    written = await self._work()
+                    took = trio.current_time() - began
+                    if not written and self._stopping:
+                        break
+                    if not written and not self._is_urgent:
+                        await self._sleep(RETRY, _URGENT)
                 elif self._stopping:
                     break
                 else:
-                    await self._schedule.sleep()
+                    took = 0.0
+                    await self._sleep(math.inf, _CHANGE)
             await self._writer.close()
 
     @property
@@ -333,28 +346,24 @@ class Storage:
 
         One history at a time, so that neither new changes nor the memory wait for all of them.
         """
-        self._writer.is_urgent = self._is_urgent or self._queue.size > LITTLE
-        key = next(iter(self._readings), None)
-        if key is None:
-            written = await self._try_to_write(key)
-        else:
+        self._writer.is_urgent = self._is_urgent or self._queue.new + self._queue.held > LITTLE
+        reading = next(iter(self._readings.values()), None)
+        if reading is not None:
             # Later requests want the changes queued by then.
-            reading = self._readings.pop(key)
-            reading.revision = self._queue.revision(key)
+            del self._readings[reading.key]
+            reading.revision = self._queue.revision(reading.key)
+        try:
             try:
-                written = await self._try_to_write(key)
-                if not self._stopping and (written or not self._queue.waits(key)):
-                    reading.journal = await self._read(key)
-            finally:
+                await self._write_queue(None if reading is None else reading.key)
+            except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
+                await self._writer.fail(error)
+            written = not self._writer.fails
+            if reading is not None and not self._stopping and not self._queue.waits(reading.key):
+                reading.journal = await self._read(reading.key)
+        finally:
+            if reading is not None:
                 reading.done.set()
         return written
-
-    async def _try_to_write(self, first: int | None) -> bool:
-        try:
-            await self._write_queue(first)
-        except Exception as error:  # Any failure: clients must not notice a disk that cannot be written.
-            await self._writer.fail(error)
-        return not self._writer.fails
 
     async def _write_queue(self, first: int | None) -> None:
         database = self._writer.database
@@ -369,10 +378,10 @@ class Storage:
         with self._queue.taken(first) as batch:
             if batch:
                 truncated = await self._writer.call(write, database, batch)
-                self._truncated = self._truncated.difference(batch.changes) | truncated
+                self._truncated = self._truncated - batch.erased - batch.histories.keys() | truncated
+        self._erased = self._erased or batch.erases
         if batch:
             await self._keep_within_limits(database, batch.size)
-        self._erased = self._erased or batch.erases
         if self._erased:
             await self._writer.call(database.tidy)
             self._erased = False

@@ -283,25 +283,23 @@ def write(file: Database, batch: WriteBatch) -> set[int]:
     Blocks. Raises sqlite3.Error, after which the batch is unchanged.
     """
     with file.transaction():
-        for session in batch.sessions.values():
-            file.put_session(session)
+        for key, session in batch.sessions.items():
+            if session is None:
+                file.forget(key)
+            else:
+                file.put_session(session)
         for token_id, use in batch.uses.items():
             file.put_token_use(token_id, use)
-        for key, change in batch.changes.items():
-            if change.forgets:
-                file.forget(key)
-            elif change.erases:
-                file.histories.forget(key)
-            if change.whole is not None and change.unrelated:
-                file.histories.replace(key, change.whole)
-            elif change.whole is not None:
-                file.histories.renew(key, change.whole)
-            if change.runs:
-                file.histories.append(key, change.runs)
-    for change in batch.changes.values():
-        for run in (*(change.whole.runs if change.whole is not None else ()), *change.runs):
-            _free(run.messages)
-    return {key for key in batch.changes if file.histories.is_truncated(key)}
+        for key in batch.erased:
+            file.histories.forget(key)
+        for key, parts in batch.histories.items():
+            for part in parts:
+                file.histories.renew(key, part)
+    for parts in batch.histories.values():
+        for part in parts:
+            for run in part.runs:
+                _free(run.messages)
+    return {key for key in batch.histories if file.histories.is_truncated(key)}
 
 
 def cut(file: Database, sizes: Mapping[int, int]) -> None:

@@ -342,6 +342,18 @@ class History(RuleBasedStateMachine):
         assert times == self.times[len(self.said) - len(held) :]
         assert [message for message, _ in [*self.journal.states_set_aside(), *held]] == self.journal.replay()
         assert all(messages and list(states) == sorted(states) for messages, states, *_ in runs)
+        start, position = self.journal.start, self.journal.position
+        for after in {start, (start + position) // 2, (start + 2 * position) // 3, position}:
+            part, at, expected = self.journal.runs(after), start, []
+            for messages, _, ends_turn, _ in runs:
+                known, at = max(after - at, 0), at + len(messages)
+                # A turn that ended just there is known by its end.
+                if at > after or (at == after and ends_turn):
+                    expected.append((messages[known:], ends_turn))
+            assert [(messages, ends_turn) for messages, _, ends_turn, _ in part] == expected
+            kinds = [states.get(n) for messages, states, *_ in part for n in range(len(messages))]
+            assert kinds == [kind for _, kind in held[after - start :]]
+            assert [time for run in part for time in run.times.of(0, len(run.messages))] == times[after - start :]
 
     @invariant()
     def any_part_of_it_has_its_times(self) -> None:

@@ -472,3 +472,16 @@ async def test_the_largest_input_of_an_identity_is_dropped_be_it_of_a_hub_or_not
     place.sends(ann, LIMIT)
     MemoryLimiter(LIMIT, lambda: [place.hub], [browser]).grown(LIMIT)
     assert (place.detached(), browser.disconnect) == (["ann"], None)
+
+
+async def test_the_archive_gets_a_history_before_the_memory_limit_cuts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Place("ann")
+    place.say(LIMIT // 100, count=120)
+    for attachment in place.hub.attachments.values():
+        attachment.outbox.clear()
+    stored, size = [], place.session.journal.size
+    monkeypatch.setattr(
+        type(place.session.archive), "finish_journal", lambda _, session: stored.append(session.journal.size)
+    )
+    look(place)
+    assert stored[0] == size > place.session.journal.size

@@ -49,7 +49,11 @@ def runs(*entries: Entry) -> list[StoredRun]:
     """Messages, turn by turn."""
     turns = [StoredRun()]
     for message, state, ends_turn, time in entries:
-        turns[-1].extend([message], state, time)
+        run = turns[-1]
+        run.times.begin(len(run.messages), time)
+        if state is not None:
+            run.states[len(run.messages)] = state
+        run.messages.append(message)
         if ends_turn:
             turns[-1].ends_turn = True
             turns.append(StoredRun())
@@ -92,16 +96,24 @@ def append(
 ) -> None:
     """Add to the session's history."""
     with database.transaction():
-        run = StoredRun(ends_turn=ends_turn)
-        for message, state, *time in entries:
-            run.extend([message], state, *time)
-        database.histories.append(SESSION.key, [run])
+        (run,) = runs(
+            *(Entry(message, state, time=time[0] if time else None) for message, state, *time in entries)
+        ) or [StoredRun()]
+        run.ends_turn = ends_turn
+        add(database, run)
+
+
+def add(database: Database, *added: StoredRun) -> None:
+    """Add to the session's history, as a part of it that begins where the stored one ends."""
+    (session,) = database.sessions()
+    position = session.position + sum(len(run.messages) for run in added)
+    database.histories.renew(SESSION.key, StoredJournal("e1", position, False, [], added))
 
 
 def add_and_fail(database: Database) -> None:
     """Add to the session's history, and raise ZeroDivisionError before that is done."""
     with database.transaction():
-        database.histories.append(SESSION.key, [StoredRun([b"never"])])
+        add(database, StoredRun([b"never"]))
         raise ZeroDivisionError
 
 
@@ -185,7 +197,7 @@ def test_several_turns_can_be_added_together_after_one_that_goes_on(database: Da
             StoredRun(ends_turn=True),
             StoredRun([b"d"]),
         ]
-        database.histories.append(SESSION.key, turns)
+        add(database, *turns)
     expected = [
         StoredRun([b"a", b"b"], {1: "mode"}, ends_turn=True),
         StoredRun([b"c"], ends_turn=True),
@@ -200,7 +212,7 @@ def test_a_turn_that_is_stored_in_pieces_comes_back_in_one(database: Database) -
     messages = [b"%d" % number * size for number, size in enumerate(sizes)]
     run = StoredRun(list(messages), {0: "mode", 3: "plan"}, ends_turn=True)
     with database.transaction():
-        database.histories.append(SESSION.key, [run])
+        add(database, run)
     assert journal_of(database).runs == [StoredRun(messages, {0: "mode", 3: "plan"}, ends_turn=True)]
 
 
@@ -286,14 +298,6 @@ def test_a_history_that_is_not_kept_is_so_from_its_renewal_on(database: Database
         database.put_session(SESSION)
         database.histories.renew(SESSION.key, StoredJournal("e1", 1, False, [], runs(Entry(b"one"))))
     assert journal_of(database) == StoredJournal("e1", 1, False, [], runs(Entry(b"one")))
-
-
-def test_where_no_history_is_kept_nothing_is_added(database: Database) -> None:
-    with database.transaction():
-        database.put_session(SESSION)
-    append(database, (b"a", None))
-    assert database.histories.read(SESSION.key) is None
-    assert database.histories.sizes() == {}
 
 
 def test_a_history_goes_on_when_the_file_is_opened_again(path: Path) -> None:
@@ -701,11 +705,11 @@ def test_a_turn_that_ends_in_what_is_coming_is_cut_off_as_a_whole(database: Data
     begin(database)
     running = StoredRun([b"%03d" % number + b"." * 7 for number in range(LIMIT * 9 // 100)])
     with database.transaction():
-        database.histories.append(SESSION.key, [running])
+        add(database, running)
     with database.transaction():
         ended, whole = (
             StoredRun([b"the end..."] * 5, ends_turn=True),
             StoredRun([b"another..."] * (LIMIT // 20), ends_turn=True),
         )
-        database.histories.append(SESSION.key, [ended, whole])
+        add(database, ended, whole)
     assert [set(run.messages) for run in journal_of(database).runs] == [{b"another..."}]

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.gateway.storage.write_schedule import Kept, Reduction, reduce
+from acp_gateway.gateway.storage.history_limits import Kept, reduce
 
 HISTORIES = [
     Kept(1, "ann", 100, used=3.0, live=False),
@@ -14,16 +14,17 @@ HISTORIES = [
 
 
 def test_history_limit_removes_the_least_recently_used_history_first() -> None:
-    assert not reduce(HISTORIES, 400, 400)
-    assert reduce(HISTORIES, 399, 400) == Reduction([2])
-    assert reduce(HISTORIES, 201, 400) == Reduction([2, 3])
-    assert reduce(HISTORIES, 100, 400) == Reduction([2, 3, 1])
+    assert reduce(HISTORIES, 400, 400) == ([], {})
+    assert reduce(HISTORIES, 399, 400) == ([2], {})
+    assert reduce(HISTORIES, 201, 400) == ([2, 3], {})
+    assert reduce(HISTORIES, 100, 400) == ([2, 3, 1], {})
 
 
 def test_an_identity_above_history_limit_per_identity_loses_its_own() -> None:
     more = [*HISTORIES, Kept(5, "ann", 50, used=9.0, live=False)]
-    assert reduce(more, 450, 249) == Reduction([3])
-    assert reduce(more, 340, 249) == Reduction([3, 2])
+    assert reduce(more, 450, 249) == ([3], {})
+    assert reduce(more, 340, 249) == ([3, 2], {})
+    assert reduce(more, 150, 249) == ([3, 2, 1], {})
 
 
 def test_history_limit_halves_the_largest_live_history_of_the_identity_that_holds_most() -> None:
@@ -32,11 +33,11 @@ def test_history_limit_halves_the_largest_live_history_of_the_identity_that_hold
         Kept(2, "bob", 80, used=0.0, live=True),
         Kept(3, "bob", 60, used=0.0, live=True),
     ]
-    assert reduce(live, 240, 240) == Reduction()
-    assert reduce(live, 239, 240) == Reduction(cut={2: 40})
-    assert reduce(live, 160, 240) == Reduction(cut={2: 40, 1: 50})
-    assert reduce(live, 240, 100) == Reduction(cut={2: 40})
-    assert reduce([*live, Kept(4, "eve", 1, used=0.0, live=False)], 239, 240) == Reduction([4], {2: 40})
+    assert reduce(live, 240, 240) == ([], {})
+    assert reduce(live, 239, 240) == ([], {2: 40})
+    assert reduce(live, 160, 240) == ([], {2: 40, 1: 50})
+    assert reduce(live, 240, 100) == ([], {2: 40})
+    assert reduce([*live, Kept(4, "eve", 1, used=0.0, live=False)], 239, 240) == ([4], {2: 40})
 
 
 @given(

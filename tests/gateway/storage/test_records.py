@@ -2,6 +2,7 @@
 
 import pytest
 
+from acp_gateway.core.turns.times import Times
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
 
 JOURNAL = StoredJournal(
@@ -16,13 +17,6 @@ JOURNAL = StoredJournal(
     ],
 )
 """One with the messages 11 to 16."""
-
-
-def test_messages_are_added_to_a_run_with_the_state_that_each_tells() -> None:
-    run = StoredRun([b"one"])
-    run.extend([b"two", b"three"], "plan")
-    run.extend([b"four"])
-    assert run == StoredRun([b"one", b"two", b"three", b"four"], {1: "plan", 2: "plan"})
 
 
 def test_runs_of_one_turn_are_joined() -> None:
@@ -56,7 +50,8 @@ def test_what_is_news_leaves_a_history_as_it_is() -> None:
     journal = StoredJournal("e1", 2, False, [], [StoredRun([b"one", b"two"], {0: "mode"})])
     news = journal.after(1)
     assert news is not None
-    news[0].extend([b"three"])
+    news[0].messages.append(b"three")
+    news[0].states[0] = "plan"
     assert journal.runs == [StoredRun([b"one", b"two"], {0: "mode"})]
 
 
@@ -66,13 +61,8 @@ def test_of_a_history_that_holds_nothing_there_is_no_news_to_who_has_all(positio
 
 
 def test_messages_keep_their_times_when_runs_are_joined_or_taken_apart() -> None:
-    run = StoredRun()
-    run.extend([b"one", b"two"], time=5)
-    run.extend([b"three"], time=6)
-    later = StoredRun()
-    later.extend([b"four"])
-    later.extend([b"five"], time=7)
-    run.join(later)
+    run = StoredRun([b"one", b"two", b"three"], times=Times([(0, 5), (2, 6)]))
+    run.join(StoredRun([b"four", b"five"], times=Times([(1, 7)])))
     assert run.times.of(0, 5) == [5, 5, 6, None, 7]
     rest = StoredJournal("e1", 5, False, [], [run]).after(2)
     assert rest is not None
