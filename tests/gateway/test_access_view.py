@@ -10,7 +10,7 @@ from acp_gateway import __version__
 from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.sessions.session import Role, SessionScope
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
-from acp_gateway.gateway.control_service import describe_access
+from acp_gateway.gateway.control_channel import describe_access
 from acp_gateway.security.token_store import TokenStore
 from tests.doubles import make_config
 

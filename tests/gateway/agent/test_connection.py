@@ -6,8 +6,8 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError, TrustError, Unreachable
-from acp_gateway.gateway.agent.connection import run_listening_agent
 from acp_gateway.gateway.agent.process import Agent
+from acp_gateway.gateway.agent.startup import run_listening_agent
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream

@@ -14,10 +14,9 @@ from acp_gateway.config.load import AgentSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import AgentError, Forbidden
-from acp_gateway.gateway.agent.connection import LinkOrigin
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Spawner
-from acp_gateway.gateway.agent.startup import AgentRunner
+from acp_gateway.gateway.agent.startup import AgentRunner, LinkOrigin
 from acp_gateway.gateway.events.audit import NO_AUDIT, AuditThrottle
 from tests.doubles import make_config
 
