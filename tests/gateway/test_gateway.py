@@ -26,6 +26,7 @@ from acp_gateway.errors import (
     AccessError,
     Busy,
     Forbidden,
+    LinkExpired,
     LinkGone,
     Unauthorized,
     UnknownSession,
@@ -844,6 +845,21 @@ async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(
         client.resume(access)
         assert "error" in await client.request("session/new", SESSION)
         nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_was_away_for_too_long_is_told_so(
+    scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway({"fake": agent()}, away_grace=10.0)
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        await client.lose()
+        await trio.sleep(9)
+        assert not client.ended.is_set()
+        await client.ended.wait()
+        with pytest.raises(LinkExpired):
+            client.resume(access)
 
 
 async def test_a_gateway_that_stops_does_not_wait_for_away_clients(scene: Scene, agents: ServingAgents) -> None:
