@@ -24,7 +24,7 @@ PATIENCE: Final = 30.0
 """Seconds to wait for a message before the comparison fails."""
 
 LISTENERS: Final = {"ws": ["acp", "page", "chat", "editor"], "tcp": [], "tap": ["tap"]}
-"""What each listener serves, by name."""
+"""Services of each listener, by name."""
 
 NO_HEADERS: Final[Mapping[str, str]] = {}
 

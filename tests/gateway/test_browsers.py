@@ -119,7 +119,7 @@ async def test_a_file_that_cannot_be_written_is_logged_once_and_tried_again(
     assert [entry["id"] for entry in scene.ends()] == [browser.id]
 
 
-class Desk:
+class CodeScene:
     """A gateway with a session of ann's and one of bob's."""
 
     public_url: str | None = None
@@ -146,62 +146,62 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def codes(tmp_path: Path) -> CodeScene:
+    return CodeScene(tmp_path)
 
 
-def test_a_code_is_bound_to_the_token_of_the_connection(desk: Desk) -> None:
-    browser = desk.browser(desk.ann)
-    assert desk.ann.token is not None
-    assert (browser.token_id, browser.identity, browser.role) == (desk.ann.token.id, "ann", "controller")
+def test_a_code_is_bound_to_the_token_of_the_connection(codes: CodeScene) -> None:
+    browser = codes.browser(codes.ann)
+    assert codes.ann.token is not None
+    assert (browser.token_id, browser.identity, browser.role) == (codes.ann.token.id, "ann", "controller")
     assert (browser.session, browser.label) == (None, "browser")
 
 
-def test_a_code_of_the_gateways_own_user_is_bound_to_no_token(desk: Desk) -> None:
-    browser = desk.browser(Access("ann", None), label="phone")
+def test_a_code_of_the_gateways_own_user_is_bound_to_no_token(codes: CodeScene) -> None:
+    browser = codes.browser(Access("ann", None), label="phone")
     assert (browser.token_id, browser.identity, browser.label) == (None, "ann", "phone")
 
 
-def test_a_code_may_be_for_observing_and_is_on_a_connection_that_observes(desk: Desk) -> None:
-    assert desk.browser(desk.ann, observe=True).role == "observer"
-    code = desk.ask(desk.ann, {}, Role.OBSERVER)["code"]
-    assert desk.browsers.sign_in(code).browser.role == "observer"
+def test_a_code_may_be_for_observing_and_is_on_a_connection_that_observes(codes: CodeScene) -> None:
+    assert codes.browser(codes.ann, observe=True).role == "observer"
+    code = codes.ask(codes.ann, {}, Role.OBSERVER)["code"]
+    assert codes.browsers.sign_in(code).browser.role == "observer"
 
 
-def test_a_code_may_be_for_a_session_of_the_identity_and_for_no_other(desk: Desk) -> None:
-    assert desk.browser(desk.ann, session="s1").session == "s1"
+def test_a_code_may_be_for_a_session_of_the_identity_and_for_no_other(codes: CodeScene) -> None:
+    assert codes.browser(codes.ann, session="s1").session == "s1"
     for session in ("s2", "s3", ""):
         with pytest.raises(UnknownSession):
-            desk.ask(desk.ann, {"session": session})
+            codes.ask(codes.ann, {"session": session})
     with pytest.raises(UnknownSession):
-        desk.ask(replace(desk.ann, agents=("other",)), {"session": "s1"})
+        codes.ask(replace(codes.ann, agents=("other",)), {"session": "s1"})
 
 
-def test_a_browser_makes_no_codes(desk: Desk) -> None:
-    browser = desk.browser(desk.ann)
+def test_a_browser_makes_no_codes(codes: CodeScene) -> None:
+    browser = codes.browser(codes.ann)
     with pytest.raises(Forbidden, match="a browser can't sign in another one"):
-        desk.ask(Access.of_browser(browser, desk.ann.token), {})
+        codes.ask(Access.of_browser(browser, codes.ann.token), {})
 
 
-def test_a_client_certificate_makes_no_codes(desk: Desk) -> None:
+def test_a_client_certificate_makes_no_codes(codes: CodeScene) -> None:
     with pytest.raises(Forbidden, match="use a token"):
-        desk.ask(Access("ann", None, "laptop"), {})
+        codes.ask(Access("ann", None, "laptop"), {})
 
 
 @pytest.mark.parametrize(
     "params",
     [b"[]", b"1", {"x": 1}, {"observe": 1}, {"label": ""}, {"label": "a\nb"}, {"label": "x" * (LABEL_SIZE + 1)}],
 )
-def test_params_that_are_not_understood_are_refused(params: Any, desk: Desk) -> None:
+def test_params_that_are_not_understood_are_refused(params: Any, codes: CodeScene) -> None:
     with pytest.raises(UsageError):
-        desk.ask(desk.ann, params)
+        codes.ask(codes.ann, params)
 
 
-def test_a_file_that_cannot_be_trusted_is_not_named_to_the_client(desk: Desk, tmp_path: Path) -> None:
-    desk.ask(desk.ann, {})
+def test_a_file_that_cannot_be_trusted_is_not_named_to_the_client(codes: CodeScene, tmp_path: Path) -> None:
+    codes.ask(codes.ann, {})
     (tmp_path / "browsers.json").chmod(0o644)
     with pytest.raises(Busy) as caught:
-        desk.ask(desk.ann, {})
+        codes.ask(codes.ann, {})
     assert isinstance(caught.value, AccessError)
     assert "browsers.json" not in str(caught.value)
 
@@ -222,7 +222,7 @@ def test_the_public_page_is_the_public_url_of_a_listener_with_a_page(
     assert find_public_page([ListenSection(url="unix:///s"), section]) == page
 
 
-def test_a_code_comes_with_the_public_page_if_there_is_one(desk: Desk) -> None:
-    assert "page" not in desk.ask(desk.ann, {})
-    desk.public_url = "https://gpu.example"
-    assert desk.ask(desk.ann, {})["page"] == "https://gpu.example/"
+def test_a_code_comes_with_the_public_page_if_there_is_one(codes: CodeScene) -> None:
+    assert "page" not in codes.ask(codes.ann, {})
+    codes.public_url = "https://gpu.example"
+    assert codes.ask(codes.ann, {})["page"] == "https://gpu.example/"

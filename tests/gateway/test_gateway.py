@@ -1498,6 +1498,19 @@ async def test_a_client_that_is_away_takes_up_room_and_may_come_back_when_there_
         assert (await client.request("test/number"))["result"] == 1
 
 
+async def test_a_link_that_is_away_makes_room_for_another_identity_at_max_connections(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    gateway = scene.gateway(limits=LimitsSection(max_connections=1))
+    async with resuming_client(gateway, scene.access()) as client:
+        await client.new_session()
+        with pytest.raises(Busy, match="max_connections"):
+            gateway.admit(scene.access("bob"), ConnectRequest())
+        await client.lose()
+        gateway.admit(scene.access("bob"), ConnectRequest())
+        await client.ended.wait()
+
+
 async def test_the_clients_of_an_identity_are_read_so_fast_together_and_others_as_before(
     scene: Scene, agents: ServingAgents, autojump_clock: trio.testing.MockClock
 ) -> None:

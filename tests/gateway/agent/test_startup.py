@@ -19,8 +19,9 @@ from acp_gateway.config.load import AgentSection
 from acp_gateway.config.nodes import NodeSection
 from acp_gateway.core.sessions.session import Role, SessionScope
 from acp_gateway.errors import AgentError, Forbidden, TrustError, Unreachable
+from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
-from acp_gateway.gateway.agent.process import STDERR_TAIL_LINES, Agent, Spawner
+from acp_gateway.gateway.agent.process import STDERR_TAIL_LINES, Agent, Launch, Spawner
 from acp_gateway.gateway.agent.startup import WARN_AFTER, AgentRunner, LinkOrigin, Startup, Written, run_listening_agent
 from acp_gateway.gateway.events.audit import NO_AUDIT, AuditThrottle
 from acp_gateway.transports.maintained import MaintainedStream
@@ -305,6 +306,22 @@ async def test_a_link_to_a_node_is_opened_for_its_identity_only_if_the_node_keep
             "speaks_for": apart,
         }
     ]
+
+
+async def test_an_agent_starts_by_the_configuration_in_force_and_else_by_the_section_that_its_hub_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands: list[tuple[str, ...]] = []
+
+    async def run(launch: Launch, *_: object, **__: object) -> None:
+        commands.append(tuple(launch.command))
+
+    monkeypatch.setattr(startup, "run_agent", run)
+    config = make_config(tmp_path, agents={"near": AgentSection(command=("new",))})
+    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, Recorder())
+    for name in ("near", "removed"):
+        await runner.run(name, AgentSection(command=("old",)), SessionScope("me"), task_status=_NEVER)
+    assert commands == [("new",), ("old",)]
 
 
 async def test_an_agent_that_listens_and_is_of_no_node_is_told_nothing(tmp_path: Path) -> None:
