@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -26,6 +26,7 @@ help:
 	@echo 'make bench         measure the gateway beside its alternatives, in a quarter of an hour'
 	@echo 'make bench-quick   measure the same in about a minute'
 	@echo 'make bench-budget  measure the cost of one message, step by step; BASE=COMMIT compares'
+	@echo 'make bench-bytes   compare what each transport and door sends with that at BASE=COMMIT'
 	@echo 'make bench-attacks measure what attacks cost a working client'
 	@echo 'make release-check run all of these that take long, in about an hour; ARGS="--only soak" runs some'
 	@echo 'make format        rewrite the code in the format that make check wants'
@@ -169,6 +170,9 @@ bench-quick: $(VENV)/has-bench
 
 bench-budget: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.budget $(if $(BASE),--base $(BASE))
+
+bench-bytes: $(VENV)/has-run
+	@$(BIN)/python -m benchmarks.compare_bytes $(BASE) $(ARGS)
 
 bench-attacks: $(VENV)/has-run
 	@$(BIN)/python -m benchmarks.attacks $(ARGS)

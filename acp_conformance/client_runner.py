@@ -3,7 +3,6 @@
 import math
 import os
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from acp_conformance.agent_listener import AgentListener, LentStreams, open_list
 from acp_conformance.agent_script import Action, AgentScript
 from acp_conformance.client_script import Scenario, load_fixture
 from acp_conformance.dialogue import FOR_STDERR, Dialogue, Ending, Line
-from acp_conformance.processes import LineSplitter, RunLimits, Tail, reap
+from acp_conformance.runner import LineSplitter, RunLimits, Tail, open_program, reap, send_pieces
 from acp_gateway.errors import AgentError, ConfigError
 
 AGENT_PLACE: Final = "{agent}"
@@ -184,11 +183,7 @@ class _Agent:
 
     async def _write(self) -> None:
         async for data in self._to_write:
-            size = self._scenario.piece or len(data)
-            try:
-                for start in range(0, len(data), size):
-                    await self._streams.stdout.send_all(data[start : start + size])
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            if not await send_pieces(self._streams.stdout, data, self._scenario.piece):
                 return  # The client has closed it, which the stdin tells.
             if self._scenario.lost and self.script.done and not self._to_write.statistics().current_buffer_used:
                 await self._streams.aclose(LOST)
@@ -217,32 +212,19 @@ class _Run:
     async def run(self, command: Sequence[str], cwd: str | None) -> Dialogue:
         """Run the client and return its longest dialogue: some start an agent only to ask for its version."""
         places = {AGENT_PLACE: self._listener.command, PROMPT_PLACE: self._user.prompt}
-        try:
-            process = await trio.lowlevel.open_process(
-                [_filled(word, places) for word in command],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd=cwd,
-                env=os.environ | {VARIABLE: self._listener.command},
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise AgentError(f"{command[0]} cannot be started: {error.strerror}") from None
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
+        words = [_filled(word, places) for word in command]
+        process, stdin, stdout, stderr = await open_program(words, cwd, os.environ | {VARIABLE: self._listener.command})
         exited = released = False
         ending: Ending = "timeout"
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(Tail(0).read, process.stdout)
-                nursery.start_soon(self._stderr.read, process.stderr)
+                nursery.start_soon(Tail(0).read, stdout)
+                nursery.start_soon(self._stderr.read, stderr)
                 nursery.start_soon(self._accept, nursery)
                 with trio.move_on_after(self._limits.timeout):
-                    ending = await self._talk(process, prompt_given=PROMPT_PLACE in "\0".join(command))
+                    ending = await self._talk(process, stdin, prompt_given=PROMPT_PLACE in "\0".join(command))
                 waiting_for = self._longest().waiting_for if self._agents else "the start of the agent"
-                await process.stdin.aclose()
+                await stdin.aclose()
                 exited = await self._wait_for(process.wait)
                 code = process.returncode
                 if not exited:
@@ -276,9 +258,8 @@ class _Run:
             self._agents.append(agent)
             nursery.start_soon(agent.serve, self._began, self._news.unpark_all)
 
-    async def _talk(self, process: trio.Process, *, prompt_given: bool) -> Ending:
+    async def _talk(self, process: trio.Process, stdin: SendStream, *, prompt_given: bool) -> Ending:
         """Do what the user has to do, until a script is done, or the client has ended or given up its agents."""
-        assert process.stdin is not None
         async with trio.open_nursery() as nursery:
 
             async def watch() -> None:
@@ -295,7 +276,7 @@ class _Run:
                                 await self._until_released()
                                 await trio.sleep(self._limits.reaction)
                             return "finished"
-                        await self._act(action, process, process.stdin, prompt_given=prompt_given)
+                        await self._act(action, process, stdin, prompt_given=prompt_given)
                     if actions:
                         continue
                     if any(agent.overflow for agent in self._agents):

@@ -1,6 +1,6 @@
 """Judges that the checks of agents and of clients share. `outgoing` is the side of the checked program."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
@@ -13,6 +13,7 @@ from acp_conformance.dialogue import (
     Dialogues,
     Exchange,
     Fault,
+    Judge,
     Line,
     Verdict,
     not_shown,
@@ -41,6 +42,16 @@ def each_line(dialogues: Dialogues, *, outgoing: bool) -> Iterator[tuple[str, Li
             yield scenario, line
 
 
+def judge_each(lines: Iterable[tuple[str, Line]], fault_of: Callable[[Line], str], nothing: str) -> Verdict | None:
+    """Check each line by the reason that `fault_of` returns, or empty; `nothing` says why no line was judged."""
+    verdict: Verdict | None = not_shown(nothing)
+    for scenario, line in lines:
+        verdict = None
+        if fault := fault_of(line):
+            raise Fault(fault, line, scenario)
+    return verdict
+
+
 def judge_stream(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
     """Check that every line of the program is a JSON object."""
     for scenario, line in each_line(dialogues, outgoing=outgoing):
@@ -56,13 +67,12 @@ def judge_stream(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
 
 def judge_messages(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
     """Check that every object of the program is a JSON-RPC message."""
-    found = False
-    for scenario, line in each_line(dialogues, outgoing=outgoing):
-        found = True
+
+    def fault_of(line: Line) -> str:
         fault = message_fault(line) if line.value is not None else ""
-        if fault:
-            raise Fault(f"the message {fault}", line, scenario)
-    return None if found else not_shown("the program wrote nothing")
+        return fault and f"the message {fault}"
+
+    return judge_each(each_line(dialogues, outgoing=outgoing), fault_of, "the program wrote nothing")
 
 
 def judge_answers(dialogues: Dialogues, *, outgoing: bool) -> Verdict | None:
@@ -192,8 +202,8 @@ def judge_alive(dialogue: Dialogue, line: Line, scenario: str, *, outgoing: bool
     return not_shown("no request came after it")
 
 
-def common_checks(*, outgoing: bool, requests: str, notifications: str) -> dict[str, Check]:
-    """Return the checks by name.
+def common_judges(*, outgoing: bool, requests: str, notifications: str) -> dict[str, Judge]:
+    """Return the judges of the checks that both suites have, by name.
 
     Args:
         outgoing: the side of the checked program.
@@ -201,56 +211,26 @@ def common_checks(*, outgoing: bool, requests: str, notifications: str) -> dict[
         notifications: the scenario with its unknown notifications.
     """
     unknown = partial(judge_not_found, scenario=requests, outgoing=outgoing)
-    ignored = partial(judge_not_answered, scenario=notifications, outgoing=outgoing)
-    checks = (
-        Check(
-            "messages",
-            "MUST",
-            "JSON-RPC 2.0: 4, 5",
-            "messages are JSON-RPC 2.0",
-            partial(judge_messages, outgoing=outgoing),
-        ),
-        Check(
-            "responses",
-            "MUST",
-            "JSON-RPC 2.0: 5",
-            "each request has one response",
-            partial(judge_answers, outgoing=outgoing),
-        ),
-        Check(
-            "session-known",
-            "MUST",
-            "Session Setup: Session ID",
-            "messages name sessions that were opened",
-            partial(judge_sessions, outgoing=outgoing),
-        ),
-        Check(
-            "paths",
-            "MUST",
-            "Overview: Argument Requirements",
-            "paths are absolute",
-            partial(judge_paths, outgoing=outgoing),
-        ),
-        Check(
-            "unknown-method",
-            "MUST",
-            "JSON-RPC 2.0: 5.1",
-            "unknown methods are answered with -32601",
-            partial(unknown, method=UNKNOWN),
-        ),
-        Check(
-            "unknown-extension",
-            "MUST",
-            "Extensibility: Custom Requests",
-            "so are unknown extensions",
-            partial(unknown, method=UNKNOWN_EXTENSION),
-        ),
-        Check(
-            "unknown-notification",
-            "MUST",
-            "Extensibility: Custom Notifications",
-            "unknown notifications are ignored",
-            ignored,
-        ),
+    return {
+        "messages": partial(judge_messages, outgoing=outgoing),
+        "responses": partial(judge_answers, outgoing=outgoing),
+        "session-known": partial(judge_sessions, outgoing=outgoing),
+        "paths": partial(judge_paths, outgoing=outgoing),
+        "unknown-method": partial(unknown, method=UNKNOWN),
+        "unknown-extension": partial(unknown, method=UNKNOWN_EXTENSION),
+        "unknown-notification": partial(judge_not_answered, scenario=notifications, outgoing=outgoing),
+    }
+
+
+def table_of_checks(rules: str, judges: Mapping[str, Judge]) -> tuple[Check, ...]:
+    """Return the checks of a table, in its order: a line for each with name, level, section and rule.
+
+    Raises `ValueError` if the table and the judges do not have the same names.
+    """
+    rows = [[cell.strip() for cell in line.split("|")] for line in rules.strip().splitlines()]
+    if sorted(row[0] for row in rows) != sorted(judges):
+        raise ValueError("the table and its judges have different names")
+    return tuple(
+        Check(name, "SHOULD" if level == "SHOULD" else "MUST", section, title, judges[name])
+        for name, level, section, title in rows
     )
-    return {check.name: check for check in checks}

@@ -165,6 +165,9 @@ class Verdict:
 
 PASSED: Final = Verdict("passed")
 
+Judge = Callable[[Dialogues], Verdict | None]
+"""Returns None if a rule is kept, or why it was not shown. Raises `Fault` with what breaks it."""
+
 
 def not_shown(reason: str) -> Verdict:
     """Return the verdict of a check that the program gave no occasion for."""
@@ -189,8 +192,7 @@ class Check:
     """The section of the ACP specification, or of JSON-RPC 2.0."""
     title: str
     """The rule, as a sentence."""
-    judge: Callable[[Dialogues], Verdict | None] = field(repr=False)
-    """Return None if the rule is kept. Raises `Fault` with what breaks it."""
+    judge: Judge = field(repr=False)
 
     def run(self, dialogues: Dialogues) -> Verdict:
         """Judge dialogues. A fault of the program's output never raises."""

@@ -84,8 +84,7 @@ def check_agent(
 
     from acp_conformance.agent_checks import CHECKS
     from acp_conformance.client_script import SCENARIOS
-    from acp_conformance.processes import RunLimits
-    from acp_conformance.runner import run_scenarios
+    from acp_conformance.runner import RunLimits, run_scenarios
 
     limits = RunLimits(timeout=timeout, output_size=output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
@@ -165,7 +164,7 @@ def check_client(
     from acp_conformance.client_checks import CHECKS
     from acp_conformance.client_runner import User, run_client_scenarios
     from acp_conformance.client_script import CLIENT_SCENARIOS
-    from acp_conformance.processes import RunLimits
+    from acp_conformance.runner import RunLimits
 
     dialogues = trio.run(
         partial(

@@ -17,7 +17,7 @@ from acp_gateway.client.uplink import Dial, ReconnectSettings, Uplink
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, GatewaySection
 from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
-from acp_gateway.gateway.agent.connection import FindAgent, LinkOrigin
+from acp_gateway.gateway.agent.startup import FindAgent, LinkOrigin
 from acp_gateway.printable import printable
 from acp_gateway.protocol.on_behalf import FOR, REQUEST, OnBehalf, write_claim
 from acp_gateway.security.tls import parse_pin

@@ -1,12 +1,14 @@
-"""The command that clients run as their agent, and its files."""
+"""The command that clients run as their agent, its files, and the streams that it lends."""
 
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import trio
 
+from acp_conformance import lent_agent
 from acp_conformance.agent_listener import open_listener
 from acp_gateway.errors import ConfigError
 
@@ -16,7 +18,7 @@ def modes(command: Path) -> list[int]:
 
 
 def started(*command: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(command, stdin=-1, stdout=-1, stderr=-1)
 
 
 async def test_the_command_is_a_private_executable_without_characters_for_a_shell(
@@ -40,8 +42,11 @@ async def test_what_the_client_writes_and_reads_goes_through_the_streams_of_its_
             process.stdin.flush()
             assert await streams.stdin.receive_some() == b"a"
             await streams.stdout.send_all(b"b")
+            await streams.write_noise(60)
             await streams.aclose(5)
             assert process.stdout.read() == b"b"
+            assert process.stderr is not None
+            assert len(process.stderr.read()) == 60
             assert process.wait(20) == 5
 
 
@@ -53,6 +58,17 @@ async def test_the_end_of_the_agent_is_noticed() -> None:
             await streams.until_gone()
             await streams.write_noise(1)
             await streams.aclose()
+
+
+async def test_the_agent_ends_with_the_checker() -> None:
+    async with open_listener() as listener:
+        with trio.socket.socket(socket.AF_UNIX) as checker:
+            place = str(Path(listener.command).parent / "other")
+            await checker.bind(place)
+            checker.listen()
+            with started(sys.executable, "-I", "-S", lent_agent.__file__, place) as process:
+                (await checker.accept())[0].close()
+                assert process.wait(20) == lent_agent.CHECKER_GONE
 
 
 async def test_a_connection_that_lends_nothing_is_closed() -> None:

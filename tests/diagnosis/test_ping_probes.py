@@ -15,11 +15,16 @@ from acp_gateway.diagnosis.ping import TOKEN_TIMEOUT, Ping, PingSettings, Refuse
 from acp_gateway.diagnosis.ping_checks import TlsFacts
 from acp_gateway.diagnosis.ping_probes import NetworkProbes
 from acp_gateway.errors import ProtocolError, Unreachable
+from acp_gateway.gateway.agent import startup
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import server_context
-from tests.client.test_control import real_gateway
-from tests.doubles import TIMEOUT
+from acp_gateway.security.token_store import TokenStore
+from acp_gateway.server.listener import open_listener
+from tests.doubles import TIMEOUT, ServingAgents, make_config
 
 
 async def ping(destination: Destination, folder: str = "/") -> list[Line]:
@@ -27,6 +32,25 @@ async def ping(destination: Destination, folder: str = "/") -> list[Line]:
     with trio.fail_after(TIMEOUT):
         await Ping(destination, PingSettings(folder, PathMaps([])), lines.append, NetworkProbes()).run()
     return lines
+
+
+@asynccontextmanager
+async def real_gateway(
+    state_dir: Path, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Gateway, Destination]]:
+    """A gateway with agents in memory behind a listener, and its destination, without a token."""
+    monkeypatch.setattr(startup, "run_agent", ServingAgents().run)
+    url = f"unix://{state_dir}/socket" if scheme == "unix" else f"{scheme}://127.0.0.1:0"
+    config = make_config(state_dir, url)
+    with trio.fail_after(TIMEOUT), Spawner(ProcessRegistry(state_dir / "agents")) as spawner:
+        gateway = Gateway(config, TokenStore(state_dir), spawner, {})
+        async with trio.open_nursery() as nursery:
+            await nursery.start(gateway.run)
+            gateway_listener = await open_listener(config.listen[0], gateway)
+            nursery.start_soon(gateway_listener.run, nursery)
+            address = parse_address(gateway_listener.urls[0])
+            yield gateway, Destination(address, None, None, None, None, 1 << 20, control=True)
+            nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("scheme", ["unix", "ws", "tcp"])

@@ -4,28 +4,37 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+from acp_gateway import __version__
+from acp_gateway.client.control import request
+from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.errors import Forbidden, UsageError
 from acp_gateway.gateway import control_channel
+from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent
-from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, serve_control_channel
+from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, describe_access, serve_control_channel
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub, Limits
-from acp_gateway.protocol.methods import ACCESS
+from acp_gateway.protocol.methods import ACCESS, SESSIONS
+from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason, TrioBytes
+from acp_gateway.transports.websocket.stream import PASSED
 from tests.core.scene import Scene, encode, make_policy
-from tests.doubles import TIMEOUT, Editor
+from tests.doubles import TIMEOUT, Editor, make_config
 from tests.hub_scene import FakeServices
+from tests.nodes.machines import control, node_config, save_token
+from tests.server.serving import serving
 
 METHOD = "_acp-gateway/sessions"
 
@@ -671,3 +680,81 @@ async def test_open_counts_as_more_messages_than_a_list() -> None:
             await editor.receive()
         await theirs.aclose()
     assert [weight for weight in weights if weight] == [CODE_WEIGHT, WEIGHT]
+
+
+def describe(
+    access: Access, state_dir: Path, *, only: str | None = None, role: Role = Role.CONTROLLER
+) -> dict[str, Any]:
+    agents = {"a": AgentSection(command=("a",), scope="connection"), "b": AgentSection(command=("b",))}
+    workspaces = {name: WorkspaceSection(root=Path(f"/srv/{name}")) for name in ("w", "v")}
+    config = make_config(state_dir, "tcp://127.0.0.1:1", agents=agents, default_agent="b")
+    config = replace(config, workspaces=workspaces)
+    scope = SessionScope(access.identity, only, access.session is not None)
+    return describe_access(Grant(access, ConnectRequest(control=True), "", scope, role), config)
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> TokenStore:
+    return TokenStore(tmp_path, now=lambda: 1_800_000_000.0)
+
+
+def test_a_token_is_described_with_what_it_allows(tokens: TokenStore, tmp_path: Path) -> None:
+    token, secret = tokens.create("laptop", "ann", None, lifetime=60.0, workspaces=["w"])
+    told = describe(Access.of(token), tmp_path)
+    assert told == {
+        "version": __version__,
+        "identity": "ann",
+        "credential": f"token {token.id}",
+        "role": "controller",
+        "agents": {"a": "connection", "b": "identity"},
+        "defaultAgent": "b",
+        "label": "laptop",
+        "workspaces": ["w"],
+        "folders": ["/srv/w"],
+        "expires": "2027-01-15T08:01:00Z",
+    }
+    assert secret not in str(told)
+
+
+def test_a_token_for_one_agent_is_told_of_no_other(tokens: TokenStore, tmp_path: Path) -> None:
+    told = describe(Access.of(tokens.create("x", "ann", ["a"])[0]), tmp_path, role=Role.OBSERVER)
+    assert (told["agents"], told["defaultAgent"], told["role"]) == ({"a": "connection"}, "a", "observer")
+    assert "expires" not in told
+    assert told["folders"] == ["/srv/w", "/srv/v"]
+
+
+def test_a_token_for_an_agent_that_was_removed_has_none(tokens: TokenStore, tmp_path: Path) -> None:
+    told = describe(Access.of(tokens.create("x", "ann", ["gone"])[0]), tmp_path)
+    assert told["agents"] == {}
+    assert "defaultAgent" not in told
+
+
+def test_a_guest_is_told_of_its_session_and_no_agent(tokens: TokenStore, tmp_path: Path) -> None:
+    told = describe(Access.of(tokens.create_guest("s1", role="observer", lifetime=None)[0]), tmp_path, only="s1")
+    assert (told["session"], told["agents"]) == ("s1", {})
+    assert "defaultAgent" not in told
+    assert "folders" not in told
+
+
+def test_a_client_certificate_is_described_with_its_end(tmp_path: Path) -> None:
+    told = describe(replace(Access("ann", None), certificate="ann", expires=1_800_000_000.0), tmp_path)
+    assert (told["credential"], told["expires"]) == ("certificate ann", "2027-01-15T08:00:00Z")
+    assert "label" not in told
+
+
+THROUGH: dict[str, Any] = {"origin": ((PASSED, "0123456789abcdef"),)}
+
+
+@pytest.mark.parametrize(("through", "told"), [(THROUGH, True), ({}, False)])
+async def test_only_another_gateway_is_told_the_load(through: dict[str, Any], told: bool, tmp_path: Path) -> None:
+    async with serving(node_config(tmp_path)) as (url,):
+        answer = await request(control(url, tmp_path / "node.token", **through), SESSIONS, {}, time_limit=30)
+    assert ("load" in answer) == told
+    if told:
+        assert {**answer["load"], "lag": 0} == {"sessions": 0, "turns": 0, "lag": 0}
+
+
+async def test_a_token_for_one_session_is_not_told_the_load(tmp_path: Path) -> None:
+    guest = save_token(tmp_path, "guest.token", session="s")
+    async with serving(node_config(tmp_path)) as (url,):
+        assert "load" not in await request(control(url, guest, **THROUGH), SESSIONS, {}, time_limit=30)

@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from acp_gateway.gateway.extensions import Extensions
-from acp_gateway.gateway.readiness import CHECK_INTERVAL, Readiness
+from acp_gateway.gateway.gateway import CHECK_INTERVAL, Readiness
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.token_store import TokenStore
 

@@ -12,8 +12,8 @@ from acp_conformance.client_checks import CHECKS
 from acp_conformance.client_runner import run_client_scenarios
 from acp_conformance.client_script import CLIENT_SCENARIOS
 from acp_conformance.dialogue import Verdict
-from acp_conformance.processes import RunLimits
 from acp_conformance.report import judge
+from acp_conformance.runner import RunLimits
 from tests.end_to_end.running import prepare, start_gateway
 from tests.interop.sdk_clients import INSTALLED
 

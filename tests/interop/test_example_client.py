@@ -9,8 +9,8 @@ import pytest
 from acp_conformance.client_checks import CHECKS
 from acp_conformance.client_runner import run_client_scenarios
 from acp_conformance.client_script import CLIENT_SCENARIOS
-from acp_conformance.processes import RunLimits
 from acp_conformance.report import judge
+from acp_conformance.runner import RunLimits
 from tests.interop.sdk_clients import INSTALLED
 
 pytestmark = pytest.mark.interop

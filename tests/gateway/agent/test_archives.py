@@ -15,8 +15,8 @@ from hypothesis import event, example, given
 from hypothesis import strategies as st
 
 from acp_gateway.errors import ConfigError
-from acp_gateway.gateway.agent import archives
-from acp_gateway.gateway.agent.archives import unpack
+from acp_gateway.gateway.agent import installed as archives
+from acp_gateway.gateway.agent.installed import unpack
 from tests.fuzz.effort import effort
 
 PLENTY = 1_000_000

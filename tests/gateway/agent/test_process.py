@@ -114,16 +114,17 @@ async def test_messages_go_both_ways(spawner: Spawner) -> None:
         assert [await agent.messages.receive(), await agent.messages.receive()] == [b'{"id":1}', b'{"id":2}']
 
 
-async def test_an_agent_has_the_environment_that_it_was_given_and_nothing_else(spawner: Spawner) -> None:
-    launch = replace(make_launch(("/usr/bin/env",)), environment={"NAME": "value", "OTHER": "ü"})
+async def test_an_agent_has_the_command_directory_and_environment_that_it_was_given_and_nothing_else(
+    spawner: Spawner, tmp_path: Path
+) -> None:
+    code = "import os, sys; print(open('/proc/self/cmdline').read().replace(chr(0), ' ')); print(os.getcwd()); "
+    launch = replace(make_launch(python(code + "print(sorted(os.environb.items()))")), cwd=str(tmp_path))
+    # Python adds a locale to an environment without one.
+    launch = replace(launch, environment={"NAME": "value", "OTHER": "ü", "LC_CTYPE": "C.UTF-8"})
+    given = [(b"LC_CTYPE", b"C.UTF-8"), (b"NAME", b"value"), (b"OTHER", "ü".encode())]
     async with running(launch, spawner) as agent:
-        assert sorted(await read_all(agent)) == [b"NAME=value", "OTHER=ü".encode()]
-
-
-async def test_an_agent_keeps_the_locale_that_it_was_given(spawner: Spawner) -> None:
-    launch = replace(make_launch(("/usr/bin/env",)), environment={"LC_CTYPE": "C.UTF-8"})
-    async with running(launch, spawner) as agent:
-        assert await read_all(agent) == [b"LC_CTYPE=C.UTF-8"]
+        said = await read_all(agent)
+    assert said == [" ".join(launch.command).encode() + b" ", bytes(tmp_path), str(given).encode()]
 
 
 async def test_an_agent_ignores_the_signals_that_the_gateway_would_ignore_in_a_shell_and_no_others(
@@ -151,17 +152,6 @@ async def test_an_agent_leads_a_session_and_a_group_of_its_own(spawner: Spawner)
     async with running(make_launch(("cat",)), spawner) as agent:
         assert agent.pid is not None
         assert os.getsid(agent.pid) == os.getpgid(agent.pid) == agent.pid != os.getsid(0)
-
-
-async def test_the_command_line_is_the_configured_one(spawner: Spawner) -> None:
-    launch = make_launch(python("import sys; print(open('/proc/self/cmdline').read().replace(chr(0), ' '))"))
-    async with running(launch, spawner) as agent:
-        assert await read_all(agent) == [" ".join(launch.command).encode() + b" "]
-
-
-async def test_an_agent_runs_in_its_own_directory(spawner: Spawner, tmp_path: Path) -> None:
-    async with running(replace(make_launch(("pwd",)), cwd=str(tmp_path)), spawner) as agent:
-        assert await read_all(agent) == [bytes(tmp_path)]
 
 
 @pytest.mark.parametrize("command", ["./bin/tool", "bin/tool", "tool"])
@@ -215,26 +205,22 @@ async def test_exit_code_127_is_explained(spawner: Spawner) -> None:
         )
 
 
-async def test_a_path_that_is_not_there_is_refused(spawner: Spawner, tmp_path: Path) -> None:
-    launch = make_launch((str(tmp_path / "agent"),))
-    assert await refusal(launch, spawner) == (
-        f"the agent test cannot be started: the command {tmp_path}/agent is not found"
-    )
-
-
-async def test_a_file_that_is_not_executable_is_refused(spawner: Spawner, tmp_path: Path) -> None:
-    (tmp_path / "agent").write_text("#!/bin/sh\n")
-    launch = replace(make_launch(("./agent",)), cwd=str(tmp_path))
-    assert await refusal(launch, spawner) == ("the agent test cannot be started: the command ./agent is not executable")
-
-
-@pytest.mark.parametrize("kind", ["missing", "file"])
-async def test_a_cwd_that_is_not_a_directory_is_refused(kind: str, spawner: Spawner, tmp_path: Path) -> None:
-    cwd = tmp_path / "cwd"
-    if kind == "file":
-        cwd.touch()
-    launch = replace(make_launch(("cat",)), cwd=str(cwd))
-    assert await refusal(launch, spawner) == f"the agent test cannot be started: its cwd {cwd} is not a directory"
+@pytest.mark.parametrize(
+    ("command", "cwd", "why"),
+    [
+        ("{}/absent", None, "the command {}/absent is not found"),
+        ("./plain", "{}", "the command ./plain is not executable"),
+        ("cat", "{}/absent", "its cwd {}/absent is not a directory"),
+        ("cat", "{}/plain", "its cwd {}/plain is not a directory"),
+    ],
+)
+async def test_a_command_or_cwd_that_cannot_be_used_is_refused_by_its_name(
+    command: str, cwd: str | None, why: str, spawner: Spawner, tmp_path: Path
+) -> None:
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    launch = make_launch((command.format(tmp_path),))
+    launch = replace(launch, cwd=None if cwd is None else cwd.format(tmp_path))
+    assert await refusal(launch, spawner) == f"the agent test cannot be started: {why.format(tmp_path)}"
 
 
 async def test_a_gateway_whose_own_directory_is_gone_says_so(
@@ -378,27 +364,41 @@ async def stderr_of(code: str, spawner: Spawner) -> list[str]:
         return agent.last_lines()
 
 
-async def test_the_last_lines_of_stderr_are_kept(spawner: Spawner) -> None:
-    code = "os.write(2, b''.join(b'line %d\\n' % n for n in range(1000)))"
-    assert await stderr_of(code, spawner) == [f"line {n}" for n in range(1000 - STDERR_TAIL_LINES, 1000)]
+KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + b"c2VjcmV0\n" * 8 + b"-----END RSA PRIVATE KEY-----\n"
+
+STDERR: dict[str, tuple[bytes, list[str]]] = {
+    "the last lines are kept": (
+        b"".join(b"line %d\n" % n for n in range(1000)),
+        [f"line {n}" for n in range(1000 - STDERR_TAIL_LINES, 1000)],
+    ),
+    "a last line without its end is kept": (b"one\ntwo", ["one", "two"]),
+    "blank lines are passed over": (b"\n  \none\r\n\n", ["one"]),
+    "lines are cut": (
+        b"a" * 399 + b"b" * 10 + b"\n" + b"c" * 400 + b"\n",
+        ["a" * 399 + "b …", "c" * STDERR_LINE_SIZE],
+    ),
+    "a very long line is kept as a short one": (b"z" * 50_000, ["z" * STDERR_LINE_SIZE + " …"]),
+    "what is not text is shown as far as it is": (
+        b"\x1b[31mred\x1b[0m \xff \x07bell\x1b]0;title\xe2\x80\xa8\n",
+        ["red \ufffd \\x07bell\\x1b]0;title"],
+    ),
+    "a token": (b"cannot log in with acpgw_0123456789\n", ["cannot log in with acpgw_…"]),
+    "colours within a secret": (b"GET /?api_key=\x1b[31mhunter2\x1b[0m&x=1\n", ["GET /?api_key=…&x=1"]),
+    "a key": (b"before\n" + KEY + b"after\n", ["before", "…", "after"]),
+    "the end of a key": (b"x\n" * 20 + KEY + b"after\n" * 15, ["…", *["after"] * 15]),
+    "a secret at the cut": (b"." * 395 + b"sk-0123456789abcdef0123456789\n", ["." * 395 + "…"]),
+    "a secret at the end of what is kept": (
+        b"." * (STDERR_KEPT_SIZE - 10) + b"sk-0123456789abcdef0123456789\n",
+        ["." * STDERR_LINE_SIZE + " …"],
+    ),
+    "marks": (b"a\xe2\x80\xaeb\xc2\x9b31m\xe2\x80\x8bc\n", ["a\\u202eb\\x9b31m\\u200bc"]),
+}
 
 
-async def test_a_last_line_of_stderr_without_its_end_is_kept(spawner: Spawner) -> None:
-    assert await stderr_of("os.write(2, b'one\\ntwo')", spawner) == ["one", "two"]
-
-
-async def test_blank_lines_on_stderr_are_passed_over(spawner: Spawner) -> None:
-    assert await stderr_of("os.write(2, b'\\n  \\none\\r\\n\\n')", spawner) == ["one"]
-
-
-async def test_lines_of_stderr_are_cut(spawner: Spawner) -> None:
-    code = "os.write(2, b'a' * 399 + b'b' * 10 + b'\\n' + b'c' * 400 + b'\\n')"
-    assert await stderr_of(code, spawner) == ["a" * 399 + "b …", "c" * STDERR_LINE_SIZE]
-
-
-async def test_stderr_that_is_not_text_is_shown_as_far_as_it_is(spawner: Spawner) -> None:
-    code = r"os.write(2, b'\x1b[31mred\x1b[0m \xff \x07bell\x1b]0;title\xe2\x80\xa8\n')"
-    assert await stderr_of(code, spawner) == ["red \ufffd \\x07bell\\x1b]0;title"]
+@pytest.mark.parametrize("case", STDERR)
+async def test_stderr_is_kept_by_lines_redacted_and_escaped(case: str, spawner: Spawner) -> None:
+    written, lines = STDERR[case]
+    assert await stderr_of(f"os.write(2, {written!r})", spawner) == lines
 
 
 async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_nor_the_memory(
@@ -416,33 +416,6 @@ async def test_ten_megabytes_on_stderr_delay_nothing_and_fill_neither_the_log_no
     assert STDERR_LOG_SIZE <= 49 * len(logged) < STDERR_LOG_SIZE + 49
     warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warnings == [f"agent test ({agent.pid}) writes much to stderr; no more of it is logged"]
-
-
-async def test_a_line_of_ten_megabytes_on_stderr_is_kept_as_a_short_one(spawner: Spawner) -> None:
-    code = "for _ in range(100): os.write(2, b'z' * 100_000)"
-    assert await stderr_of(code, spawner) == ["z" * STDERR_LINE_SIZE + " …"]
-
-
-KEY = b"-----BEGIN RSA PRIVATE KEY-----\n" + b"c2VjcmV0\n" * 8 + b"-----END RSA PRIVATE KEY-----\n"
-
-
-@pytest.mark.parametrize(
-    ("written", "lines"),
-    [
-        (b"cannot log in with acpgw_0123456789\n", ["cannot log in with acpgw_…"]),
-        (b"GET /?api_key=\x1b[31mhunter2\x1b[0m&x=1\n", ["GET /?api_key=…&x=1"]),
-        (b"before\n" + KEY + b"after\n", ["before", "…", "after"]),
-        (b"x\n" * 20 + KEY + b"after\n" * 15, ["…", *["after"] * 15]),
-        (b"." * 395 + b"sk-0123456789abcdef0123456789\n", ["." * 395 + "…"]),
-        (b"." * (STDERR_KEPT_SIZE - 10) + b"sk-0123456789abcdef0123456789\n", ["." * STDERR_LINE_SIZE + " …"]),
-        (b"a\xe2\x80\xaeb\xc2\x9b31m\xe2\x80\x8bc\n", ["a\\u202eb\\x9b31m\\u200bc"]),
-    ],
-    ids=["token", "colours within", "key", "end of a key", "at the cut", "at the end of what is kept", "marks"],
-)
-async def test_what_is_shown_of_stderr_is_redacted_and_escaped(
-    written: bytes, lines: list[str], spawner: Spawner
-) -> None:
-    assert await stderr_of(f"os.write(2, {written!r})", spawner) == lines
 
 
 async def test_stderr_is_logged_only_where_that_is_asked_for_and_redacted(
@@ -467,12 +440,6 @@ async def test_stderr_is_logged_only_where_that_is_asked_for_and_redacted(
 # The ladder
 
 
-async def test_the_end_of_its_input_ends_an_agent_that_minds_it(spawner: Spawner) -> None:
-    async with running(make_launch(("cat",)), spawner) as agent:
-        pass
-    assert ended_by(agent) == 0
-
-
 async def test_an_agent_reads_all_its_input_before_the_end_of_it(spawner: Spawner, tmp_path: Path) -> None:
     code = f"import sys; open({str(tmp_path / 'size')!r}, 'w').write(str(len(sys.stdin.read())))"
     async with running(make_launch(python(code)), spawner) as agent:
@@ -481,34 +448,29 @@ async def test_an_agent_reads_all_its_input_before_the_end_of_it(spawner: Spawne
     assert (tmp_path / "size").read_text() == "1000001"
 
 
-async def test_an_agent_that_ignores_the_end_of_its_input_gets_sigterm(spawner: Spawner) -> None:
-    async with running(replace(make_launch(python(IGNORE_EOF)), eof_grace=SHORT), spawner) as agent:
-        assert await agent.messages.receive() == b"ready"
-    assert ended_by(agent) == "SIGTERM"
+HEED_SIGTERM = IGNORE_SIGTERM.replace("signal.SIG_IGN", "lambda *_: sys.exit(7)").replace("import ", "import sys, ")
 
 
-async def test_an_agent_that_ignores_sigterm_is_killed(spawner: Spawner) -> None:
-    launch = replace(make_launch(python(IGNORE_SIGTERM)), eof_grace=SHORT, term_grace=SHORT)
+@pytest.mark.parametrize(
+    ("code", "graces", "end"),
+    [
+        ("import sys\nprint('ready', flush=True)\nsys.stdin.read()", (LONG, LONG), 0),
+        (IGNORE_EOF, (SHORT, LONG), "SIGTERM"),
+        (IGNORE_SIGTERM, (SHORT, SHORT), "SIGKILL"),
+        (HEED_SIGTERM, (SHORT, LONG), 7),
+        ("import time\nprint('ready', flush=True)\ntime.sleep(1000)", (SHORT, LONG), "SIGTERM"),
+    ],
+    ids=["heeds the end of its input", "ignores it", "ignores SIGTERM", "heeds SIGTERM", "does not read"],
+)
+async def test_an_agent_is_stopped_by_the_end_of_its_input_then_sigterm_then_sigkill(
+    code: str, graces: tuple[float, float], end: object, spawner: Spawner
+) -> None:
+    launch = replace(make_launch(python(code)), eof_grace=graces[0], term_grace=graces[1])
     async with running(launch, spawner) as agent:
         assert await agent.messages.receive() == b"ready"
-    assert ended_by(agent) == "SIGKILL"
-
-
-async def test_an_agent_has_its_time_between_sigterm_and_sigkill(spawner: Spawner) -> None:
-    code = (
-        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n"
-        "print('ready', flush=True)\nwhile True: time.sleep(1000)"
-    )
-    async with running(replace(make_launch(python(code)), eof_grace=SHORT), spawner) as agent:
-        assert await agent.messages.receive() == b"ready"
-    assert ended_by(agent) == 7
-
-
-async def test_an_agent_that_does_not_read_its_input_gets_sigterm(spawner: Spawner) -> None:
-    launch = replace(make_launch(python("import time; time.sleep(1000)")), eof_grace=SHORT)
-    async with running(launch, spawner) as agent:
-        agent.messages.send_nowait([b"x" * 1_000_000])
-    assert ended_by(agent) == "SIGTERM"
+        if "sleep(1000)" in code and "signal" not in code:
+            agent.messages.send_nowait([b"x" * 1_000_000])
+    assert ended_by(agent) == end
 
 
 async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_at_the_end_of_its_input(
