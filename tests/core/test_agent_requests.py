@@ -1191,6 +1191,14 @@ def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, m
     assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
 
 
+def test_a_decision_that_was_read_is_not_taken_for_that_of_another_response() -> None:
+    text = b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'
+    agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
+    response = '{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"%s"}}}'
+    assert agent_request.accepts(parse((response % "yes").encode()))
+    assert not agent_request.accepts(parse((response % "no").encode()))
+
+
 def test_a_response_that_decides_nothing_is_not_kept() -> None:
     text = b'{"id":1,"method":"session/request_permission","params":{"options":[]}}'
     agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)

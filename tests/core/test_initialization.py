@@ -639,6 +639,14 @@ def test_sessions_outlive_several_processes_in_a_row() -> None:
     assert own in [message.get("id") for message in ann.heard()]
 
 
+def test_a_session_whose_agent_has_exited_stays_so_when_no_further_process_can_be_started() -> None:
+    scene = reopening()
+    lose_with_session(scene)
+    assert scene.session().process_exited
+    scene.stop_agent()
+    assert scene.session().process_exited
+
+
 def test_an_idle_agent_that_was_stopped_costs_its_clients_nothing() -> None:
     scene = reopening()
     ann = scene.join("ann")

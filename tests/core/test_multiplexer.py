@@ -979,6 +979,23 @@ def test_an_open_session_refers_to_its_agent_and_the_agents_capabilities(scene: 
     assert not scene.multiplexer.abilities.resume
 
 
+def test_an_agent_behind_a_link_is_missed_while_it_is_not_reached_and_a_client_has_a_session_there() -> None:
+    def missed(link: str | None) -> list[bool]:
+        scene = Scene(agentCapabilities={"loadSession": True})
+        scene.multiplexer.agent_linked(link)
+        ann = scene.join("ann")
+        found = [scene.multiplexer.is_missed]
+        ann.new_session()
+        found.append(scene.multiplexer.is_missed)
+        scene.lose_agent()
+        found.append(scene.multiplexer.is_missed)
+        ann.gone()
+        return [*found, scene.multiplexer.is_missed]
+
+    assert missed("far") == [False, False, True, False]
+    assert missed(None) == [False] * 4
+
+
 # The end of turns, of waiting, and of it all
 
 

@@ -84,6 +84,8 @@ def test_a_session_in_any_other_directory_is_for_the_agent_to_judge(
     ann.say(f'{{"id":"a","method":"{method}","params":{params}}}'.encode())
     (text,) = scene.agent.heard_text()
     assert cwd.encode() in text
+    # Nothing is added where the client loads a session itself.
+    assert (b"mcpServers" in text) == (method == "session/resume")
 
 
 def test_a_directory_with_a_lone_surrogate_can_be_refused(ann: Peer) -> None:
@@ -149,9 +151,12 @@ def test_an_id_that_is_being_opened_or_closed_is_not_given_out(scene: Scene, ann
 
 def test_an_agent_with_one_session_gives_it_to_each_client_of_its_owner(scene: Scene, ann: Peer) -> None:
     ann.new_session()
+    scene.agent.ask_permission()
     bob = scene.join("bob")
-    bob.new_session()
+    bob.request("session/new", cwd="/srv")
+    scene.agent.answers("session/new", sessionId="s")
     assert list(the_session(scene).attached) == [ann.client, bob.client]
+    assert [message.get("method") for message in bob.heard()] == [None, "session/request_permission"]
 
 
 # Load and resume of a session that is live

@@ -376,6 +376,22 @@ def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given
     assert asked["id"] == 2
 
 
+def test_a_permission_request_that_a_client_has_on_its_new_link_is_not_given_back_under_its_old_id(
+    scene: Scene, ann: Peer
+) -> None:
+    scene.agent.ask_permission(raw_id=1)
+    former = ann.hears()["id"]
+    ann.gone()
+    back = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": former}})
+    agent_request = back.load()[-1]
+    back.comes_back(**at(ann), connection="first", questions=[former])
+    assert taken_over(back.heard())["questions"] == []
+    back.choose({"id": former}, "yes")
+    assert scene.agent.heard() == []
+    back.choose(agent_request, "yes")
+    assert scene.agent.hears()["id"] == 1
+
+
 @pytest.mark.parametrize(("said", "first"), [(41, 42), (41.0, 42), (-5, 1), (0, 1), ("41", 1), (10**30, 1), (None, 1)])
 def test_ids_begin_above_those_of_the_old_link(said: Any, first: int) -> None:
     scene = Scene(agentCapabilities=LOADS)
