@@ -55,15 +55,6 @@ def elicit(scene: Scene, raw_id: Any = "e", **params: Any) -> None:
 # Recipients.
 
 
-def test_every_controller_is_asked_under_an_id_of_its_own() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    at_ann, at_bob = ann.hears(), bob.hears()
-    assert (at_ann["id"], at_bob["id"]) == (2, 1)
-    assert at_ann | {"id": 0} == at_bob | {"id": 0}
-    assert at_ann["method"] == "session/request_permission"
-
-
 def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
     scene, ann, bob = together()
     agent_request = (
@@ -79,14 +70,6 @@ def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
         agent_request % (b"1", b"session/request_permission"),
         agent_request % (b"2", b"elicitation/create"),
     ]
-
-
-def test_who_is_not_attached_is_not_asked() -> None:
-    scene, ann, bob = together()
-    stranger = scene.join("stranger")
-    scene.agent.ask_permission()
-    assert len(ann.heard()) == len(bob.heard()) == 1
-    assert stranger.heard() == []
 
 
 def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
@@ -182,23 +165,6 @@ def test_the_agent_gets_its_id_back_as_it_spelled_it(raw_id: str) -> None:
     ann.choose(ann.hears(), "yes")
     (text,) = scene.agent.heard_text()
     assert f'"id":{raw_id},'.encode() in text
-
-
-@pytest.mark.parametrize("spelling", [b"1.0", b"10e-1", b"1"])
-def test_a_client_may_spell_the_id_of_a_question_in_its_own_way(spelling: bytes) -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission("q")
-    bob.say(b'{"id":%b,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}' % spelling)
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_that_a_person_cancelled_the_dialog_is_a_decision() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    agent_request = bob.hears()
-    ann.send(id=ann.hears()["id"], result=CANCELLED)
-    assert scene.agent.hears() == answered("q", CANCELLED)
-    assert bob.hears() == withdrawn(agent_request)
 
 
 def test_those_who_lose_are_told_under_their_own_id_and_who_won_is_not() -> None:
@@ -345,29 +311,6 @@ def test_a_decision_about_no_session_is_cancelled_when_all_who_were_asked_have_l
     assert scene.agent.hears() == answered("q", CANCELLED)
 
 
-def test_an_error_does_not_decide_while_an_away_client_may_return() -> None:
-    scene, ann, bob = together()
-    ann.away()
-    scene.agent.ask_permission("q")
-    bob.fail(bob.hears())
-    assert scene.agent.heard() == []
-    ann.back()
-    ann.choose(ann.hears(), "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_question_that_was_failed_once_is_still_held_when_all_have_left() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    bob.fail(bob.hears())
-    bob.gone()
-    ann.gone()
-    assert scene.agent.heard() == []
-    cleo = scene.join("cleo")
-    cleo.choose(cleo.load()[-1], "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
 # No client connected.
 
 
@@ -383,29 +326,6 @@ def test_a_permission_request_without_a_client_waits_for_the_next_one() -> None:
     assert [message.get("method") for message in loaded] == [None, "session/request_permission"]
     cleo.choose(loaded[-1], "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_question_that_was_open_when_all_left_is_held_as_well() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    ann.gone()
-    bob.gone()
-    assert scene.agent.heard() == []
-    assert scene.multiplexer.busy
-    cleo = scene.join("cleo")
-    cleo.choose(cleo.load()[-1], "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_permission_request_waits_while_only_observers_are_attached() -> None:
-    scene, ann, bob = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
-    scene.agent.ask_permission("q")
-    ann.gone()
-    bob.gone()
-    assert scene.agent.heard() == []
-    assert scene.multiplexer.busy
 
 
 def test_a_controller_that_attaches_gets_everything_that_is_open_after_the_history_and_the_response() -> None:
@@ -430,43 +350,6 @@ def test_who_resumes_gets_them_after_the_response_and_the_states() -> None:
     cleo = scene.join("cleo")
     cleo.request("session/resume", sessionId="s", cwd="/srv")
     assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
-
-
-def test_who_joins_gets_them_after_the_response_and_the_history() -> None:
-    scene, _, _ = together()
-    scene.agent.update("history")
-    scene.agent.ask_permission()
-    cleo = scene.join("cleo", only="s")
-    cleo.request("session/new", cwd="/elsewhere", mcpServers=[])
-    assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
-
-
-def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_response() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    asked = scene.agent.takes("session/load")
-    scene.agent.update("history")
-    scene.agent.ask_permission("q")
-    assert len(ann.heard()) == 1
-    scene.agent.answer(asked)
-    response, agent_request = ann.heard()
-    assert response["id"] == own
-    ann.choose(agent_request, "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_loader_that_has_left_is_not_asked() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    asked = scene.agent.takes("session/load")
-    scene.agent.ask_permission("q")
-    ann.gone()
-    scene.agent.answer(asked)
-    bob = scene.join("bob")
-    bob.fail(bob.load()[-1], -32602, "no dialog here")
-    assert scene.agent.hears()["error"]["message"] == "no dialog here"
 
 
 def test_what_is_asked_in_a_session_that_can_not_be_loaded_is_settled() -> None:
@@ -584,17 +467,6 @@ def test_session_cancel_of_any_client_cancels_all_agent_requests_of_the_session(
     assert scene.agent.heard() == []
 
 
-def test_session_cancel_cancels_a_permission_request_whose_clients_have_gone() -> None:
-    scene, ann, bob = together()
-    watcher = scene.join("watcher")
-    scene.agent.ask_permission("q")
-    for peer in (ann, bob):
-        peer.gone()
-    watcher.load()
-    watcher.cancel()
-    assert scene.agent.heard()[1:] == [answered("q", CANCELLED)]
-
-
 def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_not_a_decision_alone() -> None:
     scene, ann, bob = together()
     ann.new_session("t")
@@ -675,15 +547,6 @@ def test_where_a_timeout_is_configured_what_was_not_decided_in_time_counts_as_ca
     assert second["params"]["decision"] == "timeout"
 
 
-def test_permission_timeout_also_counts_while_no_client_is_attached() -> None:
-    scene, ann, bob = together(Scene(make_policy(permission_timeout=60)))
-    ann.gone()
-    bob.gone()
-    scene.agent.ask_permission("q")
-    scene.pass_time(60)
-    assert scene.agent.hears() == answered("q", CANCELLED)
-
-
 def test_an_agent_can_take_its_question_back_and_gets_an_answer_still() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
@@ -714,38 +577,6 @@ def test_the_end_of_the_agent_takes_everything_back() -> None:
     assert ann.hears() == withdrawn(agent_request)
     ann.choose(agent_request, "yes")
     assert scene.agent.heard() == []
-    assert not scene.multiplexer.busy
-
-
-def test_before_the_agent_is_stopped_it_gets_an_answer_to_everything() -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission("q1")
-    elicit(scene, "q2")
-    scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
-    scene.multiplexer.end_turns()
-    scene.deliver()
-    first, second, third = scene.agent.heard()
-    assert first == answered("q1", CANCELLED)
-    assert second == answered("q2", {"action": "cancel"})
-    assert third["error"]["code"] == -32800
-    assert [message["method"] for message in bob.heard()][3:] == ["$/cancel_request"] * 3
-
-
-def test_the_end_of_a_session_settles_what_was_asked_in_it() -> None:
-    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
-    scene.agent.ask_permission("q1")
-    agent_request = ann.hears()
-    ann.away()
-    scene.agent.send(id="q2", method="_vendor/do", params={"sessionId": "s"})
-    own = ann.request("session/close", sessionId="s")
-    scene.agent.answer(scene.agent.takes("session/close"))
-    first, second = scene.agent.heard()
-    assert first == answered("q1", CANCELLED)
-    assert second["id"] == "q2"
-    assert second["error"]["code"] == -32800
-    assert ann.heard() == [withdrawn(agent_request), answered(own, {})]
     assert not scene.multiplexer.busy
 
 
@@ -784,32 +615,7 @@ def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
     assert scene.agent.hears() == answered(0, selected("b"))
 
 
-def test_equal_request_ids_of_both_directions_are_kept_apart() -> None:
-    scene, ann, _ = together()
-    scene.agent.ask_permission(0)
-    agent_request = ann.hears()
-    ann.send(id=agent_request["id"], method="_vendor/request", params={"sessionId": "s"})
-    asked = scene.agent.hears()
-    scene.agent.send(id=asked["id"], result="the client's")
-    assert ann.hears() == answered(agent_request["id"], "the client's")
-    ann.choose(agent_request, "yes")
-    assert scene.agent.hears() == answered(0, selected("yes"))
-
-
 # Clients that may not respond.
-
-
-def test_what_an_observer_answers_is_ignored() -> None:
-    scene, ann, _ = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
-    scene.agent.ask_permission("q")
-    for number in range(4):
-        watcher.choose({"id": number}, "yes")
-    assert scene.agent.heard() == []
-    assert scene.notes[-1] == "dropped a response of watcher, an observer"
-    ann.choose(ann.hears(), "no")
-    assert scene.agent.hears() == answered("q", selected("no"))
 
 
 def test_a_guest_with_the_controller_role_decides_permission_requests() -> None:
@@ -993,26 +799,6 @@ def test_what_is_written_down_is_what_the_agent_takes_it_for(
     assert (audit_event.details["decision"], audit_event.details["optionKind"]) == (decision, kind)
 
 
-def test_the_audit_event_of_permission_timeout_names_no_client() -> None:
-    scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
-    scene.agent.ask_permission()
-    scene.pass_time(5)
-    (audit_event,) = decided(scene)
-    assert (audit_event.client, audit_event.details["decision"]) == (None, "timeout")
-
-
-def test_who_ends_a_turn_has_decided_what_was_open_in_it() -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission()
-    bob.cancel()
-    (audit_event,) = decided(scene)
-    assert (audit_event.name, audit_event.client, audit_event.details["decision"]) == (
-        "permission_decided",
-        bob.client,
-        "cancelled",
-    )
-
-
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
 def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action: str) -> None:
     scene, ann, _ = together()
@@ -1089,18 +875,6 @@ def test_a_decision_that_can_be_read_in_two_ways_does_not_count(result: str) -> 
     assert scene.agent.hears() == answered("q", selected("no"))
 
 
-def test_who_has_a_question_is_not_asked_it_again() -> None:
-    scene, ann, _bob = together()
-    scene.agent.ask_permission()
-    ann.heard()
-    (agent_request,) = scene.multiplexer.waiting(scene.session())
-    questions = scene.multiplexer._agent.agent_requests
-    questions.forward(agent_request, [ann.client])
-    questions.forward_open(scene.session(), ann.client)
-    scene.deliver()
-    assert ann.heard() == []
-
-
 def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None:
     scene, ann, bob = together()
     agent_request = AgentRequest(
@@ -1146,16 +920,6 @@ def test_a_decision_that_no_client_made_in_time_has_no_identity() -> None:
     scene.agent.ask_permission()
     scene.pass_time(60.0)
     assert scene.session().decisions == {"run-1": Decision(None, "timeout")}
-
-
-def test_a_cancelled_turn_decides_its_requests() -> None:
-    scene = Scene(registry=Registry("me", run="run"))
-    ann = scene.join("ann")
-    ann.new_session()
-    ann.prompt()
-    scene.agent.ask_permission()
-    ann.cancel()
-    assert scene.session().decisions == {"run-1": Decision("me", "cancelled")}
 
 
 def test_a_session_remembers_its_last_decisions() -> None:

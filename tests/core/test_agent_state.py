@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST, AgentState, describe_client
+from acp_gateway.core.agent_state import JUST_LOST, AgentState
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Role, SessionScope
@@ -191,47 +191,6 @@ def test_a_very_long_session_id_is_quoted_in_part() -> None:
         assert error["data"] == {"sessionId": session_id}
         assert len(error["message"]) < 150
         assert error["message"].isprintable()
-
-
-def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
-    scene = Scene()
-    ann = scene.join("ann", **news_params())
-    bob = scene.join("bob", role=Role.OBSERVER, **news_params())
-    cem = scene.join("cem")
-    ann.new_session()
-    for peer in (bob, cem):
-        peer.load()
-    assert [message["params"] for message in ann.heard()] == [
-        {
-            "sessionId": "s",
-            "event": "attached",
-            "by": {"connection": name, "identity": "me", "role": role},
-        }
-        for name, role in (("bob", "observer"), ("cem", "controller"))
-    ]
-    assert describe_client(None) == {"by": None}
-
-
-@pytest.mark.parametrize("value", [None, False])
-def test_a_client_that_declines_news_gets_none(value: bool | None) -> None:
-    scene = Scene()
-    ann = scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": value}})
-    ann.new_session()
-    scene.join("bob").load()
-    assert not ann.heard()
-
-
-def test_a_choice_is_fanned_out_and_replayed_to_late_joiners() -> None:
-    scene = Scene()
-    ann, bob = scene.join("ann"), scene.join("bob")
-    ann.new_session()
-    bob.load()
-    own = ann.request("session/set_mode", sessionId="s", modeId="plan")
-    scene.agent.answers("session/set_mode")
-    assert ann.hears()["id"] == own
-    told = bob.hears()
-    assert told["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
-    assert scene.join("cem").load()[0] == told
 
 
 def test_a_decision_about_no_session_is_not_news() -> None:

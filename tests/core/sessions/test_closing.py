@@ -184,14 +184,6 @@ def test_closing_a_session_settles_its_open_requests(scene: Scene, ann: Peer) ->
     assert not scene.multiplexer.busy
 
 
-def test_a_close_by_who_is_not_attached_closes_nothing(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.request("session/close", sessionId="s")
-    assert bob.hears()["error"]["code"] == -32002
-    assert list(the_session(scene).attached) == [ann.client]
-
-
 # Delete
 
 

@@ -50,17 +50,6 @@ def test_a_request_by_an_early_name_is_refused_if_its_capability_is_masked(share
     assert ann.heard() == []
 
 
-def test_a_request_by_an_early_name_is_refused_on_a_process_of_several_identities() -> None:
-    scene = Scene()
-    xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
-    xena.new_session("x")
-    yuri.new_session("y")
-    for method in CLIENT_SERVICES:
-        scene.agent.send(id=method, method=method, params={"sessionId": "x"})
-    assert [answer["error"]["code"] for answer in scene.agent.heard()] == [-32601] * len(CLIENT_SERVICES)
-    assert xena.heard() == yuri.heard() == []
-
-
 @SCOPES
 @pytest.mark.parametrize("method", ["read_text_file", "write_text_file", "create_terminal"])
 def test_a_request_by_an_early_name_goes_to_the_host_alone_and_keeps_its_name(shared: bool, method: str) -> None:

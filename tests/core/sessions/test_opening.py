@@ -52,14 +52,6 @@ def test_updates_that_come_before_the_response_precede_it_and_are_history(scene:
     assert len(scene.join("bob").load()) == 2
 
 
-def test_updates_that_came_early_for_another_session_are_dropped_in_the_end(scene: Scene, ann: Peer) -> None:
-    ann.request("session/new", cwd="/srv")
-    scene.agent.update("whose?", "t")
-    scene.agent.answers("session/new", sessionId="s")
-    assert len(ann.heard()) == 1
-    assert scene.notes == ["dropped an update of the agent for no session that is open"]
-
-
 OPENING = ["session/new", "session/load", "session/resume", "session/fork"]
 
 
@@ -202,13 +194,6 @@ def test_a_resume_of_a_live_session_has_no_history_but_the_state(scene: Scene, a
     assert texts(bob.heard()) == ["live"]
 
 
-def test_the_directory_of_a_live_session_is_not_judged_again(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.request("session/load", sessionId="s", cwd="/Users/bob")
-    assert "result" in bob.hears()
-
-
 @pytest.mark.parametrize("method", ["session/load", "session/resume"])
 def test_open_agent_requests_come_after_the_response_to_a_join(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
@@ -304,16 +289,6 @@ def test_a_fork_whose_parent_is_closed_before_it_comes_has_lost_its_beginning(sc
     assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
 
 
-def test_guests_do_not_keep_a_session_open_that_its_owner_closes() -> None:
-    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
-    guest = scene.join("gil", "guest-1", only="s", guest=True)
-    guest.load()
-    ann.request("session/close", sessionId="s")
-    assert scene.agent.hears()["method"] == "session/close"
-
-
 def test_replayed_history_is_counted_as_such(scene: Scene, ann: Peer) -> None:
     ann.new_session()
     scene.agent.say(chunk("one"))
@@ -340,14 +315,6 @@ def test_a_loader_whose_history_has_lost_its_beginning_is_told_so() -> None:
     cem = scene.join("cem")
     cem.request("session/resume", sessionId="s", cwd="/srv")
     assert cem.heard()[0]["result"]["_meta"]["acp-gateway"] == {"truncated": True}
-
-
-def test_a_whole_history_is_not_said_to_have_lost_anything(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.agent.update("one")
-    *history, response = scene.join("bob").load()
-    assert texts(history) == ["one"]
-    assert response["result"] == {}
 
 
 @pytest.mark.parametrize("method", ["session/load", "session/resume", "session/fork", "session/delete"])
@@ -869,14 +836,6 @@ def test_an_unknown_session_is_opened_somewhere(scene: Scene, params: dict[str, 
     assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
 
 
-def test_several_who_came_for_a_session_that_is_not_live_have_it_opened_once(scene: Scene) -> None:
-    bob, cem = scene.join("bob", only="s"), scene.join("cem", only="s")
-    for peer in (bob, cem):
-        peer.request("session/new", cwd="/srv")
-    scene.agent.answers("session/load")
-    assert bob.hears()["result"] == cem.hears()["result"] == {"sessionId": "s"}
-
-
 def test_when_it_cannot_be_opened_the_first_who_came_for_it_is_told_and_the_next_tries(scene: Scene) -> None:
     bob, cem = scene.join("bob", only="s"), scene.join("cem", only="s")
     own = bob.request("session/new", cwd="/srv")
@@ -937,82 +896,7 @@ def test_updates_of_a_sub_agent_are_verbatim_in_a_fork(scene: Scene, ann: Peer) 
     assert texts(history) == ["from below"]
 
 
-def test_a_fork_of_a_session_that_is_not_live_is_for_the_agent_to_make(scene: Scene, ann: Peer) -> None:
-    ann.request("session/fork", sessionId="on disk", cwd="/srv")
-    scene.agent.answers("session/fork", sessionId="f")
-    assert ann.hears()["result"] == {"sessionId": "f"}
-    assert the_session(scene).id == "f"
-
-
-def listed(peer: Peer, **params: Any) -> list[Any]:
-    peer.request("session/list", **params)
-    return [entry["sessionId"] for entry in peer.hears()["result"]["sessions"]]
-
-
 # List
-
-
-def test_an_agent_that_has_no_list_has_one_through_the_gateway() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session("s", cwd="/srv/x")
-    scene.join("bob", "other").new_session("t")
-    assert listed(ann) == ["s"]
-    assert listed(ann, cwd="/srv/y") == []
-    assert not scene.agent.heard()
-
-
-def test_the_agents_list_is_what_the_client_may_see_of_it_and_what_is_live_besides(scene: Scene, ann: Peer) -> None:
-    ann.new_session("mine")
-    bob = scene.join("bob", "other")
-    bob.new_session("bobs")
-    bob.request("session/list")
-    asked = scene.agent.hears()
-    entries = [{"sessionId": name, "cwd": "/srv"} for name in ("mine", "on disk")]
-    scene.agent.send(id=asked["id"], result={"sessions": entries})
-    assert [entry["sessionId"] for entry in bob.hears()["result"]["sessions"]] == ["bobs"]
-    ann.request("session/list")
-    scene.agent.answers("session/list", sessions=[*entries, {"sessionId": "bobs"}])
-    assert [entry["sessionId"] for entry in ann.hears()["result"]["sessions"]] == ["mine", "on disk"]
-
-
-def test_pages_on_which_there_is_nothing_for_the_client_are_turned(scene: Scene) -> None:
-    bob = scene.join("bob", "other")
-    bob.new_session("bobs")
-    own = bob.request("session/list", cursor="0")
-    scene.agent.answers("session/list", sessions=[{"sessionId": "x"}], nextCursor="1")
-    second = scene.agent.answers("session/list", sessions=[], nextCursor="2")
-    assert second["params"] == {"cursor": "1"}
-    assert not bob.heard()
-    scene.agent.answers("session/list", sessions=[])
-    assert bob.hears() == {"jsonrpc": "2.0", "id": own, "result": {"sessions": []}}
-
-
-def test_pages_are_not_turned_for_who_has_gone_nor_without_end(scene: Scene) -> None:
-    bob = scene.join("bob", "other")
-    bob.request("session/list", cursor="0")
-    for number in range(100):
-        scene.agent.answers("session/list", sessions=[], nextCursor=str(number))
-    assert bob.hears()["result"] == {"sessions": [], "nextCursor": "99"}
-    assert not scene.agent.heard()
-    bob.request("session/list", cursor="0")
-    bob.gone()
-    scene.agent.answers("session/list", sessions=[], nextCursor="1")
-    assert not scene.agent.heard()
-
-
-def test_an_error_of_the_agents_list_is_the_clients(scene: Scene, ann: Peer) -> None:
-    ann.request("session/list")
-    scene.agent.refuses("session/list", -32601, "no lists")
-    assert ann.hears()["error"] == {"code": -32601, "message": "no lists"}
-
-
-@pytest.mark.parametrize("role", list(Role))
-def test_session_list_shows_a_client_of_one_session_no_other(scene: Scene, ann: Peer, role: Role) -> None:
-    ann.new_session("s")
-    ann.new_session("t")
-    assert listed(scene.join("bob", role=role, only="s")) == ["s"]
-    assert not scene.agent.heard()
 
 
 PROGRAM = {"name": "files", "command": "/bin/files", "args": ["s3cret"], "env": [{"name": "KEY", "value": "s3cret"}]}
@@ -1509,13 +1393,6 @@ def test_those_who_join_one_after_another_during_a_load_have_it_opened_once(slow
     assert the_session(slow).setup == {"cwd": b'"/srv/x"'}
 
 
-def test_joining_opens_nothing_for_a_client_that_has_left(slow: Scene) -> None:
-    bob = joins(slow, cwd="/srv/x")
-    bob.gone()
-    slow.directory_check(FOUND)
-    assert (slow.agent.inbox, list(slow.registry)) == ([], [])
-
-
 def refused(peer: Peer) -> str:
     """The words with which the one thing that a client has asked was refused: there are too many sessions."""
     error = peer.hears()["error"]
@@ -1613,19 +1490,3 @@ def test_a_cwd_that_is_refused_is_told_redacted_escaped_and_cut(slow: Scene) -> 
     assert audit_event.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
     assert len(audit_event.details["path"]) < 300
     assert "hunter2" not in repr([slow.audit_events, slow.notes])
-
-
-def test_a_past_session_is_not_opened_while_anothers_of_the_same_id_is_live() -> None:
-    scene = Scene(agentCapabilities=LOADS)
-    ann, bob = scene.join("ann"), scene.join("bob", "bob")
-    ann.new_session("s")
-    ann.gone()
-    scene.lose_agent()
-    bob.request("session/new", cwd="/srv", mcpServers=[])
-    scene.agent.answers("initialize", protocolVersion=1, agentCapabilities=LOADS)
-    scene.agent.answers("session/new", sessionId="s")
-    bob.heard()
-    again = scene.join("again")
-    again.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    assert again.hears()["error"]["code"] == -32002
-    assert scene.agent.heard() == []

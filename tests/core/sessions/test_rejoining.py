@@ -182,21 +182,6 @@ def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene
     assert taken_over(messages) == {"prompts": [], "questions": []}
 
 
-def test_a_guest_returns_to_the_session_that_was_granted(scene: Scene, ann: Peer) -> None:
-    guest = scene.join("guest", "guest-1", only="s", guest=True, link="g")
-    guest.load()
-    scene.agent.update("seen")
-    prompt = guest.prompt()
-    epoch, position = guest.seen["s"]
-    guest.gone()
-    scene.agent.update("missed")
-    again = scene.join("guest", "guest-1", only="s", guest=True, link="h")
-    again.comes_back(epoch=epoch, position=position, connection="g", prompts=[prompt])
-    messages = again.heard()
-    assert texts(messages) == ["missed"]
-    assert taken_over(messages)["prompts"] == [prompt]
-
-
 # What waits for an answer.
 
 
@@ -641,23 +626,6 @@ def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shel
     assert texts(watcher.heard()) == ["live"]
 
 
-def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
-    asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
-    watchers[0].send(method="$/cancel_request", params={"requestId": asked[0]})
-    assert "error" in watchers[0].hears()
-    watchers[1].gone()
-    scene.lose_agent()
-    assert "error" in watchers[2].hears()
-    ann = scene.join("ann", link="second")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert [watcher.heard() for watcher in watchers] == [[], [], []]
-
-
 def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
@@ -724,18 +692,6 @@ def test_requests_for_a_session_whose_journal_is_being_read_keep_their_order(she
     assert [message["id"] for message in back.heard() if "id" in message] == [loads, again]
     scene.agent.answers("session/prompt", stopReason="end_turn")
     assert back.hears()["id"] == prompts
-
-
-def test_a_request_that_waits_for_a_journal_can_be_cancelled(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
-    prompts = back.prompt()
-    back.send(method="$/cancel_request", params={"requestId": prompts})
-    assert back.hears()["error"]["code"] == -32800
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert scene.agent.heard() == []
 
 
 def test_a_plain_session_load_waits_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
@@ -881,19 +837,6 @@ def test_a_wait_for_a_session_ends_when_the_agent_refuses_to_open_it(shelf: Shel
     assert refusal_of(watcher, own) == why
 
 
-def test_a_wait_for_a_session_ends_when_initialize_fails(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    scene.stop_agent()
-    assert watcher.heard() == []
-    ann = scene.join("ann")
-    ann.request("session/list")
-    scene.agent.refuses("initialize", message="not logged in")
-    assert ann.hears()["error"]["message"] == "not logged in"
-    failure = watcher.hears()
-    assert (failure["id"], failure["error"]["message"]) == (own, "not logged in")
-
-
 def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_none(shelf: Shelf) -> None:
     scene, _ = over(shelf)
     watcher, own = watcher_of(scene)
@@ -902,36 +845,6 @@ def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_no
     ann.request("session/list")
     scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={})
     assert "session/load" in refusal_of(watcher, own)
-
-
-def test_a_wait_for_a_session_ends_with_the_agent(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    scene.lose_agent()
-    failure = watcher.hears()
-    assert (failure["id"], failure["error"]["message"]) == (own, "the agent ended")
-
-
-def test_a_wait_for_a_session_ends_with_its_client(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    watcher.dismissed("it is slow")
-    assert (answer := watcher.hears())["id"] == own
-    assert answer["error"]["message"] == "it is slow"
-    ann = scene.join("ann")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert watcher.heard() == []
-
-
-def test_a_wait_for_a_session_ends_when_its_owner_deletes_it(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    ann = scene.join("ann")
-    ann.request("session/delete", sessionId="s")
-    scene.agent.answers("session/delete")
-    assert refusal_of(watcher, own).startswith("no session 's' is open")
 
 
 def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
@@ -963,12 +876,3 @@ def test_a_wait_for_a_session_ends_after_away_grace(shelf: Shelf) -> None:
     scene.end_vain_waits(60.0)
     why = "session s is not open any more: no client that may open it has come within away_grace (60 s)"
     assert refusal_of(watcher, own) == why
-
-
-def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    (session,) = scene.registry.by_id("s")
-    scene.registry.remove(session)
-    scene.end_vain_waits()
-    assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")

@@ -84,17 +84,6 @@ def test_the_id_of_the_message_is_shown_where_the_client_gave_it_one() -> None:
     assert update_of(bob.hears())["messageId"] == "m1"
 
 
-def test_a_late_joiner_sees_what_an_early_joiner_saw() -> None:
-    scene, ann, bob = together()
-    prompt = ann.prompt("hello")
-    asked = scene.agent.takes("session/prompt")
-    scene.agent.update("hello yourself")
-    scene.agent.answer(asked, stopReason="end_turn")
-    assert ann.heard()[-1] == response(prompt, stopReason="end_turn")
-    *seen, _ = scene.join("cleo").load()
-    assert seen == bob.heard()
-
-
 def test_an_agent_of_the_second_version_shows_what_was_said_by_itself() -> None:
     scene = Scene(protocolVersion=2)
     ann = scene.join("ann", initialize=False)
@@ -360,36 +349,6 @@ def test_session_cancel_does_not_answer_prompts_of_clients_outside_the_session()
     assert stranger.hears()["error"]["code"] == -32002
 
 
-def test_the_end_of_a_session_answers_what_waits_and_what_is_running_gets_its_own_answer() -> None:
-    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    running, waiting = ann.prompt("running"), ann.prompt("waiting")
-    asked = scene.agent.takes("session/prompt")
-    ann.heard()
-    own = ann.request("session/close", sessionId="s")
-    closing = scene.agent.takes("session/close")
-    scene.agent.answer(closing)
-    messages = ann.heard()
-    assert [message for message in messages if "id" in message] == [response(waiting, **CANCELLED), response(own)]
-    scene.agent.answer(asked, **CANCELLED)
-    assert ann.hears() == response(running, **CANCELLED)
-    assert scene.agent.heard() == []
-
-
-def test_the_end_of_the_agent_ends_the_turn_and_what_waits() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    own = [ann.prompt("running"), ann.prompt("waiting")]
-    ann.heard()
-    scene.lose_agent()
-    *errors, news = ann.heard()
-    assert [message["id"] for message in errors] == own
-    assert news["params"] == {"sessionId": "s", "event": "turn_ended", "stopReason": None, "reason": "agent_ended"}
-    assert not scene.multiplexer.busy
-
-
 # Choices for a session as a whole.
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]}
@@ -442,16 +401,6 @@ def test_the_audit_has_the_mode_and_the_model_that_a_client_set(
     assert found == ([] if audited is None else [(audited[0], ann.client, about | audited[1])])
 
 
-def test_session_resume_tells_the_current_mode() -> None:
-    scene, ann, _ = together(modes=MODES)
-    scene.agent.answer(choose(scene, ann, "session/set_mode", modeId="code"))
-    cleo = scene.join("cleo")
-    cleo.request("session/resume", sessionId="s", cwd="/srv")
-    resumed, update = cleo.heard()
-    assert resumed["result"]["modes"]["currentModeId"] == "code"
-    assert update_of(update)["currentModeId"] == "code"
-
-
 def test_a_model_is_what_late_joiners_are_told() -> None:
     scene, ann, bob = together(models=MODELS)
     scene.agent.answer(choose(scene, ann, "session/set_model", modelId="large"))
@@ -494,15 +443,6 @@ def test_a_set_mode_or_set_model_without_a_value_is_passed_on_and_no_news(method
     scene.agent.answer(choose(scene, ann, method, modeId=1, modelId=None))
     assert ann.hears()["result"] == {}
     assert bob.heard() == []
-
-
-@pytest.mark.parametrize("method", ["session/set_mode", "session/set_model", "session/set_config_option"])
-def test_a_choice_of_a_client_that_is_not_attached_is_refused(method: str) -> None:
-    scene, _, _ = together()
-    cleo = scene.join("cleo")
-    cleo.request(method, sessionId="s", modeId="code")
-    assert cleo.hears()["error"]["code"] == -32002
-    assert scene.agent.heard() == []
 
 
 # The news.
