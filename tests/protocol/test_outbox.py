@@ -1,5 +1,7 @@
 """An outbox loses nothing, sends nothing twice, keeps the order and counts every byte, whenever the link breaks."""
 
+import sys
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,6 +104,16 @@ def test_after_clear_nothing_is_held_and_the_counts_go_on() -> None:
     assert outbox.take(ALL) == [b"next"]
     outbox.confirm(4)
     assert len(outbox) == 0
+
+
+def test_an_outbox_whose_messages_are_confirmed_takes_no_more_memory_than_a_new_one() -> None:
+    def sizes(outbox: Outbox) -> list[int]:
+        return [sys.getsizeof(getattr(outbox, name)) for name in Outbox.__slots__]
+
+    outbox = filled(window=ALL, written=4)
+    assert sum(sizes(outbox)) > sum(sizes(Outbox(ALL)))
+    outbox.confirm(4)
+    assert sizes(outbox) == sizes(Outbox(ALL))
 
 
 def test_a_replay_that_was_cleared_hides_nothing_that_comes_after() -> None:
