@@ -206,15 +206,6 @@ def test_requests_during_initialize_wait_although_another_process_ends() -> None
     assert ann.hears()["id"] == own
 
 
-def test_requests_during_an_initialize_that_fails_get_its_error() -> None:
-    scene = Scene()
-    ann = scene.join("ann", initialize=False)
-    ann.say(initialize_with())
-    own = ann.request("session/new", cwd="/srv")
-    scene.agent.refuses("initialize")
-    assert [message["id"] for message in ann.heard() if "error" in message] == [0, own]
-
-
 def test_requests_during_an_initialize_that_is_refused_are_refused() -> None:
     scene = Scene()
     ann, bob = (scene.join(name, initialize=False) for name in ("ann", "bob"))

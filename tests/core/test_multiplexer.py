@@ -809,15 +809,6 @@ def test_the_turn_of_a_client_that_has_gone_keeps_the_multiplexer_busy_to_its_en
     assert not scene.multiplexer.busy
 
 
-def test_an_open_session_refers_to_its_agent_and_the_agents_capabilities(scene: Scene) -> None:
-    scene.welcome["agentCapabilities"] = {"loadSession": True}
-    ann = scene.join("ann")
-    ann.new_session()
-    assert scene.multiplexer.sessions[0].agent_handle is scene.multiplexer.agent_handle
-    assert scene.multiplexer.abilities.load
-    assert not scene.multiplexer.abilities.resume
-
-
 def test_an_agent_behind_a_link_is_missed_while_it_is_not_reached_and_a_client_has_a_session_there() -> None:
     def missed(link: str | None) -> list[bool]:
         scene = Scene(agentCapabilities={"loadSession": True})
@@ -856,14 +847,6 @@ def test_before_the_agent_is_stopped_its_turns_are_ended_and_its_questions_settl
     assert [message["params"]["requestId"] for message in ann.heard()] == copies
     scene.end_turns()
     assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
-
-
-def test_after_it_has_retired_its_sessions_are_not_live(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.retire()
-    assert scene.multiplexer.sessions == ()
-    assert [session.live for session in scene.registry] == [False]
-    assert not ann.client.sessions
 
 
 # Any bytes from any peer

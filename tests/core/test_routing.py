@@ -365,20 +365,6 @@ def test_a_sub_agent_that_was_not_announced_belongs_to_the_only_running_turn_and
     assert yuri.heard() == []
 
 
-def test_a_sub_agents_question_is_held_while_it_may_be_of_several() -> None:
-    scene, xena, yuri = strangers()
-    start_turn(scene, xena, "x")
-    start_turn(scene, yuri, "y")
-    scene.agent.ask_permission("q", session_id="child")
-    scene.agent.update("from below", "child")
-    assert xena.heard() == yuri.heard() == []
-    assert [agent_request.id for agent_request in scene.multiplexer.waiting(None)] == [b'"q"']
-    assert scene.notes == [
-        "session/request_permission waits: no client is there to answer it",
-        "dropped an update of the agent for no session that is open",
-    ]
-
-
 def test_it_is_asked_as_soon_as_the_agent_says_whose_it_is() -> None:
     scene, xena, yuri = strangers()
     start_turn(scene, xena, "x")

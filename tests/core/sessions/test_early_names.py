@@ -95,26 +95,6 @@ def test_request_permission_goes_to_every_controller_and_is_decided_once(shared:
 
 
 @SCOPES
-def test_request_permission_is_cancelled_with_its_turn_and_times_out(shared: bool) -> None:
-    scene, ann = opened(shared=shared, permission_timeout=60.0)
-    ask_permission(scene, 1)
-    ann.cancel()
-    ask_permission(scene, 2)
-    scene.pass_time(60.0)
-    answers = [message for message in scene.agent.heard() if "result" in message]
-    assert [answer["result"] for answer in answers] == [{"outcome": {"outcome": "cancelled"}}] * 2
-
-
-def test_request_permission_without_a_controller_waits_and_fires_the_hook() -> None:
-    scene, ann = opened(shared=True)
-    ann.gone()
-    ask_permission(scene)
-    assert [event.name for event in scene.events] == ["permission_waiting"]
-    assert scene.agent.heard() == []
-    assert [message.get("method") for message in scene.join("bob").load()] == [None, PERMISSION]
-
-
-@SCOPES
 @pytest.mark.parametrize("method", sorted({*EARLY_NAMES, *EARLY_NAMES.values(), "elicitation/create"}))
 def test_a_request_of_an_agent_without_an_id_reaches_no_client(shared: bool, method: str) -> None:
     scene, ann, watcher, bob = watched(shared=shared, serves=ALL)

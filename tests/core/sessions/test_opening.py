@@ -422,17 +422,6 @@ def test_when_a_load_fails_the_next_who_waits_tries(scene: Scene, ann: Peer) -> 
     assert the_session(scene).host is bob.client
 
 
-def test_requests_that_wait_for_session_load_follow_it(scene: Scene, ann: Peer) -> None:
-    begin_load(ann)
-    loading = scene.agent.hears()
-    own = ann.prompt()
-    assert (ann.inbox, scene.agent.inbox) == ([], [])
-    scene.agent.send(id=loading["id"], result={})
-    ann.heard()
-    scene.agent.answers("session/prompt", stopReason="end_turn")
-    assert ann.hears()["id"] == own
-
-
 def test_a_question_during_a_load_is_put_to_the_loader_after_the_response(scene: Scene, ann: Peer) -> None:
     begin_load(ann)
     loading = scene.agent.hears()
@@ -789,16 +778,6 @@ def test_an_observer_is_told_that_it_joins_only_what_is_open(scene: Scene, ann: 
         )
 
 
-def test_an_observer_joins_by_its_first_new(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.agent.update("one")
-    eve = scene.join("eve", role=Role.OBSERVER, only="s")
-    eve.request("session/new", cwd="/srv")
-    response, update = eve.heard()
-    assert response["result"] == {"sessionId": "s"}
-    assert texts([update]) == ["one"]
-
-
 @pytest.mark.parametrize(("abilities", "method"), [(LOADS, "session/load"), (RESUMES, "session/resume")])
 def test_a_session_that_is_not_live_is_opened_for_who_came_for_it(abilities: dict[str, Any], method: str) -> None:
     scene = Scene(agentCapabilities=abilities)
@@ -814,26 +793,6 @@ def test_a_session_that_is_not_live_is_opened_for_who_came_for_it(abilities: dic
     assert (response["id"], response["result"]["sessionId"]) == (own, "s")
     assert texts(history)[-1] == "one"
     assert the_session(scene).host is bob.client
-
-
-def test_a_session_that_was_here_before_is_opened_as_it_was(scene: Scene, ann: Peer) -> None:
-    ann.new_session(cwd="/srv/its")
-    ann.request("session/close", sessionId="s")
-    scene.agent.answers("session/close")
-    bob = scene.join("bob", only="s")
-    bob.request("session/new")
-    asked = scene.agent.hears()
-    assert (asked["method"], asked["params"]) == (
-        "session/load",
-        {"cwd": "/srv/its", "mcpServers": [], "sessionId": "s"},
-    )
-
-
-@pytest.mark.parametrize("params", [{}, {"cwd": 5}, {"cwd": "/Users/bob/on/the/laptop"}])
-def test_an_unknown_session_is_opened_somewhere(scene: Scene, params: dict[str, Any]) -> None:
-    bob = scene.join("bob", only="s")
-    bob.request("session/new", **params)
-    assert scene.agent.hears()["params"] == {"mcpServers": [], "cwd": "/srv", "sessionId": "s"}
 
 
 def test_when_it_cannot_be_opened_the_first_who_came_for_it_is_told_and_the_next_tries(scene: Scene) -> None:
@@ -1077,17 +1036,6 @@ def test_a_client_may_not_want_to_know_any_more(slow: Scene) -> None:
     slow.agent.send(id=2, result={})
     assert ann.hears()["id"] == behind
     assert not slow.multiplexer.busy
-
-
-def test_a_client_may_not_want_to_know_of_what_waits_behind(slow: Scene) -> None:
-    ann = slow.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[])
-    behind = [ann.request("_x/1"), ann.request("_x/2")]
-    ann.send(method="$/cancel_request", params={"requestId": behind[0]})
-    error = ann.hears()
-    assert (error["id"], error["error"]["code"]) == (behind[0], -32800)
-    slow.directory_check(FOUND)
-    assert methods_of(slow) == ["session/new", "_x/2"]
 
 
 def test_behind_what_was_cancelled_the_next_opening_is_looked_at(slow: Scene) -> None:

@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message
-from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
+from tests.core.scene import Peer, Place, Scene, Shelf, make_policy
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}
@@ -147,25 +147,6 @@ def test_a_client_without_a_link_gets_the_whole_history_and_no_mark(scene: Scene
     bob = scene.join("bob")
     bob.comes_back(method="session/load", epoch=ann.seen["s"][0], position=1)
     assert texts(bob.heard()) == ["seen"]
-
-
-def test_a_repeated_request_for_a_session_waits_like_any_other(scene: Scene, ann: Peer) -> None:
-    scene.agent.update("seen")
-    back = scene.join("ann again", link="second")
-    sizes: list[bool] = []
-    for _ in range(2):
-        text = encode(
-            id=len(sizes),
-            method="session/load",
-            params={
-                "sessionId": "s",
-                "cwd": "/srv",
-                "_meta": {"acp-gateway": {"epoch": ann.seen["s"][0], "position": 0}},
-            },
-        )
-        scene.multiplexer.receive_from_client(back.client, text)
-        sizes.append(bool(scene.multiplexer.take_output().replayed))
-    assert sizes == [True, False]
 
 
 def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene, ann: Peer) -> None:
@@ -652,21 +633,6 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
     assert answer["id"] == own
 
 
-def test_a_client_that_leaves_while_the_archive_is_read_is_not_waited_for(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
-    back.gone()
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    assert scene.agent.heard() == []
-    again = scene.join("ann", link="third")
-    again.comes_back(epoch=epoch, position=position)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    again.gone()
-    scene.agent.answers("session/load")
-    assert scene.session().attached == {}
-
-
 def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     clients = [scene.join(f"ann {number}", link=f"link {number}") for number in range(3)]
@@ -714,22 +680,6 @@ def test_a_rejoin_state_over_its_maximum_size_is_ignored(shelf: Shelf) -> None:
     scene.agent.answers("session/load")
     (answer,) = back.heard()
     assert "_meta" not in answer["result"]
-
-
-def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    first = scene.join("ann", link="second")
-    first.comes_back(epoch=epoch, position=position)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    scene.agent.update("after the restart")
-    first.heard()
-    second = scene.join("ann's phone", link="third")
-    second.comes_back(method="session/resume", epoch=epoch, position=position)
-    *missed, _ = second.heard()
-    assert second.marks[0] == {"s": (epoch, position)}
-    assert texts(missed)[-1] == "after the restart"
-    assert second.seen["s"] == scene.place()
 
 
 def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shelf: Shelf) -> None:

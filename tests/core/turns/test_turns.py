@@ -129,28 +129,6 @@ def test_prompts_of_all_clients_wait_for_the_end_of_the_turn_in_order() -> None:
     assert not scene.multiplexer.busy
 
 
-def test_a_queued_prompt_is_fanned_out_when_its_turn_begins() -> None:
-    scene, ann, bob = together()
-    first = ann.prompt("first")
-    asked = scene.agent.takes("session/prompt")
-    ann.prompt("second")
-    scene.agent.update("answer")
-    assert len(bob.heard()) == 2
-    scene.agent.answer(asked, stopReason="end_turn")
-    assert update_of(bob.hears())["content"]["text"] == "second"
-    assert [message["id"] for message in ann.heard() if "id" in message] == [first]
-
-
-def test_an_error_ends_a_turn_as_well() -> None:
-    scene, ann, bob = together()
-    first, second = ann.prompt("first"), bob.prompt("second")
-    asked = scene.agent.takes("session/prompt")
-    scene.agent.send(id=asked["id"], error={"code": -32603, "message": "no"})
-    assert ann.heard()[0]["id"] == first
-    scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
-    assert bob.heard()[-1] == response(second, stopReason="end_turn")
-
-
 def test_only_so_many_prompts_wait() -> None:
     _, ann, bob = together(Scene(make_policy(queued_prompts_per_session=2)))
     for _ in range(3):
