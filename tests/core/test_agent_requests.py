@@ -15,7 +15,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Peer, Scene, make_policy, news_params
+from tests.core.scene import Peer, Scene, make_policy, news_params, opened_scene
 
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 LATE = 10 * 365 * 24 * 3600.0
@@ -41,8 +41,7 @@ def together(scene: Scene | None = None, **params: Any) -> tuple[Scene, Peer, Pe
     scene.agent.ask_permission("before")
     ann.choose(ann.hears(), "yes")
     scene.agent.hears()
-    bob = scene.join("bob", **params)
-    bob.load()
+    bob = scene.join_session("bob", **params)
     ann.heard()
     return scene, ann, bob
 
@@ -74,8 +73,7 @@ def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
 
 def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
     scene, _, _ = together()
-    early = scene.join("early", role=Role.OBSERVER)
-    early.load()
+    early = scene.join_session("early", role=Role.OBSERVER)
     scene.agent.ask_permission()
     assert early.heard() == []
     late = scene.join("late", role=Role.OBSERVER)
@@ -606,8 +604,7 @@ def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
 
 def test_a_guest_with_the_controller_role_decides_permission_requests() -> None:
     scene, _, _ = together()
-    guest = scene.join("guest", "guest-1", only="s", guest=True)
-    guest.load()
+    guest = scene.join_session("guest", "guest-1", only="s", guest=True)
     scene.agent.ask_permission("q")
     guest.choose(guest.hears(), "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
@@ -641,8 +638,7 @@ def test_anything_else_does_not_answer_an_elicitation(result: Any) -> None:
 
 def test_news_of_a_decision_go_only_to_clients_that_asked_for_them() -> None:
     scene, ann, bob = together()
-    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
-    curious.load()
+    curious = scene.join_session("curious", role=Role.OBSERVER, **news_params())
     scene.agent.ask_permission()
     ann.choose(ann.hears(), "yes")
     assert curious.hears() == {
@@ -783,8 +779,7 @@ def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action
 
 def test_what_decides_nothing_is_not_written_down() -> None:
     scene, ann, bob = together()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     scene.agent.ask_permission()
     ann.fail(ann.hears())
     eve.send(id=1, result=selected("yes"))
@@ -868,9 +863,7 @@ def test_a_decision_with_more_members_than_are_looked_at_does_not_count() -> Non
 
 
 def test_a_session_remembers_who_decided_and_what_by_the_name_of_the_option() -> None:
-    scene = Scene(registry=Registry("me", run="run"))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(registry=Registry("me", run="run"))
     session = scene.session()
     named = {"optionId": "yes", "name": "Allow once", "kind": "allow_once"}
     nameless = {"optionId": "no", "kind": "reject_once"}

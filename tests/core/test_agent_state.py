@@ -10,7 +10,7 @@ from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Scene, make_policy, news_params
+from tests.core.scene import Scene, make_policy, news_params, opened_scene
 
 LIMIT = 1000
 """Bytes that may wait."""
@@ -124,9 +124,7 @@ def test_waiting_requests_are_bounded_in_bytes_except_a_single_one(alone: Alone)
 
 
 def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
-    scene = Scene(make_policy(max_waiting_size=LIMIT))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(max_waiting_size=LIMIT))
     for _ in range(3):
         ann.request("x/y", text="x" * 600)
     assert not ann.heard()
@@ -239,9 +237,7 @@ def test_a_session_whose_agent_is_lost_while_it_is_loaded_keeps_nothing_either()
 
 
 def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
@@ -368,9 +364,7 @@ def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None
 
 
 def test_the_permission_waiting_hook_does_not_fire_for_a_client_that_is_back_at_once() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.ask_permission()
     for moment in range(1, 20):
         ann.away()
@@ -398,9 +392,7 @@ def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
 
 
 def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_not_decisions() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.away()
     scene.agent.send(id=1, method="x/ask", params={"sessionId": "s"})
     assert scene.events == []
@@ -436,9 +428,7 @@ def test_an_agent_that_ends_in_the_middle_of_a_turn_ends_that() -> None:
 
 
 def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.prompt()
     ann.away()
     assert not scene.multiplexer.agent_handle.abandoned

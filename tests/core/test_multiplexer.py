@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 from tests.fuzz.effort import effort
 
 
@@ -583,8 +583,7 @@ OBSERVED = ["session/prompt", "session/fork", "session/delete", "session/set_mod
 @pytest.mark.parametrize("method", OBSERVED)
 def test_an_observer_may_not_do_anything(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     eve.request(method, sessionId="s", cwd="/srv")
     assert error_of(eve)["code"] == -32601
     assert not scene.agent.heard()
@@ -602,8 +601,7 @@ def test_an_observers_request_without_a_handler_never_reaches_the_agent(
 
 def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     scene.agent.ask_permission(7)
     assert not eve.heard()
     for text in (
@@ -619,9 +617,7 @@ def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: P
 
 
 def test_an_observer_starts_no_agent_and_finds_its_sessions_all_the_same() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, _ = opened_scene(agentCapabilities={"loadSession": True})
     scene.agent.update("hello")
     eve = scene.join("eve", role=Role.OBSERVER)
     scene.lose_agent()
@@ -637,8 +633,7 @@ GUESTS = ["session/fork", "session/delete", "logout", "x/y"]
 @pytest.mark.parametrize("method", ["logout", "authenticate", "providers/set", "nes/close", "x/y"])
 def test_a_guest_may_not_send_requests_about_the_whole_agent(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
-    gil = scene.join("gil", "guest-1", only="s", guest=True)
-    gil.load()
+    gil = scene.join_session("gil", "guest-1", only="s", guest=True)
     gil.request(method, sessionId="s")
     error = error_of(gil)
     assert (error["code"], error["message"]) == (-32600, f"this connection is for one session only: no {method}")
@@ -681,8 +676,7 @@ def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_
     scene: Scene, ann: Peer
 ) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     for peer in (ann, eve):
         peer.away()
     scene.agent.send(id=7, method="x/y", params={"sessionId": "s"})
@@ -701,8 +695,7 @@ def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_
 
 def test_a_permission_that_a_client_declined_is_not_forwarded_to_it_again(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission(7)
     bob.send(id=bob.hears()["id"], error={"code": -32602, "message": "not mine"})
     bob.away()
@@ -712,8 +705,7 @@ def test_a_permission_that_a_client_declined_is_not_forwarded_to_it_again(scene:
 
 def test_a_client_that_has_gone_hears_nothing_more_and_its_turn_goes_on(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.prompt()
     asked = scene.agent.hears()
     ann.heard()
@@ -744,8 +736,7 @@ def test_waiting_requests_other_than_prompts_are_dropped_with_their_client(scene
 
 def test_a_client_that_is_dismissed_gets_an_answer_to_everything_it_has_open(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.say(request(b"1e2"))
     bob.say(request(b'"b"'))
     bob.dismissed("it is slow")

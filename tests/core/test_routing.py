@@ -8,7 +8,7 @@ from acp_gateway.core import routing
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 
 FS = frozenset({Capability.FS})
 
@@ -56,9 +56,7 @@ def subagent(scene: Scene, session_id: str, child: str) -> None:
 
 
 def test_an_update_goes_verbatim_to_all_clients_of_its_session_and_to_no_other() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     others = [scene.join("bob"), scene.join("watcher", role=Role.OBSERVER)]
     for other in others:
         other.load()
@@ -119,9 +117,7 @@ def test_updates_that_come_before_the_response_that_names_their_session_reach_wh
 
 
 def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.request("session/new", cwd="/srv")
     scene.agent.update("hello", "never")
     scene.agent.send(id=scene.agent.heard()[0]["id"], error={"code": -32603, "message": "no"})
@@ -130,9 +126,7 @@ def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
 
 
 def test_early_updates_belong_to_a_sub_agent_of_the_running_turn() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     start_turn(scene, ann, "s")
     ann.request("session/new", cwd="/srv")
     scene.agent.update("hello", "child")
@@ -189,9 +183,7 @@ def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_
 
 @pytest.mark.parametrize("name", ["s", "child"])
 def test_updates_of_an_ended_session_are_dropped_when_it_is_opened_again(name: str) -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     subagent(scene, "s", "child")
     closed(scene, ann, "s")
     ann.request("session/new", cwd="/srv", mcpServers=[])
@@ -285,9 +277,7 @@ def test_a_sub_agent_of_a_session_that_has_ended_does_not_belong_to_the_next_one
 
 
 def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     scene.agent.state("subagent_update", sessionId="child")
     closed(scene, ann, "s")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -314,9 +304,7 @@ def test_early_updates_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("params", ['{"sessionId":"unknown"}', "{}", '{"sessionId":7}', "[]"])
 def test_an_update_of_no_session_is_dropped(params: str) -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.say(f'{{"method":"session/update","params":{params}}}'.encode())
     assert ann.heard() == []
     assert scene.notes == ["dropped an update of the agent for no session that is open"]
@@ -452,9 +440,7 @@ def test_an_unrouted_agent_request_is_not_for_the_client_that_prompts_next() -> 
 
 
 def test_where_there_is_one_identity_only_who_prompts_next_gets_it() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.ask_permission("q", session_id="child")
     assert ann.heard() == []
     start_turn(scene, ann, "s")
@@ -654,9 +640,7 @@ def test_an_agent_request_without_a_session_waits_while_there_are_several_identi
 
 
 def test_an_agent_request_without_a_session_is_sent_once_a_client_is_connected() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.away()
     scene.agent.send(id="q1", method="craft/ask", params={})
     assert ann.heard() == []
@@ -725,9 +709,7 @@ def test_an_agent_request_for_the_host_fails_when_the_host_has_gone() -> None:
 
 
 def test_a_host_that_is_away_is_still_the_host() -> None:
-    scene = Scene(make_policy(serves=FS))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(serves=FS))
     ann.away()
     scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.back()
@@ -875,9 +857,7 @@ def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
 
 @pytest.mark.parametrize("params", [{"elicitationId": "other"}, {}, {"elicitationId": 7}])
 def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(params: Any) -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     complete_elicitation(scene, sessionId="s")
     ann.heard()
     scene.agent.send(method="elicitation/complete", params=params)
@@ -885,9 +865,7 @@ def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(param
 
 
 def test_sub_agents_and_elicitations_of_an_ended_agent_are_forgotten() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     subagent(scene, "s", "child")
     complete_elicitation(scene, sessionId="s")
     scene.lose_agent()
@@ -937,9 +915,7 @@ def test_without_a_time_of_day_updates_have_none() -> None:
 
 
 def test_a_fork_has_the_times_of_its_parent() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.pass_time(0.0, 1000)
     scene.agent.update("one")
     scene.pass_time(1.0, 2000)
@@ -963,9 +939,7 @@ def test_what_the_agent_replays_has_no_times() -> None:
 
 
 def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.pass_time(0.0, 1000)
     ann.prompt("hello")
     scene.agent.state("user_message_chunk", content={"type": "text", "text": "he"})

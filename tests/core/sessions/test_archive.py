@@ -7,7 +7,7 @@ from acp_gateway.core.sessions.archive import NO_ARCHIVE, NoArchive
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from tests.core.scene import Peer, Scene, Shelf
+from tests.core.scene import Peer, Scene, Shelf, opened_scene
 from tests.core.sessions.registered import ME, YOU, live, past, session
 
 
@@ -18,9 +18,7 @@ def shelf() -> Shelf:
 
 def opened(shelf: Shelf) -> tuple[Scene, Peer]:
     capabilities = {"loadSession": True, "sessionCapabilities": {"close": {}}}
-    scene = Scene(registry=Registry("me", shelf, "run"), agentCapabilities=capabilities)
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(registry=Registry("me", shelf, "run"), agentCapabilities=capabilities)
     return scene, ann
 
 

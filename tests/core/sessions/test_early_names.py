@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.methods import EARLY_NAMES, Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 
 ALL = frozenset(Capability)
 PERMISSION = "request_permission"
@@ -17,9 +17,7 @@ SCOPES = pytest.mark.parametrize("shared", [True, False], ids=["identity", "conn
 
 def opened(*, shared: bool, **policy: Any) -> tuple[Scene, Peer]:
     """A scene with the host of the session `s`."""
-    scene = Scene(make_policy(shared=shared, **policy))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=shared, **policy))
     return scene, ann
 
 

@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message
-from tests.core.scene import Peer, Place, Scene, Shelf, make_policy
+from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, opened_scene
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}
@@ -150,8 +150,7 @@ def test_a_client_without_a_link_gets_the_whole_history_and_no_mark(scene: Scene
 
 
 def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene, ann: Peer) -> None:
-    watcher = scene.join("watcher", role=Role.OBSERVER, link="o")
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER, link="o")
     prompt = ann.prompt()
     epoch, position = watcher.seen["s"]
     ann.gone()
@@ -294,8 +293,7 @@ def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene
 
 
 def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission()
     agent_request, his = ann.hears(), bob.hears()
     ann.gone()
@@ -313,8 +311,7 @@ def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene
 def test_a_question_that_is_not_named_is_asked_again_and_one_that_is_decided_is_not_open(
     scene: Scene, ann: Peer
 ) -> None:
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission(raw_id=1)
     scene.agent.ask_permission(raw_id=2)
     decided, other = ann.heard()
@@ -728,12 +725,9 @@ def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its
 
 @pytest.mark.parametrize("guest", [False, True])
 def test_a_rejoining_observer_does_not_wait_for_a_session_that_the_agent_cannot_reopen(*, guest: bool) -> None:
-    scene = Scene(agentCapabilities={})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={})
     identity, only = ("guest-1", "s") if guest else ("me", None)
-    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
-    watcher.load()
+    watcher = scene.join_session("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
     scene.lose_agent()
     watcher.heard()
     # Before the agent is started again, it may turn out to be another one.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.echoes import MAX_WITHHELD
-from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params
+from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params, opened_scene
 
 Block = dict[str, Any]
 
@@ -184,9 +184,7 @@ def test_of_two_equal_prompts_that_wait_for_each_other_each_has_its_echo() -> No
 
 
 def test_an_agent_that_steers_by_prompts_within_a_turn_may_echo_each_at_once() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     for words in ("one", "two"):
         ann.prompt(words)
         scene.agent.say(says(text(words)))

@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
-from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params
+from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 CANCELLED = {"stopReason": "cancelled"}
 
@@ -17,8 +17,7 @@ def together(scene: Scene | None = None, **result: Any) -> tuple[Scene, Peer, Pe
     scene = scene or Scene()
     ann = scene.join("ann")
     ann.new_session(**result)
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     return scene, ann, bob
 
 
@@ -42,8 +41,7 @@ def response(raw_id: Any, **result: Any) -> dict[str, Any]:
 
 def test_other_clients_see_a_prompt_before_the_answer_to_it() -> None:
     scene, ann, bob = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     ann.prompt("hello")
     scene.agent.update("hello yourself")
     for peer in (bob, watcher):
@@ -195,9 +193,7 @@ def test_a_prompt_of_a_client_that_is_not_attached_is_refused() -> None:
 
 
 def test_the_only_client_of_a_process_of_its_own_may_steer_a_running_turn() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     own = [ann.prompt("first"), ann.prompt("second")]
     first, second = scene.agent.heard()
     scene.agent.answer(second, stopReason="end_turn")
@@ -209,13 +205,10 @@ def test_the_only_client_of_a_process_of_its_own_may_steer_a_running_turn() -> N
 
 
 def test_prompts_wait_behind_all_running_turns_once_a_second_client_is_attached() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     ann.prompt("first")
     ann.prompt("second")
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.prompt("third")
     first, second = scene.agent.heard()
     scene.agent.answer(first, stopReason="end_turn")
@@ -230,9 +223,7 @@ def test_prompts_wait_behind_all_running_turns_once_a_second_client_is_attached(
 
 
 def test_on_a_process_for_several_prompts_wait_also_while_there_is_one_client() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.prompt("first")
     ann.prompt("second")
     assert words(scene.agent.takes("session/prompt")) == "first"
@@ -275,17 +266,14 @@ def test_a_cancel_of_who_may_not_is_nothing() -> None:
     ann.prompt("running")
     ann.prompt("waiting")
     scene.agent.heard()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     for peer in (watcher, scene.join("outsider"), scene.join("stranger", "someone else")):
         peer.cancel()
     assert ann.heard() == scene.agent.heard() == []
 
 
 def test_a_cancel_ends_what_waits_for_a_session_that_is_being_loaded() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     scene.lose_agent()
     load = ann.request("session/load", sessionId="s", cwd="/srv")
     own = ann.prompt("not yet")
@@ -304,9 +292,7 @@ def test_a_cancel_ends_what_waits_for_a_session_that_is_being_loaded() -> None:
 
 
 def test_a_cancel_while_there_is_no_agent_is_not_kept_for_the_next_one() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     scene.lose_agent()
     ann.cancel()
     ann.request("_vendor/wake")
@@ -341,8 +327,7 @@ def choose(scene: Scene, peer: Peer, method: str, **params: Any) -> Any:
 
 def test_the_others_learn_of_a_mode_when_the_agent_has_taken_it_and_so_do_late_joiners() -> None:
     scene, ann, bob = together(modes=MODES)
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     asked = choose(scene, ann, "session/set_mode", modeId="code")
     assert bob.heard() == []
     scene.agent.answer(asked)
@@ -428,8 +413,7 @@ def test_a_set_mode_or_set_model_without_a_value_is_passed_on_and_no_news(method
 
 def test_news_of_a_turn_name_its_begin_its_end_and_its_client() -> None:
     scene, ann, bob = together()
-    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
-    curious.load()
+    curious = scene.join_session("curious", role=Role.OBSERVER, **news_params())
     ann.prompt()
     scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="max_tokens")
     said, started, ended = curious.heard()
@@ -445,8 +429,7 @@ def test_news_name_clients_that_attach_and_leave() -> None:
     scene = Scene()
     curious = scene.join("curious", **news_params())
     curious.new_session()
-    guest = scene.join("guest", "guest-1", Role.OBSERVER, only="s", guest=True)
-    guest.load()
+    guest = scene.join_session("guest", "guest-1", Role.OBSERVER, only="s", guest=True)
     guest.gone()
     by = {"connection": "guest", "identity": "guest-1", "role": "observer"}
     assert [message["params"] for message in curious.heard()] == [
@@ -512,11 +495,8 @@ def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None
 
 
 def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
-    scene = Scene(make_policy(max_prompt_blocks=3000))
-    ann = scene.join("ann")
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    scene, ann = opened_scene(make_policy(max_prompt_blocks=3000))
+    bob = scene.join_session("bob")
     bob.heard()
     block = {"type": "text", "text": "\ud83d"}
     ann.request("session/prompt", sessionId="s", prompt=[block] * 2000)
