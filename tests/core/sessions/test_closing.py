@@ -74,6 +74,13 @@ def test_session_close_of_a_guest_only_detaches_it_also_when_it_is_alone(scene: 
     assert list(the_session(scene).attached) == [ann.client]
 
 
+def test_guests_do_not_keep_a_session_open_that_its_owner_closes(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.join("gil", "guest-1", only="s", guest=True).load()
+    ann.request("session/close", sessionId="s")
+    assert scene.agent.hears()["method"] == "session/close"
+
+
 def test_an_agent_that_cannot_close_is_not_asked_to() -> None:
     scene, ann = opened_scene()
     ann.request("session/close", sessionId="s")

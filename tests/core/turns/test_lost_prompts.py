@@ -58,6 +58,30 @@ def test_a_front_that_is_killed_in_mid_turn_goes_on_with_the_turn_and_its_answer
     assert bob.seen == [f"ann {number}", *map(str, range(1, 10))]
 
 
+def test_an_end_that_was_on_its_way_to_a_front_that_is_killed_is_the_answer() -> None:
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.speak(2)
+    fronts.end_turn()
+    fronts.kill()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    assert not fronts.session.turns
+    fronts.check_all()
+
+
+def test_an_end_that_was_on_its_way_to_the_editor_is_the_answer() -> None:
+    fronts, ann, _ = pair()
+    number = fronts.prompt(ann)
+    fronts.settle()
+    fronts.end_turn()
+    fronts.carry()
+    fronts.kill()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+
+
 def test_a_prompt_that_did_not_reach_the_node_is_cancelled() -> None:
     fronts, ann, _ = pair()
     number = fronts.prompt(ann)
@@ -122,6 +146,20 @@ def test_prompts_that_waited_at_the_front_are_over_and_the_other_one_is_answered
     fronts.settle()
     assert (fronts.reasons(ann, first), fronts.reasons(bob, second)) == ([f"end of ann {first}"], ["cancelled"])
     assert fronts.got == [f"ann {first}"]
+
+
+def test_a_front_that_is_killed_three_times_in_a_turn_answers_once() -> None:
+    fronts, ann, _ = pair(Role.OBSERVER)
+    number = fronts.prompt(ann)
+    fronts.settle()
+    for _ in range(3):
+        fronts.speak(2)
+        fronts.kill()
+        fronts.settle()
+    fronts.end_turn()
+    fronts.settle()
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    fronts.check_all()
 
 
 def test_a_permission_is_answered_once_after_the_restart() -> None:
