@@ -189,8 +189,8 @@ CLIENT_METHODS = {
     SET_CONFIG_OPTION: ClientMethod(guest=True, kept=True),
 }
 
-SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items() if method.weight > 1}
-"""As how many messages those that are dear count besides the one that they are."""
+SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()}
+"""Number of messages that each method counts as beside the one that it is."""
 
 CLIENT_NOTIFICATIONS = frozenset({SESSION_CANCEL, CANCEL_REQUEST})
 """Notifications of clients that are never requests."""

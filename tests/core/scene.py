@@ -387,6 +387,12 @@ class Scene:
             peer.initialize(**params)
         return peer
 
+    def join_session(self, name: str, *args: Any, **params: Any) -> Peer:
+        """Add a client as `join` does, and let it load the session `s`, which is live."""
+        peer = self.join(name, *args, **params)
+        peer.load()
+        return peer
+
     def deliver(self, leaving: Client | None = None) -> None:
         """Carry out the output; only a `leaving` client may be gone and receive messages."""
         output = self.multiplexer.take_output()
@@ -480,3 +486,11 @@ class Scene:
 def news_params() -> dict[str, Any]:
     """Parameters of `initialize` that ask for the gateway's own notifications."""
     return {"clientCapabilities": {"_meta": {"acp-gateway": {}}}}
+
+
+def opened_scene(*args: Any, **welcome: Any) -> tuple[Scene, Peer]:
+    """A scene, made from the arguments, whose client `ann` has opened the session `s`."""
+    scene = Scene(*args, **welcome)
+    ann = scene.join("ann")
+    ann.new_session()
+    return scene, ann

@@ -89,10 +89,6 @@ def test_a_notification_without_a_session_is_refused_from_clients_of_one_session
     assert objection_to_notification(JOINED, notification("_x/y")) is not None
 
 
-def test_an_observer_may_tell_nothing() -> None:
-    assert objection_to_notification(OBSERVER, notification(methods.SESSION_CANCEL, sessionId="s")) is not None
-
-
 def test_a_guest_may_cancel_and_tell_nothing_else() -> None:
     assert objection_to_notification(GUEST, notification(methods.SESSION_CANCEL, sessionId="s")) is None
     assert objection_to_notification(GUEST, notification("_x/y", sessionId="s")) is not None
@@ -218,12 +214,6 @@ def test_max_additional_directories_may_exceed_what_other_arrays_may_have() -> N
     assert flaw_of_opening(opening, 1500) is None
     assert len(directories_of(opening)) == 1501
     assert "max_additional_directories" in str(flaw_of_opening(opening, 1499))
-
-
-def test_a_request_without_parameters_names_no_directory() -> None:
-    opening = parse(b'{"id":1,"method":"session/new"}')
-    assert flaw_of_opening(opening, MOST) is None
-    assert directories_of(opening) == ()
 
 
 def test_a_list_of_directories_is_read_no_further_than_it_may_be_long() -> None:

@@ -15,7 +15,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from acp_gateway.protocol.methods import Audience
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Peer, Scene, make_policy, news_params
+from tests.core.scene import Peer, Scene, make_policy, news_params, opened_scene
 
 CANCELLED = {"outcome": {"outcome": "cancelled"}}
 LATE = 10 * 365 * 24 * 3600.0
@@ -41,8 +41,7 @@ def together(scene: Scene | None = None, **params: Any) -> tuple[Scene, Peer, Pe
     scene.agent.ask_permission("before")
     ann.choose(ann.hears(), "yes")
     scene.agent.hears()
-    bob = scene.join("bob", **params)
-    bob.load()
+    bob = scene.join_session("bob", **params)
     ann.heard()
     return scene, ann, bob
 
@@ -53,15 +52,6 @@ def elicit(scene: Scene, raw_id: Any = "e", **params: Any) -> None:
 
 
 # Recipients.
-
-
-def test_every_controller_is_asked_under_an_id_of_its_own() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    at_ann, at_bob = ann.hears(), bob.hears()
-    assert (at_ann["id"], at_bob["id"]) == (2, 1)
-    assert at_ann | {"id": 0} == at_bob | {"id": 0}
-    assert at_ann["method"] == "session/request_permission"
 
 
 def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
@@ -81,18 +71,9 @@ def test_but_for_its_id_a_question_is_what_the_agent_wrote() -> None:
     ]
 
 
-def test_who_is_not_attached_is_not_asked() -> None:
-    scene, ann, bob = together()
-    stranger = scene.join("stranger")
-    scene.agent.ask_permission()
-    assert len(ann.heard()) == len(bob.heard()) == 1
-    assert stranger.heard() == []
-
-
 def test_an_observer_is_not_asked_whether_it_was_there_or_comes_later() -> None:
     scene, _, _ = together()
-    early = scene.join("early", role=Role.OBSERVER)
-    early.load()
+    early = scene.join_session("early", role=Role.OBSERVER)
     scene.agent.ask_permission()
     assert early.heard() == []
     late = scene.join("late", role=Role.OBSERVER)
@@ -182,23 +163,6 @@ def test_the_agent_gets_its_id_back_as_it_spelled_it(raw_id: str) -> None:
     ann.choose(ann.hears(), "yes")
     (text,) = scene.agent.heard_text()
     assert f'"id":{raw_id},'.encode() in text
-
-
-@pytest.mark.parametrize("spelling", [b"1.0", b"10e-1", b"1"])
-def test_a_client_may_spell_the_id_of_a_question_in_its_own_way(spelling: bytes) -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission("q")
-    bob.say(b'{"id":%b,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}' % spelling)
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_that_a_person_cancelled_the_dialog_is_a_decision() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    agent_request = bob.hears()
-    ann.send(id=ann.hears()["id"], result=CANCELLED)
-    assert scene.agent.hears() == answered("q", CANCELLED)
-    assert bob.hears() == withdrawn(agent_request)
 
 
 def test_those_who_lose_are_told_under_their_own_id_and_who_won_is_not() -> None:
@@ -345,29 +309,6 @@ def test_a_decision_about_no_session_is_cancelled_when_all_who_were_asked_have_l
     assert scene.agent.hears() == answered("q", CANCELLED)
 
 
-def test_an_error_does_not_decide_while_an_away_client_may_return() -> None:
-    scene, ann, bob = together()
-    ann.away()
-    scene.agent.ask_permission("q")
-    bob.fail(bob.hears())
-    assert scene.agent.heard() == []
-    ann.back()
-    ann.choose(ann.hears(), "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_question_that_was_failed_once_is_still_held_when_all_have_left() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    bob.fail(bob.hears())
-    bob.gone()
-    ann.gone()
-    assert scene.agent.heard() == []
-    cleo = scene.join("cleo")
-    cleo.choose(cleo.load()[-1], "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
 # No client connected.
 
 
@@ -383,29 +324,6 @@ def test_a_permission_request_without_a_client_waits_for_the_next_one() -> None:
     assert [message.get("method") for message in loaded] == [None, "session/request_permission"]
     cleo.choose(loaded[-1], "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_question_that_was_open_when_all_left_is_held_as_well() -> None:
-    scene, ann, bob = together()
-    scene.agent.ask_permission("q")
-    ann.gone()
-    bob.gone()
-    assert scene.agent.heard() == []
-    assert scene.multiplexer.busy
-    cleo = scene.join("cleo")
-    cleo.choose(cleo.load()[-1], "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_permission_request_waits_while_only_observers_are_attached() -> None:
-    scene, ann, bob = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
-    scene.agent.ask_permission("q")
-    ann.gone()
-    bob.gone()
-    assert scene.agent.heard() == []
-    assert scene.multiplexer.busy
 
 
 def test_a_controller_that_attaches_gets_everything_that_is_open_after_the_history_and_the_response() -> None:
@@ -430,43 +348,6 @@ def test_who_resumes_gets_them_after_the_response_and_the_states() -> None:
     cleo = scene.join("cleo")
     cleo.request("session/resume", sessionId="s", cwd="/srv")
     assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
-
-
-def test_who_joins_gets_them_after_the_response_and_the_history() -> None:
-    scene, _, _ = together()
-    scene.agent.update("history")
-    scene.agent.ask_permission()
-    cleo = scene.join("cleo", only="s")
-    cleo.request("session/new", cwd="/elsewhere", mcpServers=[])
-    assert [message.get("method") for message in cleo.heard()] == [None, "session/update", "session/request_permission"]
-
-
-def test_what_is_asked_while_a_session_is_being_loaded_comes_after_the_agents_response() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    own = ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    asked = scene.agent.takes("session/load")
-    scene.agent.update("history")
-    scene.agent.ask_permission("q")
-    assert len(ann.heard()) == 1
-    scene.agent.answer(asked)
-    response, agent_request = ann.heard()
-    assert response["id"] == own
-    ann.choose(agent_request, "yes")
-    assert scene.agent.hears() == answered("q", selected("yes"))
-
-
-def test_a_loader_that_has_left_is_not_asked() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    asked = scene.agent.takes("session/load")
-    scene.agent.ask_permission("q")
-    ann.gone()
-    scene.agent.answer(asked)
-    bob = scene.join("bob")
-    bob.fail(bob.load()[-1], -32602, "no dialog here")
-    assert scene.agent.hears()["error"]["message"] == "no dialog here"
 
 
 def test_what_is_asked_in_a_session_that_can_not_be_loaded_is_settled() -> None:
@@ -536,20 +417,6 @@ def test_an_away_client_gets_the_permission_request_and_its_withdrawal() -> None
     assert taken_back == withdrawn(agent_request)
 
 
-def test_what_only_one_client_gets_waits_for_one_that_is_connected() -> None:
-    scene, ann, bob = together()
-    ann.away()
-    bob.away()
-    scene.agent.send(id="q", method="_vendor/ask", params={"sessionId": "s"})
-    assert ann.heard() == bob.heard() == []
-    bob.back()
-    agent_request = bob.hears()
-    ann.back()
-    assert ann.heard() == []
-    bob.send(id=agent_request["id"], result="done")
-    assert scene.agent.hears() == answered("q", "done")
-
-
 def test_session_close_withdraws_the_permission_request_from_that_client() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
@@ -582,17 +449,6 @@ def test_session_cancel_of_any_client_cancels_all_agent_requests_of_the_session(
     assert bob.heard() == [withdrawn(agent_request) for agent_request in at_bob]
     ann.choose(at_ann[0], "yes")
     assert scene.agent.heard() == []
-
-
-def test_session_cancel_cancels_a_permission_request_whose_clients_have_gone() -> None:
-    scene, ann, bob = together()
-    watcher = scene.join("watcher")
-    scene.agent.ask_permission("q")
-    for peer in (ann, bob):
-        peer.gone()
-    watcher.load()
-    watcher.cancel()
-    assert scene.agent.heard()[1:] == [answered("q", CANCELLED)]
 
 
 def test_the_end_of_a_turn_leaves_other_sessions_and_what_is_not_a_decision_alone() -> None:
@@ -675,15 +531,6 @@ def test_where_a_timeout_is_configured_what_was_not_decided_in_time_counts_as_ca
     assert second["params"]["decision"] == "timeout"
 
 
-def test_permission_timeout_also_counts_while_no_client_is_attached() -> None:
-    scene, ann, bob = together(Scene(make_policy(permission_timeout=60)))
-    ann.gone()
-    bob.gone()
-    scene.agent.ask_permission("q")
-    scene.pass_time(60)
-    assert scene.agent.hears() == answered("q", CANCELLED)
-
-
 def test_an_agent_can_take_its_question_back_and_gets_an_answer_still() -> None:
     scene, ann, bob = together()
     scene.agent.ask_permission("q")
@@ -714,38 +561,6 @@ def test_the_end_of_the_agent_takes_everything_back() -> None:
     assert ann.hears() == withdrawn(agent_request)
     ann.choose(agent_request, "yes")
     assert scene.agent.heard() == []
-    assert not scene.multiplexer.busy
-
-
-def test_before_the_agent_is_stopped_it_gets_an_answer_to_everything() -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission("q1")
-    elicit(scene, "q2")
-    scene.agent.send(id="deed", method="_vendor/do", params={"sessionId": "s"})
-    scene.multiplexer.end_turns()
-    scene.deliver()
-    first, second, third = scene.agent.heard()
-    assert first == answered("q1", CANCELLED)
-    assert second == answered("q2", {"action": "cancel"})
-    assert third["error"]["code"] == -32800
-    assert [message["method"] for message in bob.heard()][3:] == ["$/cancel_request"] * 3
-
-
-def test_the_end_of_a_session_settles_what_was_asked_in_it() -> None:
-    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
-    scene.agent.ask_permission("q1")
-    agent_request = ann.hears()
-    ann.away()
-    scene.agent.send(id="q2", method="_vendor/do", params={"sessionId": "s"})
-    own = ann.request("session/close", sessionId="s")
-    scene.agent.answer(scene.agent.takes("session/close"))
-    first, second = scene.agent.heard()
-    assert first == answered("q1", CANCELLED)
-    assert second["id"] == "q2"
-    assert second["error"]["code"] == -32800
-    assert ann.heard() == [withdrawn(agent_request), answered(own, {})]
     assert not scene.multiplexer.busy
 
 
@@ -784,38 +599,12 @@ def test_of_two_questions_of_one_id_the_agent_takes_the_earlier_back() -> None:
     assert scene.agent.hears() == answered(0, selected("b"))
 
 
-def test_equal_request_ids_of_both_directions_are_kept_apart() -> None:
-    scene, ann, _ = together()
-    scene.agent.ask_permission(0)
-    agent_request = ann.hears()
-    ann.send(id=agent_request["id"], method="_vendor/request", params={"sessionId": "s"})
-    asked = scene.agent.hears()
-    scene.agent.send(id=asked["id"], result="the client's")
-    assert ann.hears() == answered(agent_request["id"], "the client's")
-    ann.choose(agent_request, "yes")
-    assert scene.agent.hears() == answered(0, selected("yes"))
-
-
 # Clients that may not respond.
-
-
-def test_what_an_observer_answers_is_ignored() -> None:
-    scene, ann, _ = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
-    scene.agent.ask_permission("q")
-    for number in range(4):
-        watcher.choose({"id": number}, "yes")
-    assert scene.agent.heard() == []
-    assert scene.notes[-1] == "dropped a response of watcher, an observer"
-    ann.choose(ann.hears(), "no")
-    assert scene.agent.hears() == answered("q", selected("no"))
 
 
 def test_a_guest_with_the_controller_role_decides_permission_requests() -> None:
     scene, _, _ = together()
-    guest = scene.join("guest", "guest-1", only="s", guest=True)
-    guest.load()
+    guest = scene.join_session("guest", "guest-1", only="s", guest=True)
     scene.agent.ask_permission("q")
     guest.choose(guest.hears(), "yes")
     assert scene.agent.hears() == answered("q", selected("yes"))
@@ -849,8 +638,7 @@ def test_anything_else_does_not_answer_an_elicitation(result: Any) -> None:
 
 def test_news_of_a_decision_go_only_to_clients_that_asked_for_them() -> None:
     scene, ann, bob = together()
-    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
-    curious.load()
+    curious = scene.join_session("curious", role=Role.OBSERVER, **news_params())
     scene.agent.ask_permission()
     ann.choose(ann.hears(), "yes")
     assert curious.hears() == {
@@ -974,45 +762,6 @@ def test_each_decision_is_written_down_with_what_it_means_and_nothing_that_was_s
     assert "s3cret" not in repr(scene.audit_events)
 
 
-@pytest.mark.parametrize(
-    ("outcome", "decision", "kind"),
-    [
-        ({"outcome": "cancelled"}, "cancelled", None),
-        ({"outcome": "cancelled", "optionId": "yes"}, "cancelled", None),
-        ({"outcome": "selected", "optionId": "no"}, "no", "allow_once"),
-    ],
-)
-def test_what_is_written_down_is_what_the_agent_takes_it_for(
-    outcome: dict[str, str], decision: str, kind: str | None
-) -> None:
-    scene, ann, _ = together(**news_params())
-    scene.agent.ask_permission()
-    ann.send(id=ann.hears()["id"], result={"outcome": outcome})
-    assert ann.hears()["params"]["decision"] == decision
-    (audit_event,) = decided(scene)
-    assert (audit_event.details["decision"], audit_event.details["optionKind"]) == (decision, kind)
-
-
-def test_the_audit_event_of_permission_timeout_names_no_client() -> None:
-    scene, _, _ = together(Scene(make_policy(permission_timeout=5)))
-    scene.agent.ask_permission()
-    scene.pass_time(5)
-    (audit_event,) = decided(scene)
-    assert (audit_event.client, audit_event.details["decision"]) == (None, "timeout")
-
-
-def test_who_ends_a_turn_has_decided_what_was_open_in_it() -> None:
-    scene, _, bob = together()
-    scene.agent.ask_permission()
-    bob.cancel()
-    (audit_event,) = decided(scene)
-    assert (audit_event.name, audit_event.client, audit_event.details["decision"]) == (
-        "permission_decided",
-        bob.client,
-        "cancelled",
-    )
-
-
 @pytest.mark.parametrize("action", ["accept", "decline", "cancel"])
 def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action: str) -> None:
     scene, ann, _ = together()
@@ -1030,8 +779,7 @@ def test_of_an_elicitation_the_action_is_written_down_and_not_the_content(action
 
 def test_what_decides_nothing_is_not_written_down() -> None:
     scene, ann, bob = together()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     scene.agent.ask_permission()
     ann.fail(ann.hears())
     eve.send(id=1, result=selected("yes"))
@@ -1089,18 +837,6 @@ def test_a_decision_that_can_be_read_in_two_ways_does_not_count(result: str) -> 
     assert scene.agent.hears() == answered("q", selected("no"))
 
 
-def test_who_has_a_question_is_not_asked_it_again() -> None:
-    scene, ann, _bob = together()
-    scene.agent.ask_permission()
-    ann.heard()
-    (agent_request,) = scene.multiplexer.waiting(scene.session())
-    questions = scene.multiplexer._agent.agent_requests
-    questions.forward(agent_request, [ann.client])
-    questions.forward_open(scene.session(), ann.client)
-    scene.deliver()
-    assert ann.heard() == []
-
-
 def test_an_agent_request_for_one_client_is_offered_to_the_first_alone() -> None:
     scene, ann, bob = together()
     agent_request = AgentRequest(
@@ -1127,9 +863,7 @@ def test_a_decision_with_more_members_than_are_looked_at_does_not_count() -> Non
 
 
 def test_a_session_remembers_who_decided_and_what_by_the_name_of_the_option() -> None:
-    scene = Scene(registry=Registry("me", run="run"))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(registry=Registry("me", run="run"))
     session = scene.session()
     named = {"optionId": "yes", "name": "Allow once", "kind": "allow_once"}
     nameless = {"optionId": "no", "kind": "reject_once"}
@@ -1146,16 +880,6 @@ def test_a_decision_that_no_client_made_in_time_has_no_identity() -> None:
     scene.agent.ask_permission()
     scene.pass_time(60.0)
     assert scene.session().decisions == {"run-1": Decision(None, "timeout")}
-
-
-def test_a_cancelled_turn_decides_its_requests() -> None:
-    scene = Scene(registry=Registry("me", run="run"))
-    ann = scene.join("ann")
-    ann.new_session()
-    ann.prompt()
-    scene.agent.ask_permission()
-    ann.cancel()
-    assert scene.session().decisions == {"run-1": Decision("me", "cancelled")}
 
 
 def test_a_session_remembers_its_last_decisions() -> None:
@@ -1189,6 +913,14 @@ def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, m
     text = f'{{"id":1,"method":"{method}","params":{{"options":[{{"optionId":"yes"}}]}}}}'
     agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
     assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
+
+
+def test_a_decision_that_was_read_is_not_taken_for_that_of_another_response() -> None:
+    text = b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'
+    agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
+    response = '{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"%s"}}}'
+    assert agent_request.accepts(parse((response % "yes").encode()))
+    assert not agent_request.accepts(parse((response % "no").encode()))
 
 
 def test_a_response_that_decides_nothing_is_not_kept() -> None:

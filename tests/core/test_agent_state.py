@@ -2,7 +2,7 @@
 
 import pytest
 
-from acp_gateway.core.agent_state import JUST_LOST, AgentState, describe_client
+from acp_gateway.core.agent_state import JUST_LOST, AgentState
 from acp_gateway.core.output import LogMessage
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Request, Role, SessionScope
@@ -10,7 +10,7 @@ from acp_gateway.core.states import AgentPhase
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import ID_SIZE, Message
 from acp_gateway.protocol.text import spans
-from tests.core.scene import Scene, make_policy, news_params
+from tests.core.scene import Scene, make_policy, news_params, opened_scene
 
 LIMIT = 1000
 """Bytes that may wait."""
@@ -124,9 +124,7 @@ def test_waiting_requests_are_bounded_in_bytes_except_a_single_one(alone: Alone)
 
 
 def test_of_a_client_only_what_is_still_held_here_counts_as_waiting() -> None:
-    scene = Scene(make_policy(max_waiting_size=LIMIT))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(max_waiting_size=LIMIT))
     for _ in range(3):
         ann.request("x/y", text="x" * 600)
     assert not ann.heard()
@@ -193,47 +191,6 @@ def test_a_very_long_session_id_is_quoted_in_part() -> None:
         assert error["message"].isprintable()
 
 
-def test_news_are_for_those_who_asked_for_them_and_name_who_did_it() -> None:
-    scene = Scene()
-    ann = scene.join("ann", **news_params())
-    bob = scene.join("bob", role=Role.OBSERVER, **news_params())
-    cem = scene.join("cem")
-    ann.new_session()
-    for peer in (bob, cem):
-        peer.load()
-    assert [message["params"] for message in ann.heard()] == [
-        {
-            "sessionId": "s",
-            "event": "attached",
-            "by": {"connection": name, "identity": "me", "role": role},
-        }
-        for name, role in (("bob", "observer"), ("cem", "controller"))
-    ]
-    assert describe_client(None) == {"by": None}
-
-
-@pytest.mark.parametrize("value", [None, False])
-def test_a_client_that_declines_news_gets_none(value: bool | None) -> None:
-    scene = Scene()
-    ann = scene.join("ann", clientCapabilities={"_meta": {"acp-gateway": value}})
-    ann.new_session()
-    scene.join("bob").load()
-    assert not ann.heard()
-
-
-def test_a_choice_is_fanned_out_and_replayed_to_late_joiners() -> None:
-    scene = Scene()
-    ann, bob = scene.join("ann"), scene.join("bob")
-    ann.new_session()
-    bob.load()
-    own = ann.request("session/set_mode", sessionId="s", modeId="plan")
-    scene.agent.answers("session/set_mode")
-    assert ann.hears()["id"] == own
-    told = bob.hears()
-    assert told["params"]["update"] == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
-    assert scene.join("cem").load()[0] == told
-
-
 def test_a_decision_about_no_session_is_not_news() -> None:
     scene = Scene()
     ann = scene.join("ann", **news_params())
@@ -280,9 +237,7 @@ def test_a_session_whose_agent_is_lost_while_it_is_loaded_keeps_nothing_either()
 
 
 def test_a_session_that_could_not_be_loaded_keeps_nothing_either() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     ann.request("session/close", sessionId="s")
     scene.agent.answers("session/close")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=["secret"])
@@ -409,9 +364,7 @@ def test_it_is_announced_when_the_last_who_could_decide_leaves(how: str) -> None
 
 
 def test_the_permission_waiting_hook_does_not_fire_for_a_client_that_is_back_at_once() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.ask_permission()
     for moment in range(1, 20):
         ann.away()
@@ -439,9 +392,7 @@ def test_it_is_announced_when_it_is_found_out_whose_it_is() -> None:
 
 
 def test_the_permission_waiting_hook_does_not_fire_for_requests_that_are_not_decisions() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.away()
     scene.agent.send(id=1, method="x/ask", params={"sessionId": "s"})
     assert scene.events == []
@@ -477,9 +428,7 @@ def test_an_agent_that_ends_in_the_middle_of_a_turn_ends_that() -> None:
 
 
 def test_a_process_with_a_turn_of_one_that_is_away_is_not_deserted() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.prompt()
     ann.away()
     assert not scene.multiplexer.agent_handle.abandoned

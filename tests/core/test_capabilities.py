@@ -44,13 +44,6 @@ def test_an_agent_for_several_clients_is_offered_what_the_policy_serves_and_noth
     }
 
 
-def test_capabilities_of_a_client_are_not_offered_to_a_shared_agent() -> None:
-    scene = Scene(make_policy(version="1.2"))
-    ann = scene.join("ann", initialize=False)
-    ann.request("initialize", protocolVersion=7, clientCapabilities={"elicitation": {}}, clientInfo={"name": "Zed"})
-    assert scene.agent.takes("initialize")["params"] == json.loads(own_initialize((), "1.2").text)["params"]
-
-
 # What a client offers to an agent of its own.
 
 
@@ -133,14 +126,6 @@ def test_served_capabilities_are_not_masked_except_a_terminal_login() -> None:
     )
 
 
-def test_an_agent_of_ones_own_gets_what_its_client_sent_but_for_the_masks() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann", initialize=False)
-    ann.say(initialize_with(b'{"terminal":true,"elicitation":{"n":1e999}}'))
-    (text,) = scene.agent.heard_text()
-    assert text.replace(b'"id":1', b'"id":0') == initialize_with(b'{"terminal":false,"elicitation":{"n":1e999}}')
-
-
 @pytest.mark.parametrize(
     ("meta", "wanted"),
     [
@@ -156,10 +141,6 @@ def test_an_agent_of_ones_own_gets_what_its_client_sent_but_for_the_masks() -> N
 def test_news_are_for_who_asks_for_them(meta: Any, wanted: bool) -> None:
     text = initialize_with(json.dumps({"_meta": meta}).encode())
     assert wants_news(text) is wanted
-
-
-def test_a_client_without_capabilities_gets_no_news() -> None:
-    assert not wants_news(b'{"id":0,"method":"initialize"}')
 
 
 @pytest.mark.parametrize(
@@ -256,15 +237,6 @@ def test_for_other_versions_nothing_is_claimed(result: bytes) -> None:
     assert advertise(initialized(result)) == initialized(result)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_only_an_agent_for_several_gets_such_claims(*, shared: bool) -> None:
-    scene = Scene(make_policy(shared=shared))
-    ann = scene.join("ann", initialize=False)
-    ann.request("initialize", protocolVersion=1)
-    scene.agent.answer(scene.agent.takes("initialize"), protocolVersion=1, agentCapabilities={})
-    assert ("loadSession" in ann.hears()["result"]["agentCapabilities"]) is shared
-
-
 # Logging in.
 
 TERMINAL_LOGINS = [
@@ -343,20 +315,3 @@ def test_an_agent_that_is_not_logged_in_says_what_to_run(said: str, explained: s
 def test_any_other_error_is_not_explained(error: bytes) -> None:
     text = b'{"id":1,"error":%b}' % error
     assert explain_login(text, [], lambda _: HINT) == text
-
-
-def test_the_login_hint_gets_all_auth_methods_of_the_agent_including_removed_ones() -> None:
-    offered: list[list[dict[str, Any]]] = []
-
-    def hint(logins: list[dict[str, Any]]) -> str:
-        offered.append(logins)
-        return HINT
-
-    logins = [{"id": "a"}, {"id": "t", "type": "terminal"}]
-    scene = Scene(make_policy(login_hint=hint), authMethods=logins)
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv")
-    asked = scene.agent.takes("session/new")
-    scene.agent.send(id=asked["id"], error={"code": -32000, "message": "who are you?"})
-    assert ann.hears()["error"]["message"] == f"who are you? {HINT}"
-    assert offered == [logins]

@@ -11,7 +11,7 @@ from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
-from tests.core.scene import Peer, Scene, Shelf, make_policy
+from tests.core.scene import Peer, Scene, Shelf, make_policy, opened_scene
 
 LOADS: Final[dict[str, Any]] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 OPEN: Final[dict[str, Any]] = {"sessionId": "s", "cwd": "/srv", "mcpServers": []}
@@ -44,9 +44,7 @@ class Wait:
 
 def make_scene(**how: Any) -> tuple[Scene, Peer]:
     """A scene with a client, which has opened a session."""
-    scene = Scene(registry=Registry("me", **how), agentCapabilities=LOADS)
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(registry=Registry("me", **how), agentCapabilities=LOADS)
     return scene, ann
 
 
@@ -109,8 +107,7 @@ def for_a_directory_check() -> Wait:
 
 def for_a_turn() -> Wait:
     scene, other = make_scene()
-    peer = scene.join("peer")
-    peer.load()
+    peer = scene.join_session("peer")
     other.prompt("a")
     return Wait(scene, peer, peer.prompt("b"), other)
 

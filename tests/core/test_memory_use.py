@@ -2,24 +2,20 @@
 
 from typing import Any
 
-from tests.core.scene import Peer, Scene, encode
+from tests.core.scene import Peer, Scene, encode, opened_scene
 
 
 def together() -> tuple[Scene, Peer, Peer]:
     """Two controllers of the session `s`."""
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    scene, ann = opened_scene()
+    bob = scene.join_session("bob")
     bob.heard()
     return scene, ann, bob
 
 
 def test_prompts_of_a_guest_that_has_left_are_dropped_and_those_of_an_owner_wait_on() -> None:
     scene, ann, bob = together()
-    guest = scene.join("guest", "me", only="s", guest=True)
-    guest.load()
+    guest = scene.join_session("guest", "me", only="s", guest=True)
     ann.prompt("first")
     for peer in (guest, bob, guest):
         peer.prompt(f"of {peer.client.name}")

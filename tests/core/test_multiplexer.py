@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy, news_params
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 from tests.fuzz.effort import effort
 
 
@@ -167,16 +167,6 @@ def test_two_clients_with_the_same_ids_get_their_own_answers(scene: Scene, ann: 
     assert bob.heard_text() == [result(b"1", b'"for bob"')]
 
 
-def test_both_sides_use_the_same_ids_at_once(scene: Scene, ann: Peer) -> None:
-    ann.say(request(b"0"))
-    at_agent = id_at_agent(scene)
-    scene.agent.say(request(b"0", "a/b"))
-    ann.say(result(parse(ann.heard_text()[0]).id, b'"yes"'))
-    assert scene.agent.heard_text() == [result(b"0", b'"yes"')]
-    scene.agent.say(result(at_agent, b'"done"'))
-    assert ann.heard_text() == [result(b"0", b'"done"')]
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [(b"1", b"1"), (b'"a"', rb'"\u0061"'), (b"null", b"null"), (b"1e2", b"1e2")]
 )
@@ -216,18 +206,6 @@ def test_a_refused_id_is_free_again(scene: Scene, ann: Peer) -> None:
     assert refusal(ann) == (b"1", -32602)
     ann.say(request(b"1", "session/new", b'{"cwd":"/srv"}'))
     assert scene.agent.heard_text() == [request(b"2", "session/new", b'{"cwd":"/srv"}')]
-
-
-def test_an_id_that_the_agent_reuses_before_its_answer_is_two_questions(scene: Scene, ann: Peer) -> None:
-    scene.agent.say(request(b"0", "a/b"))
-    scene.agent.say(request(b"0", "a/b"))
-    first, second = (parse(text).id for text in ann.heard_text())
-    assert first != second
-    ann.say(result(second))
-    ann.say(result(first))
-    assert scene.agent.heard_text() == [result(b"0"), result(b"0")]
-    scene.agent.say(request(b"0", "a/b"))
-    assert parse(ann.heard_text()[0]).id not in (first, second)
 
 
 def test_an_id_over_1024_bytes_is_refused_under_null(scene: Scene, ann: Peer) -> None:
@@ -272,13 +250,6 @@ def test_a_response_to_no_open_request_is_dropped_and_logged(scene: Scene, ann: 
         "dropped a response of ann to no open request",
         "dropped a response of the agent to no open request",
     ]
-
-
-def test_a_second_answer_is_dropped(scene: Scene, ann: Peer) -> None:
-    ann.say(request(b"1"))
-    scene.agent.say(result(b"2"))
-    scene.agent.say(result(b"2"))
-    assert ann.heard_text() == [result(b"1")]
 
 
 def test_a_client_cannot_answer_its_own_request_or_that_of_another_client(scene: Scene, ann: Peer) -> None:
@@ -366,34 +337,6 @@ def test_a_cancelled_initialize_is_answered_by_the_agent_all_the_same(scene: Sce
     assert not ann.heard()
     scene.agent.answers("initialize", protocolVersion=1)
     assert ann.hears()["id"] == 1
-
-
-def test_a_cancelled_prompt_that_waits_for_its_turn_never_reaches_the_agent(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    ann.prompt("first")
-    waiting = ann.prompt("second")
-    first = scene.agent.hears()
-    ann.say(cancel(b"%d" % waiting))
-    assert error_of(ann)["code"] == -32800
-    scene.agent.send(id=first["id"], result={})
-    assert not scene.agent.heard()
-
-
-def test_a_request_that_waits_for_a_new_process_can_be_cancelled(scene: Scene, ann: Peer) -> None:
-    scene.lose_agent()
-    own = ann.request("x/y")
-    ann.say(cancel(b"%d" % own))
-    assert error_of(ann)["code"] == -32800
-    scene.agent.answers("initialize", protocolVersion=1)
-    assert not scene.agent.heard()
-
-
-def test_a_request_that_waits_for_a_session_to_open_can_be_cancelled(scene: Scene, ann: Peer) -> None:
-    ann.request("session/load", sessionId="s", cwd="/srv")
-    scene.agent.heard()
-    own = ann.request("session/load", sessionId="s", cwd="/srv")
-    ann.say(cancel(b"%d" % own))
-    assert error_of(ann)["code"] == -32800
 
 
 # Reserved methods
@@ -592,17 +535,6 @@ def test_a_session_that_a_request_names_in_another_way_may_be_what_an_agent_read
     assert not scene.agent.heard()
 
 
-@pytest.mark.parametrize("method", ["x/y", "session/cancel"])
-@pytest.mark.parametrize("params", ODDLY_NAMED)
-def test_a_notification_that_names_its_session_in_another_way_is_dropped(
-    scene: Scene, ann: Peer, method: str, params: bytes
-) -> None:
-    ann.new_session()
-    ann.say(notification(method, params))
-    assert (ann.inbox, scene.agent.inbox) == ([], [])
-    assert len(scene.notes) == 1
-
-
 @pytest.mark.parametrize(
     "params", [b'{"sessionId":null}', b'{"sessionIds":["s"]}', b'{"parentSessionId":"s"}', b'["session_id"]', b"null"]
 )
@@ -651,8 +583,7 @@ OBSERVED = ["session/prompt", "session/fork", "session/delete", "session/set_mod
 @pytest.mark.parametrize("method", OBSERVED)
 def test_an_observer_may_not_do_anything(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     eve.request(method, sessionId="s", cwd="/srv")
     assert error_of(eve)["code"] == -32601
     assert not scene.agent.heard()
@@ -670,8 +601,7 @@ def test_an_observers_request_without_a_handler_never_reaches_the_agent(
 
 def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     scene.agent.ask_permission(7)
     assert not eve.heard()
     for text in (
@@ -686,18 +616,8 @@ def test_an_observers_notifications_and_answers_are_ignored(scene: Scene, ann: P
     ]
 
 
-def test_an_observer_sees_what_goes_on(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
-    scene.agent.update("hello")
-    assert eve.heard() == ann.heard()
-
-
 def test_an_observer_starts_no_agent_and_finds_its_sessions_all_the_same() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, _ = opened_scene(agentCapabilities={"loadSession": True})
     scene.agent.update("hello")
     eve = scene.join("eve", role=Role.OBSERVER)
     scene.lose_agent()
@@ -710,52 +630,16 @@ def test_an_observer_starts_no_agent_and_finds_its_sessions_all_the_same() -> No
 GUESTS = ["session/fork", "session/delete", "logout", "x/y"]
 
 
-@pytest.mark.parametrize("method", GUESTS)
-@pytest.mark.parametrize("guest", [False, True])
-def test_a_client_for_one_session_may_do_nothing_else(scene: Scene, ann: Peer, method: str, guest: bool) -> None:
-    ann.new_session()
-    gil = scene.join("gil", "guest-1" if guest else "me", only="s", guest=guest)
-    params = {"sessionId": "s"} if method.startswith("session/") else {}
-    gil.request(method, **params)
-    assert error_of(gil)["code"] == -32600
-    gil.send(method="x/y", params={})
-    assert not scene.agent.heard()
-    why = "guests may only send session/cancel" if guest else "this connection is for one session only"
-    assert scene.notes == [f"dropped a notification of gil: {why}"]
-
-
 @pytest.mark.parametrize("method", ["logout", "authenticate", "providers/set", "nes/close", "x/y"])
 def test_a_guest_may_not_send_requests_about_the_whole_agent(scene: Scene, ann: Peer, method: str) -> None:
     ann.new_session()
-    gil = scene.join("gil", "guest-1", only="s", guest=True)
-    gil.load()
+    gil = scene.join_session("gil", "guest-1", only="s", guest=True)
     gil.request(method, sessionId="s")
     error = error_of(gil)
     assert (error["code"], error["message"]) == (-32600, f"this connection is for one session only: no {method}")
     gil.send(method=method, params={"sessionId": "s"})
     assert not scene.agent.heard()
     assert scene.notes == ["dropped a notification of gil: guests may only send session/cancel"]
-
-
-@pytest.mark.parametrize(
-    "method", ["session/prompt", "session/set_mode", "session/set_model", "session/set_config_option"]
-)
-def test_a_guest_may_send_requests_about_its_session(scene: Scene, ann: Peer, method: str) -> None:
-    ann.new_session()
-    gil = scene.join("gil", "guest-1", only="s", guest=True)
-    gil.load()
-    gil.request(method, sessionId="s")
-    gil.cancel()
-    assert [message["method"] for message in scene.agent.heard()] == [method, "session/cancel"]
-
-
-def test_the_owner_may_send_anything_on_a_connection_for_one_session(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    phone = scene.join("phone", only="s")
-    phone.load()
-    phone.request("x/y", sessionId="s")
-    phone.send(method="x/z", params={"sessionId": "s"})
-    assert [message["method"] for message in scene.agent.heard()] == ["x/y", "x/z"]
 
 
 def test_a_guest_works_in_the_session_that_it_was_granted_and_sees_no_other(scene: Scene, ann: Peer) -> None:
@@ -792,8 +676,7 @@ def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_
     scene: Scene, ann: Peer
 ) -> None:
     ann.new_session()
-    eve = scene.join("eve", role=Role.OBSERVER)
-    eve.load()
+    eve = scene.join_session("eve", role=Role.OBSERVER)
     for peer in (ann, eve):
         peer.away()
     scene.agent.send(id=7, method="x/y", params={"sessionId": "s"})
@@ -812,8 +695,7 @@ def test_an_agent_request_without_a_connected_controller_goes_to_the_first_that_
 
 def test_a_permission_that_a_client_declined_is_not_forwarded_to_it_again(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission(7)
     bob.send(id=bob.hears()["id"], error={"code": -32602, "message": "not mine"})
     bob.away()
@@ -823,8 +705,7 @@ def test_a_permission_that_a_client_declined_is_not_forwarded_to_it_again(scene:
 
 def test_a_client_that_has_gone_hears_nothing_more_and_its_turn_goes_on(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.prompt()
     asked = scene.agent.hears()
     ann.heard()
@@ -835,18 +716,6 @@ def test_a_client_that_has_gone_hears_nothing_more_and_its_turn_goes_on(scene: S
     scene.agent.send(id=asked["id"], result={"stopReason": "end_turn"})
     assert not bob.heard()
     assert ann.hears()["params"]["update"]["content"]["text"] == "more"
-
-
-def test_a_prompt_that_waits_for_its_turn_is_done_although_its_client_has_gone(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
-    ann.prompt("first")
-    first = scene.agent.hears()
-    bob.prompt("second")
-    bob.gone()
-    scene.agent.send(id=first["id"], result={})
-    assert scene.agent.hears()["params"]["prompt"][0]["text"] == "second"
 
 
 def test_waiting_requests_other_than_prompts_are_dropped_with_their_client(scene: Scene, ann: Peer) -> None:
@@ -865,18 +734,9 @@ def test_waiting_requests_other_than_prompts_are_dropped_with_their_client(scene
     assert not scene.agent.heard()
 
 
-def test_a_client_that_never_began_leaves_nothing_behind(scene: Scene) -> None:
-    ann = scene.join("ann", initialize=False)
-    ann.gone()
-    scene.lose_agent()
-    assert not scene.multiplexer.clients
-    assert not scene.multiplexer.busy
-
-
 def test_a_client_that_is_dismissed_gets_an_answer_to_everything_it_has_open(scene: Scene, ann: Peer) -> None:
     ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.say(request(b"1e2"))
     bob.say(request(b'"b"'))
     bob.dismissed("it is slow")
@@ -889,23 +749,6 @@ def test_a_client_that_is_dismissed_gets_an_answer_to_everything_it_has_open(sce
     for asked in scene.agent.heard():
         scene.agent.send(id=asked["id"], result={})
     assert (bob.inbox, ann.inbox) == ([], [])
-
-
-def test_news_of_attached_clients_go_to_clients_that_asked_for_news(scene: Scene) -> None:
-    ann = scene.join("ann", **news_params())
-    bob = scene.join("bob", "me")
-    ann.new_session()
-    bob.load()
-    news = ann.hears()
-    assert news["method"] == "_acp-gateway/news"
-    assert news["params"] == {
-        "sessionId": "s",
-        "event": "attached",
-        "by": {"connection": "bob", "identity": "me", "role": "controller"},
-    }
-    assert not bob.heard()
-    bob.gone()
-    assert ann.hears()["params"]["event"] == "left"
 
 
 # Queries of a driver
@@ -957,26 +800,21 @@ def test_the_turn_of_a_client_that_has_gone_keeps_the_multiplexer_busy_to_its_en
     assert not scene.multiplexer.busy
 
 
-def test_open_permissions_can_be_listed(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.agent.ask_permission(7)
-    (session,) = scene.multiplexer.sessions
-    (agent_request,) = scene.multiplexer.waiting(session)
-    assert agent_request.title == "do it"
-    assert scene.multiplexer.waiting(None) == []
-    scene.join("bob", "other")
-    scene.agent.ask_permission(8, "unknown")
-    (held,) = scene.multiplexer.waiting(None)
-    assert held.id == b"8"
+def test_an_agent_behind_a_link_is_missed_while_it_is_not_reached_and_a_client_has_a_session_there() -> None:
+    def missed(link: str | None) -> list[bool]:
+        scene = Scene(agentCapabilities={"loadSession": True})
+        scene.multiplexer.agent_linked(link)
+        ann = scene.join("ann")
+        found = [scene.multiplexer.is_missed]
+        ann.new_session()
+        found.append(scene.multiplexer.is_missed)
+        scene.lose_agent()
+        found.append(scene.multiplexer.is_missed)
+        ann.gone()
+        return [*found, scene.multiplexer.is_missed]
 
-
-def test_an_open_session_refers_to_its_agent_and_the_agents_capabilities(scene: Scene) -> None:
-    scene.welcome["agentCapabilities"] = {"loadSession": True}
-    ann = scene.join("ann")
-    ann.new_session()
-    assert scene.multiplexer.sessions[0].agent_handle is scene.multiplexer.agent_handle
-    assert scene.multiplexer.abilities.load
-    assert not scene.multiplexer.abilities.resume
+    assert missed("far") == [False, False, True, False]
+    assert missed(None) == [False] * 4
 
 
 # The end of turns, of waiting, and of it all
@@ -1000,60 +838,6 @@ def test_before_the_agent_is_stopped_its_turns_are_ended_and_its_questions_settl
     assert [message["params"]["requestId"] for message in ann.heard()] == copies
     scene.end_turns()
     assert [message["method"] for message in scene.agent.heard()] == ["session/cancel"]
-
-
-def test_permission_timeout_cancels_the_request_and_withdraws_it_from_clients() -> None:
-    scene = Scene(make_policy(permission_timeout=60))
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    scene.pass_time(1000)
-    scene.agent.ask_permission(7)
-    own = ann.hears()["id"]
-    scene.pass_time(1059)
-    assert (ann.inbox, scene.agent.inbox) == ([], [])
-    scene.pass_time(1060)
-    assert scene.agent.hears()["result"] == {"outcome": {"outcome": "cancelled"}}
-    news, withdrawn = ann.heard()
-    assert (news["params"]["event"], news["params"]["decision"]) == ("decided", "timeout")
-    assert withdrawn["params"] == {"requestId": own}
-    assert scene.notes == ["session/request_permission was not decided within permission_timeout: cancelled"]
-
-
-def test_a_permission_open_for_a_day_is_logged_once_and_stays_open(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.agent.ask_permission(7)
-    for hours in (23, 24, 25):
-        scene.pass_time(hours * 3600)
-    assert scene.notes == ["session/request_permission of session s has been waiting for 24 h"]
-    assert not scene.agent.heard()
-
-
-def test_after_it_has_retired_its_sessions_are_not_live(scene: Scene, ann: Peer) -> None:
-    ann.new_session()
-    scene.retire()
-    assert scene.multiplexer.sessions == ()
-    assert [session.live for session in scene.registry] == [False]
-    assert not ann.client.sessions
-
-
-def test_news_of_a_decision_name_the_client_that_decided(scene: Scene) -> None:
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    for raw, answer, decision in (
-        (1, {"outcome": {"outcome": "selected", "optionId": "yes"}}, "yes"),
-        (2, {"outcome": {"outcome": "cancelled"}}, "cancelled"),
-    ):
-        scene.agent.ask_permission(raw)
-        ann.send(id=ann.hears()["id"], result=answer)
-        news = ann.hears()["params"]
-        assert (news["event"], news["decision"], news["toolCallId"]) == ("decided", decision, "call")
-        assert news["by"]["connection"] == "ann"
-    scene.agent.send(id=3, method="elicitation/create", params={"sessionId": "s"})
-    ann.send(id=ann.hears()["id"], result={"action": "decline"})
-    assert ann.hears()["params"]["decision"] == "decline"
-    scene.agent.send(id=4, method="x/y", params={"sessionId": "s"})
-    ann.send(id=ann.hears()["id"], result={})
-    assert not ann.heard()
 
 
 # Any bytes from any peer

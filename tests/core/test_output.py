@@ -29,10 +29,6 @@ def gone() -> Client:
     return it
 
 
-def test_nothing_was_decided_at_first() -> None:
-    assert Outgoing().take() == Output(to_agent=[], to_clients={}, replayed={}, effects=[])
-
-
 def test_output_keeps_the_order_of_messages_for_one_client() -> None:
     out, ann, bob = Outgoing(), client(), client("bob")
     out.client(ann, b"1")
@@ -77,13 +73,6 @@ def test_nothing_is_sent_to_who_is_gone() -> None:
     out.replay(left, [b"3"])
     out.refusal(left, -32600, "no")
     assert out.take() == Output()
-
-
-def test_a_client_that_was_away_gets_all_messages() -> None:
-    out, ann = Outgoing(), client()
-    ann.become(Presence.AWAY)
-    out.client(ann, b"1")
-    assert out.take().to_clients == {ann: [b"1"]}
 
 
 def test_history_is_counted_in_bytes_and_nothing_else_is() -> None:

@@ -8,7 +8,7 @@ from acp_gateway.core import routing
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy, news_params
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 
 FS = frozenset({Capability.FS})
 
@@ -56,9 +56,7 @@ def subagent(scene: Scene, session_id: str, child: str) -> None:
 
 
 def test_an_update_goes_verbatim_to_all_clients_of_its_session_and_to_no_other() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     others = [scene.join("bob"), scene.join("watcher", role=Role.OBSERVER)]
     for other in others:
         other.load()
@@ -68,18 +66,6 @@ def test_an_update_goes_verbatim_to_all_clients_of_its_session_and_to_no_other()
     scene.agent.say(update)
     assert [peer.heard_text() for peer in (ann, *others)] == [[update]] * 3
     assert [peer.heard_text() for peer in outsiders] == [[]] * 2
-
-
-def test_updates_keep_their_order_and_precede_the_end_of_their_turn() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
-    prompt = start_turn(scene, ann, "s")
-    scene.agent.update("one")
-    scene.agent.ask_permission()
-    scene.agent.update("two")
-    scene.agent.answer(prompt, stopReason="end_turn")
-    assert kinds(ann) == ["session/update", "session/request_permission", "session/update", "response"]
 
 
 def test_the_audit_has_the_begin_and_the_end_of_a_tool_call_of_a_live_session() -> None:
@@ -111,19 +97,6 @@ def test_a_replayed_tool_call_is_not_audited_again() -> None:
     assert kinds(ann) == ["session/update", "response"]
 
 
-def test_a_detached_client_gets_no_update() -> None:
-    scene = Scene()
-    ann, bob = scene.join("ann"), scene.join("bob")
-    ann.new_session()
-    bob.load()
-    bob.request("session/close", sessionId="s")
-    bob.heard()
-    scene.agent.update("hello")
-    scene.agent.send(method="_vendor/news", params={"sessionId": "s"})
-    assert bob.heard() == []
-    assert len(ann.heard()) == 2
-
-
 def test_updates_that_come_before_the_response_that_names_their_session_reach_who_asked_for_it() -> None:
     scene = Scene()
     ann, yuri = scene.join("ann"), scene.join("yuri", "y")
@@ -143,19 +116,8 @@ def test_updates_that_come_before_the_response_that_names_their_session_reach_wh
     assert kinds(ann) == []
 
 
-def test_updates_that_came_early_are_there_for_late_joiners_too() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv")
-    scene.agent.update("hello")
-    scene.agent.answer(scene.agent.heard()[0], sessionId="s")
-    assert scene.join("bob").load()[0]["params"]["update"]["content"]["text"] == "hello"
-
-
 def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.request("session/new", cwd="/srv")
     scene.agent.update("hello", "never")
     scene.agent.send(id=scene.agent.heard()[0]["id"], error={"code": -32603, "message": "no"})
@@ -164,9 +126,7 @@ def test_early_updates_of_a_session_that_is_never_opened_are_dropped() -> None:
 
 
 def test_early_updates_belong_to_a_sub_agent_of_the_running_turn() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     start_turn(scene, ann, "s")
     ann.request("session/new", cwd="/srv")
     scene.agent.update("hello", "child")
@@ -223,9 +183,7 @@ def test_updates_of_a_session_during_session_delete_are_not_for_the_next_one_of_
 
 @pytest.mark.parametrize("name", ["s", "child"])
 def test_updates_of_an_ended_session_are_dropped_when_it_is_opened_again(name: str) -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     subagent(scene, "s", "child")
     closed(scene, ann, "s")
     ann.request("session/new", cwd="/srv", mcpServers=[])
@@ -319,9 +277,7 @@ def test_a_sub_agent_of_a_session_that_has_ended_does_not_belong_to_the_next_one
 
 
 def test_a_sub_agent_of_a_session_that_is_open_again_belongs_to_it_as_before() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True, "sessionCapabilities": {"close": {}}})
     scene.agent.state("subagent_update", sessionId="child")
     closed(scene, ann, "s")
     ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
@@ -348,51 +304,10 @@ def test_early_updates_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("params", ['{"sessionId":"unknown"}', "{}", '{"sessionId":7}', "[]"])
 def test_an_update_of_no_session_is_dropped(params: str) -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.say(f'{{"method":"session/update","params":{params}}}'.encode())
     assert ann.heard() == []
     assert scene.notes == ["dropped an update of the agent for no session that is open"]
-
-
-def test_the_agents_replay_of_a_loaded_session_goes_to_the_loader_verbatim_and_once() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann, bob = scene.join("ann"), scene.join("bob")
-    ann.request("session/load", sessionId="s", cwd="/srv")
-    bob.request("session/load", sessionId="s", cwd="/srv")
-    scene.agent.update("history")
-    assert said(ann) == ["history"]
-    assert bob.heard() == []
-    scene.agent.answer(scene.agent.takes("session/load"))
-    assert kinds(ann) == ["response"]
-    assert kinds(bob) == ["session/update", "response"]
-
-
-def test_the_agents_replay_of_a_resumed_session_is_for_late_joiners_only() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.request("session/resume", sessionId="s", cwd="/srv")
-    asked = scene.agent.takes("session/load")
-    scene.agent.update("history")
-    scene.agent.answer(asked)
-    assert kinds(ann) == ["response"]
-    assert kinds_of(scene.join("bob").load()) == ["session/update", "response"]
-
-
-def test_the_agents_replay_of_a_reopened_session_is_not_forwarded() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
-    scene.agent.update("history")
-    scene.lose_agent()
-    ann.prompt()
-    scene.agent.answer(scene.agent.takes("initialize"), **scene.welcome)
-    asked = scene.agent.takes("session/load")
-    scene.agent.update("history")
-    scene.agent.answer(asked)
-    assert said(ann) == ["history"]
-    assert kinds_of(scene.join("bob").load()) == ["session/update", "session/update", "response"]
 
 
 # Sessions of sub-agents.
@@ -436,30 +351,6 @@ def test_a_sub_agent_that_was_not_announced_belongs_to_the_only_running_turn_and
     scene.agent.update("still here", "child")
     assert said(xena) == ["still here"]
     assert yuri.heard() == []
-
-
-def test_a_request_of_a_sub_agent_counts_as_one_of_its_parent_session() -> None:
-    scene, xena, _ = strangers()
-    start_turn(scene, xena, "x")
-    scene.agent.heard()
-    scene.agent.ask_permission("q", session_id="child")
-    xena.heard()
-    xena.cancel("x")
-    assert scene.agent.heard()[1]["result"] == {"outcome": {"outcome": "cancelled"}}
-
-
-def test_a_sub_agents_question_is_held_while_it_may_be_of_several() -> None:
-    scene, xena, yuri = strangers()
-    start_turn(scene, xena, "x")
-    start_turn(scene, yuri, "y")
-    scene.agent.ask_permission("q", session_id="child")
-    scene.agent.update("from below", "child")
-    assert xena.heard() == yuri.heard() == []
-    assert [agent_request.id for agent_request in scene.multiplexer.waiting(None)] == [b'"q"']
-    assert scene.notes == [
-        "session/request_permission waits: no client is there to answer it",
-        "dropped an update of the agent for no session that is open",
-    ]
 
 
 def test_it_is_asked_as_soon_as_the_agent_says_whose_it_is() -> None:
@@ -549,9 +440,7 @@ def test_an_unrouted_agent_request_is_not_for_the_client_that_prompts_next() -> 
 
 
 def test_where_there_is_one_identity_only_who_prompts_next_gets_it() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.agent.ask_permission("q", session_id="child")
     assert ann.heard() == []
     start_turn(scene, ann, "s")
@@ -670,17 +559,6 @@ def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:
     assert scene.notes == ["dropped a notification of the agent for no session that is open"]
 
 
-def test_the_gateways_own_methods_are_nothing_that_an_agent_can_say() -> None:
-    scene = Scene()
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    scene.agent.send(method="_acp-gateway/news", params={"sessionId": "s"})
-    assert scene.agent.heard() == []
-    scene.agent.send(id=3, method="_acp-gateway/anything", params={"sessionId": "s"})
-    assert scene.agent.hears()["error"]["code"] == -32601
-    assert ann.heard() == []
-
-
 # Requests that one client is asked.
 
 
@@ -705,22 +583,6 @@ def test_without_a_turn_it_is_asked_of_the_host() -> None:
     scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
     assert kinds(bob) == ["craft/ask"]
     assert ann.heard() == []
-
-
-def test_where_neither_is_connected_it_is_asked_of_any_controller_that_is() -> None:
-    scene = Scene()
-    ann, bob = scene.join("ann"), scene.join("bob")
-    ann.new_session()
-    bob.load()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
-    start_turn(scene, bob, "s")
-    for peer in (ann, watcher):
-        peer.heard()
-    bob.away()
-    scene.agent.send(id="q", method="craft/ask", params={"sessionId": "s"})
-    assert kinds(ann) == ["craft/ask"]
-    assert bob.heard() == watcher.heard() == []
 
 
 def test_an_agent_request_does_not_go_to_a_client_that_has_left_its_turn() -> None:
@@ -777,18 +639,8 @@ def test_an_agent_request_without_a_session_waits_while_there_are_several_identi
     assert yuri.heard() == []
 
 
-def test_an_agent_request_without_a_session_waits_while_another_identity_has_a_live_session() -> None:
-    scene, xena, yuri = strangers()
-    xena.gone()
-    scene.agent.send(id="q", method="craft/ask", params={})
-    assert yuri.heard() == []
-    assert len(scene.multiplexer.waiting(None)) == 1
-
-
 def test_an_agent_request_without_a_session_is_sent_once_a_client_is_connected() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.away()
     scene.agent.send(id="q1", method="craft/ask", params={})
     assert ann.heard() == []
@@ -839,22 +691,6 @@ def test_files_are_asked_for_at_the_host_only_who_loaded_the_session_last() -> N
     assert [message["result"] for message in scene.agent.heard()] == [{"content": "ann's"}, None]
 
 
-def test_neither_an_observer_nor_a_guest_nor_a_prompt_makes_a_host() -> None:
-    scene = Scene(make_policy(serves=FS))
-    ann = scene.join("ann")
-    ann.new_session()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    guest = scene.join("guest", "guest-1", only="s", guest=True)
-    for peer in (watcher, guest):
-        peer.load()
-    start_turn(scene, guest, "s")
-    for peer in (ann, watcher, guest):
-        peer.heard()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
-    assert kinds(ann) == ["fs/read_text_file"]
-    assert watcher.heard() == guest.heard() == []
-
-
 def test_an_agent_request_for_the_host_fails_when_the_host_has_gone() -> None:
     scene = Scene(make_policy(serves=FS))
     ann, bob = scene.join("ann"), scene.join("bob")
@@ -873,23 +709,12 @@ def test_an_agent_request_for_the_host_fails_when_the_host_has_gone() -> None:
 
 
 def test_a_host_that_is_away_is_still_the_host() -> None:
-    scene = Scene(make_policy(serves=FS))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(serves=FS))
     ann.away()
     scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
     ann.back()
     ann.send(id=ann.hears()["id"], result={"content": ""})
     assert scene.agent.hears()["result"] == {"content": ""}
-
-
-def test_an_error_of_the_host_is_the_answer() -> None:
-    scene = Scene(make_policy(serves=FS))
-    ann = scene.join("ann")
-    ann.new_session()
-    scene.agent.send(id=1, method="fs/read_text_file", params={"sessionId": "s", "path": "/srv/a"})
-    ann.fail(ann.hears(), -32002, "no such file")
-    assert scene.agent.hears()["error"] == {"code": -32002, "message": "no such file"}
 
 
 def test_files_of_a_sub_agent_are_its_parents_hosts() -> None:
@@ -929,17 +754,6 @@ def test_a_server_of_tools_that_names_no_session_is_the_only_clients() -> None:
     assert scene.agent.hears()["error"]["code"] == -32800
 
 
-def test_more_than_may_be_open_is_refused() -> None:
-    scene = Scene(make_policy(max_open_requests=2))
-    ann = scene.join("ann")
-    ann.new_session()
-    for number in range(3):
-        scene.agent.ask_permission(number)
-    refused = scene.agent.hears()
-    assert (refused["id"], refused["error"]["code"]) == (2, -32600)
-    assert len(ann.heard()) == 2
-
-
 # Elicitations.
 
 
@@ -955,16 +769,6 @@ def test_an_elicitation_because_of_a_request_goes_to_its_sender_under_the_sender
     assert bob.heard() == []
     ann.send(id=1, result={"action": "accept"})
     assert scene.agent.hears() == {"jsonrpc": "2.0", "id": 9, "result": {"action": "accept"}}
-
-
-def test_an_error_of_the_sender_answers_an_elicitation_for_its_request() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.request("authenticate")
-    asked = scene.agent.hears()
-    scene.agent.send(id=9, method="elicitation/create", params={"requestId": asked["id"]})
-    ann.fail(ann.hears(), -32601, "what?")
-    assert scene.agent.hears()["error"] == {"code": -32601, "message": "what?"}
 
 
 @pytest.mark.parametrize("params", [{}, {"requestId": 99}, {"requestId": "1"}, {"requestId": None}])
@@ -1053,9 +857,7 @@ def test_that_the_page_of_a_request_was_visited_is_told_its_sender() -> None:
 
 @pytest.mark.parametrize("params", [{"elicitationId": "other"}, {}, {"elicitationId": 7}])
 def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(params: Any) -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     complete_elicitation(scene, sessionId="s")
     ann.heard()
     scene.agent.send(method="elicitation/complete", params=params)
@@ -1063,9 +865,7 @@ def test_elicitation_complete_for_an_unknown_elicitation_reaches_no_client(param
 
 
 def test_sub_agents_and_elicitations_of_an_ended_agent_are_forgotten() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     subagent(scene, "s", "child")
     complete_elicitation(scene, sessionId="s")
     scene.lose_agent()
@@ -1115,9 +915,7 @@ def test_without_a_time_of_day_updates_have_none() -> None:
 
 
 def test_a_fork_has_the_times_of_its_parent() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.pass_time(0.0, 1000)
     scene.agent.update("one")
     scene.pass_time(1.0, 2000)
@@ -1141,22 +939,10 @@ def test_what_the_agent_replays_has_no_times() -> None:
 
 
 def test_what_turns_out_not_to_be_an_echo_has_the_time_at_which_that_is_known() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     scene.pass_time(0.0, 1000)
     ann.prompt("hello")
     scene.agent.state("user_message_chunk", content={"type": "text", "text": "he"})
     scene.pass_time(1.0, 2000)
     scene.agent.update("what?")
     assert times_of(scene) == [1000, 2000, 2000]
-
-
-def test_a_choice_of_a_client_has_its_time() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
-    scene.pass_time(0.0, 1000)
-    ann.request("session/set_mode", sessionId="s", modeId="plan")
-    scene.agent.answers("session/set_mode")
-    assert times_of(scene) == [1000]

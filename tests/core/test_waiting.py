@@ -57,17 +57,6 @@ def test_release_returns_the_requests_of_an_event_once_and_in_order(
     assert len(waiting) == 1
 
 
-def test_release_first_returns_the_earliest_request_and_leaves_the_others(waiting: Waiting, ann: Client) -> None:
-    place = session()
-    first, second = request(ann), request(ann)
-    waiting.add(first, Until.TURN_FREE, place)
-    waiting.add(second, Until.TURN_FREE, place)
-    assert waiting.release_first(Until.TURN_FREE, place) is first
-    assert waiting.of(Until.TURN_FREE, place) == (second,)
-    assert waiting.release_first(Until.TURN_FREE, place) is second
-    assert waiting.release_first(Until.TURN_FREE, place) is None
-
-
 def test_a_request_waits_for_one_event_only(waiting: Waiting, ann: Client) -> None:
     it = request(ann)
     waiting.add(it, Until.AGENT_READY)

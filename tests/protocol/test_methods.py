@@ -76,6 +76,23 @@ def test_an_early_name_has_the_rules_of_the_current_one() -> None:
         assert client_method(early) == ClientMethod()
 
 
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("session/new", True),
+        ("authenticate", True),
+        ("session/cancel", True),
+        ("elicitation/create", True),
+        ("elicitation/complete", True),
+        ("fs/of_next_year", True),
+        ("elicitation/x", False),
+        ("_x/y", False),
+    ],
+)
+def test_the_params_of_methods_of_the_protocol_are_known(name: str, *, known: bool) -> None:
+    assert methods.has_known_params(name) is known
+
+
 def test_the_gateways_own_methods_are_reserved_by_prefix() -> None:
     for name in (methods.HELLO, methods.SESSIONS, methods.NEWS):
         assert name.startswith(methods.RESERVED_PREFIX)

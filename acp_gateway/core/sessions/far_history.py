@@ -137,7 +137,6 @@ def ask_to_continue(
     """
     session.asked_epoch = session.finish_opening = session.far_start = None
     session.continues = False
-    session.far_former = {}
     if agent.link is None:
         session.far = None
         return None

@@ -7,7 +7,7 @@ from acp_gateway.core.sessions.archive import NO_ARCHIVE, NoArchive
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns.journal import Journal
-from tests.core.scene import Peer, Scene, Shelf
+from tests.core.scene import Peer, Scene, Shelf, opened_scene
 from tests.core.sessions.registered import ME, YOU, live, past, session
 
 
@@ -18,9 +18,7 @@ def shelf() -> Shelf:
 
 def opened(shelf: Shelf) -> tuple[Scene, Peer]:
     capabilities = {"loadSession": True, "sessionCapabilities": {"close": {}}}
-    scene = Scene(registry=Registry("me", shelf, "run"), agentCapabilities=capabilities)
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(registry=Registry("me", shelf, "run"), agentCapabilities=capabilities)
     return scene, ann
 
 
@@ -64,6 +62,25 @@ def test_what_was_said_is_written_and_where_a_turn_ends(shelf: Shelf) -> None:
     ann.prompt()
     scene.lose_agent()
     assert shelf.told[-1] == ("end_turn", "s")
+
+
+def test_updates_of_any_kind_are_history_verbatim_and_neither_responses_nor_requests_are(shelf: Shelf) -> None:
+    scene, ann = opened(shelf)
+    ann.prompt()
+    update = b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate":%b,"n":1.10}}}'
+    image = b'{"type":"image","mimeType":"image/png","data":"AAAA"}'
+    said = [update % kind for kind in (b'"of another version"', b'"agent_message_chunk","content":' + image, b"null")]
+    for text in said:
+        scene.agent.say(text)
+    scene.agent.ask_permission()
+    ann.choose(ann.heard()[-1], "yes")
+    scene.agent.send(id=scene.agent.heard()[0]["id"], result={"stopReason": "end_turn"})
+    assert scene.session().journal.replay()[1:] == said
+    (kept,) = shelf.journals.values()
+    assert kept.replay()[1:] == said
+    joiner = scene.join("joiner")
+    joiner.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    assert joiner.heard_text()[1:-1] == said
 
 
 def test_the_end_of_its_life_is_kept_and_its_journal_stays(shelf: Shelf) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol.methods import EARLY_NAMES, Capability
-from tests.core.scene import Peer, Scene, make_policy
+from tests.core.scene import Peer, Scene, make_policy, opened_scene
 
 ALL = frozenset(Capability)
 PERMISSION = "request_permission"
@@ -17,9 +17,7 @@ SCOPES = pytest.mark.parametrize("shared", [True, False], ids=["identity", "conn
 
 def opened(*, shared: bool, **policy: Any) -> tuple[Scene, Peer]:
     """A scene with the host of the session `s`."""
-    scene = Scene(make_policy(shared=shared, **policy))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=shared, **policy))
     return scene, ann
 
 
@@ -48,17 +46,6 @@ def test_a_request_by_an_early_name_is_refused_if_its_capability_is_masked(share
     ask(scene, method, path="/etc/passwd")
     assert scene.agent.hears()["error"]["code"] == -32601
     assert ann.heard() == []
-
-
-def test_a_request_by_an_early_name_is_refused_on_a_process_of_several_identities() -> None:
-    scene = Scene()
-    xena, yuri = scene.join("xena", "x"), scene.join("yuri", "y")
-    xena.new_session("x")
-    yuri.new_session("y")
-    for method in CLIENT_SERVICES:
-        scene.agent.send(id=method, method=method, params={"sessionId": "x"})
-    assert [answer["error"]["code"] for answer in scene.agent.heard()] == [-32601] * len(CLIENT_SERVICES)
-    assert xena.heard() == yuri.heard() == []
 
 
 @SCOPES
@@ -103,26 +90,6 @@ def test_request_permission_goes_to_every_controller_and_is_decided_once(shared:
     assert scene.agent.hears()["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
     event = scene.audit_events[-1]
     assert (event.name, event.details["decision"], event.client) == ("permission_decided", "yes", ann.client)
-
-
-@SCOPES
-def test_request_permission_is_cancelled_with_its_turn_and_times_out(shared: bool) -> None:
-    scene, ann = opened(shared=shared, permission_timeout=60.0)
-    ask_permission(scene, 1)
-    ann.cancel()
-    ask_permission(scene, 2)
-    scene.pass_time(60.0)
-    answers = [message for message in scene.agent.heard() if "result" in message]
-    assert [answer["result"] for answer in answers] == [{"outcome": {"outcome": "cancelled"}}] * 2
-
-
-def test_request_permission_without_a_controller_waits_and_fires_the_hook() -> None:
-    scene, ann = opened(shared=True)
-    ann.gone()
-    ask_permission(scene)
-    assert [event.name for event in scene.events] == ["permission_waiting"]
-    assert scene.agent.heard() == []
-    assert [message.get("method") for message in scene.join("bob").load()] == [None, PERMISSION]
 
 
 @SCOPES

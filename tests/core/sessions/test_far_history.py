@@ -147,8 +147,7 @@ def test_another_epoch_continues_at_its_position_and_the_clients_are_told(scene:
 
 
 def test_a_prompt_has_its_place_where_the_other_gateway_has_it(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", link="b")
-    bob.load()
+    bob = scene.join_session("bob", link="b")
     ann.prompt("hello")
     asked = scene.agent.takes("session/prompt")
     scene.agent.update("between")
@@ -160,8 +159,7 @@ def test_a_prompt_has_its_place_where_the_other_gateway_has_it(scene: Scene, ann
 
 
 def test_a_prompt_that_the_other_gateway_refuses_is_not_written(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", link="b")
-    bob.load()
+    bob = scene.join_session("bob", link="b")
     ann.prompt("hello")
     assert scene.multiplexer.memory.echo_bytes > 0
     scene.agent.refuses("session/prompt")
@@ -170,8 +168,7 @@ def test_a_prompt_that_the_other_gateway_refuses_is_not_written(scene: Scene, an
 
 
 def test_a_choice_is_expected_where_the_mark_before_it_told_it(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", link="b")
-    bob.load()
+    bob = scene.join_session("bob", link="b")
     ann.request("session/set_mode", sessionId="s", modeId="m")
     asked = scene.agent.takes("session/set_mode")
     mark(scene, s=("e", 6))
@@ -182,8 +179,7 @@ def test_a_choice_is_expected_where_the_mark_before_it_told_it(scene: Scene, ann
 
 
 def test_a_choice_without_a_mark_is_not_in_the_other_history(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob", link="b")
-    bob.load()
+    bob = scene.join_session("bob", link="b")
     ann.request("session/set_mode", sessionId="s", modeId="m")
     scene.agent.answers("session/set_mode")
     scene.agent.update("one")

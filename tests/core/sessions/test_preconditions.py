@@ -66,15 +66,6 @@ def test_params_with_a_second_spelling_of_a_checked_member_open_no_session(metho
     assert (scene.agent.inbox, list(scene.registry), scene.audit_events) == ([], [], [])
 
 
-def test_the_audit_names_the_first_mcp_servers_and_counts_the_rest() -> None:
-    scene = Scene(make_policy(mcp_servers="drop"))
-    ann = scene.join("ann")
-    ann.request("session/new", cwd="/srv", mcpServers=[PROGRAM | {"name": "n" * 1000}] * 100)
-    told = [audit_event.details for audit_event in scene.audit_events if audit_event.name == "mcp_server_dropped"]
-    assert told[:-1] == [{"agent": "agent", "name": "n" * 64 + " …", "kind": "stdio"}] * 10
-    assert told[-1] == {"agent": "agent", "count": 90}
-
-
 @pytest.mark.parametrize("method", OPENING)
 def test_mcp_servers_drop_leaves_local_servers_out_and_the_session_starts(method: str) -> None:
     scene = Scene(make_policy(mcp_servers="drop"), agentCapabilities=LOADS)
@@ -136,17 +127,6 @@ def test_mcp_servers_deny_names_the_local_servers_in_the_error(method: str) -> N
     ]
     assert "s3cret" not in f"{text!r}{scene.audit_events}{scene.notes}"
     assert (scene.agent.inbox, scene.directory_checks, list(scene.registry)) == ([], [], [])
-
-
-def test_names_are_told_without_what_a_terminal_would_obey_and_not_without_end() -> None:
-    for policy in ("drop", "deny"):
-        scene = Scene(make_policy(mcp_servers=policy))
-        ann = scene.join("ann")
-        ann.request("session/new", cwd="/srv", mcpServers=[{"name": "\x1b[31m" + "x" * 1000, "command": "c"}])
-        told = [*scene.notes, *(message["error"]["message"] for message in ann.heard())]
-        assert len(told) == 1
-        assert told[0].isprintable()
-        assert len(told[0]) < 300
 
 
 @pytest.mark.parametrize("policy", ["drop", "deny"])

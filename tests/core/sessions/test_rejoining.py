@@ -12,7 +12,7 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, PART_MISSING
 from acp_gateway.protocol.jsonrpc import Message
-from tests.core.scene import Peer, Place, Scene, Shelf, encode, make_policy
+from tests.core.scene import Peer, Place, Scene, Shelf, make_policy, opened_scene
 
 LOADS: dict[str, Any] = {"loadSession": True, "sessionCapabilities": {"close": {}}}
 RESUMES: dict[str, Any] = {"sessionCapabilities": {"resume": {}, "close": {}}}
@@ -149,28 +149,8 @@ def test_a_client_without_a_link_gets_the_whole_history_and_no_mark(scene: Scene
     assert texts(bob.heard()) == ["seen"]
 
 
-def test_a_repeated_request_for_a_session_waits_like_any_other(scene: Scene, ann: Peer) -> None:
-    scene.agent.update("seen")
-    back = scene.join("ann again", link="second")
-    sizes: list[bool] = []
-    for _ in range(2):
-        text = encode(
-            id=len(sizes),
-            method="session/load",
-            params={
-                "sessionId": "s",
-                "cwd": "/srv",
-                "_meta": {"acp-gateway": {"epoch": ann.seen["s"][0], "position": 0}},
-            },
-        )
-        scene.multiplexer.receive_from_client(back.client, text)
-        sizes.append(bool(scene.multiplexer.take_output().replayed))
-    assert sizes == [True, False]
-
-
 def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene, ann: Peer) -> None:
-    watcher = scene.join("watcher", role=Role.OBSERVER, link="o")
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER, link="o")
     prompt = ann.prompt()
     epoch, position = watcher.seen["s"]
     ann.gone()
@@ -180,21 +160,6 @@ def test_an_observer_gets_what_it_has_missed_and_nothing_is_its_own(scene: Scene
     messages = again.heard()
     assert texts(messages) == ["missed"]
     assert taken_over(messages) == {"prompts": [], "questions": []}
-
-
-def test_a_guest_returns_to_the_session_that_was_granted(scene: Scene, ann: Peer) -> None:
-    guest = scene.join("guest", "guest-1", only="s", guest=True, link="g")
-    guest.load()
-    scene.agent.update("seen")
-    prompt = guest.prompt()
-    epoch, position = guest.seen["s"]
-    guest.gone()
-    scene.agent.update("missed")
-    again = scene.join("guest", "guest-1", only="s", guest=True, link="h")
-    again.comes_back(epoch=epoch, position=position, connection="g", prompts=[prompt])
-    messages = again.heard()
-    assert texts(messages) == ["missed"]
-    assert taken_over(messages)["prompts"] == [prompt]
 
 
 # What waits for an answer.
@@ -328,8 +293,7 @@ def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene
 
 
 def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene: Scene, ann: Peer) -> None:
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission()
     agent_request, his = ann.hears(), bob.hears()
     ann.gone()
@@ -347,8 +311,7 @@ def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene
 def test_a_question_that_is_not_named_is_asked_again_and_one_that_is_decided_is_not_open(
     scene: Scene, ann: Peer
 ) -> None:
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     scene.agent.ask_permission(raw_id=1)
     scene.agent.ask_permission(raw_id=2)
     decided, other = ann.heard()
@@ -374,6 +337,22 @@ def test_an_id_under_which_something_else_was_asked_on_the_new_link_is_not_given
     answer, asked = back.heard()
     assert taken_over([answer])["questions"] == []
     assert asked["id"] == 2
+
+
+def test_a_permission_request_that_a_client_has_on_its_new_link_is_not_given_back_under_its_old_id(
+    scene: Scene, ann: Peer
+) -> None:
+    scene.agent.ask_permission(raw_id=1)
+    former = ann.hears()["id"]
+    ann.gone()
+    back = scene.join("ann", link="second", _meta={"acp-gateway": {"lastId": former}})
+    agent_request = back.load()[-1]
+    back.comes_back(**at(ann), connection="first", questions=[former])
+    assert taken_over(back.heard())["questions"] == []
+    back.choose({"id": former}, "yes")
+    assert scene.agent.heard() == []
+    back.choose(agent_request, "yes")
+    assert scene.agent.hears()["id"] == 1
 
 
 @pytest.mark.parametrize(("said", "first"), [(41, 42), (41.0, 42), (-5, 1), (0, 1), ("41", 1), (10**30, 1), (None, 1)])
@@ -625,23 +604,6 @@ def test_a_rejoining_client_without_the_right_to_open_waits_for_one_with_it(shel
     assert texts(watcher.heard()) == ["live"]
 
 
-def test_a_waiting_request_for_a_session_can_be_cancelled(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watchers = [scene.join(f"eve {number}", role=Role.OBSERVER, link=f"eve {number}") for number in range(3)]
-    asked = [watcher.comes_back(epoch="e", position=0) for watcher in watchers]
-    watchers[0].send(method="$/cancel_request", params={"requestId": asked[0]})
-    assert "error" in watchers[0].hears()
-    watchers[1].gone()
-    scene.lose_agent()
-    assert "error" in watchers[2].hears()
-    ann = scene.join("ann", link="second")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.agent.send(id=scene.agent.takes("initialize")["id"], result=scene.welcome)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert [watcher.heard() for watcher in watchers] == [[], [], []]
-
-
 def test_memory_that_gets_short_takes_nothing_from_who_returns(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
@@ -666,21 +628,6 @@ def test_a_return_that_fails_can_be_tried_again(shelf: Shelf) -> None:
     *missed, answer = back.heard()
     assert texts(missed) == ["three"]
     assert answer["id"] == own
-
-
-def test_a_client_that_leaves_while_the_archive_is_read_is_not_waited_for(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
-    back.gone()
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    assert scene.agent.heard() == []
-    again = scene.join("ann", link="third")
-    again.comes_back(epoch=epoch, position=position)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    again.gone()
-    scene.agent.answers("session/load")
-    assert scene.session().attached == {}
 
 
 def test_a_journal_is_read_once_for_all_who_wait_for_it(shelf: Shelf) -> None:
@@ -710,18 +657,6 @@ def test_requests_for_a_session_whose_journal_is_being_read_keep_their_order(she
     assert back.hears()["id"] == prompts
 
 
-def test_a_request_that_waits_for_a_journal_can_be_cancelled(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    back = scene.join("ann", link="second")
-    back.comes_back(epoch=epoch, position=position)
-    prompts = back.prompt()
-    back.send(method="$/cancel_request", params={"requestId": prompts})
-    assert back.hears()["error"]["code"] == -32800
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert scene.agent.heard() == []
-
-
 def test_a_plain_session_load_waits_for_the_journal_of_a_rejoining_client(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back, bob = scene.join("ann", link="second"), scene.join("bob")
@@ -742,22 +677,6 @@ def test_a_rejoin_state_over_its_maximum_size_is_ignored(shelf: Shelf) -> None:
     scene.agent.answers("session/load")
     (answer,) = back.heard()
     assert "_meta" not in answer["result"]
-
-
-def test_after_a_restart_the_second_rejoining_client_also_gets_missed_updates(shelf: Shelf) -> None:
-    scene, (epoch, position) = over(shelf)
-    first = scene.join("ann", link="second")
-    first.comes_back(epoch=epoch, position=position)
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    scene.agent.update("after the restart")
-    first.heard()
-    second = scene.join("ann's phone", link="third")
-    second.comes_back(method="session/resume", epoch=epoch, position=position)
-    *missed, _ = second.heard()
-    assert second.marks[0] == {"s": (epoch, position)}
-    assert texts(missed)[-1] == "after the restart"
-    assert second.seen["s"] == scene.place()
 
 
 def test_a_journal_that_comes_when_the_session_is_live_already_is_not_taken(shelf: Shelf) -> None:
@@ -806,12 +725,9 @@ def test_a_rejoining_observer_waits_until_session_new_answers_with_the_id_of_its
 
 @pytest.mark.parametrize("guest", [False, True])
 def test_a_rejoining_observer_does_not_wait_for_a_session_that_the_agent_cannot_reopen(*, guest: bool) -> None:
-    scene = Scene(agentCapabilities={})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={})
     identity, only = ("guest-1", "s") if guest else ("me", None)
-    watcher = scene.join("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
-    watcher.load()
+    watcher = scene.join_session("eve", identity, Role.OBSERVER, only=only, guest=guest, link="eve")
     scene.lose_agent()
     watcher.heard()
     # Before the agent is started again, it may turn out to be another one.
@@ -865,19 +781,6 @@ def test_a_wait_for_a_session_ends_when_the_agent_refuses_to_open_it(shelf: Shel
     assert refusal_of(watcher, own) == why
 
 
-def test_a_wait_for_a_session_ends_when_initialize_fails(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    scene.stop_agent()
-    assert watcher.heard() == []
-    ann = scene.join("ann")
-    ann.request("session/list")
-    scene.agent.refuses("initialize", message="not logged in")
-    assert ann.hears()["error"]["message"] == "not logged in"
-    failure = watcher.hears()
-    assert (failure["id"], failure["error"]["message"]) == (own, "not logged in")
-
-
 def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_none(shelf: Shelf) -> None:
     scene, _ = over(shelf)
     watcher, own = watcher_of(scene)
@@ -886,36 +789,6 @@ def test_a_wait_for_a_session_ends_when_the_agent_has_become_one_that_reopens_no
     ann.request("session/list")
     scene.agent.answers("initialize", protocolVersion=1, agentCapabilities={})
     assert "session/load" in refusal_of(watcher, own)
-
-
-def test_a_wait_for_a_session_ends_with_the_agent(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    scene.lose_agent()
-    failure = watcher.hears()
-    assert (failure["id"], failure["error"]["message"]) == (own, "the agent ended")
-
-
-def test_a_wait_for_a_session_ends_with_its_client(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    watcher.dismissed("it is slow")
-    assert (answer := watcher.hears())["id"] == own
-    assert answer["error"]["message"] == "it is slow"
-    ann = scene.join("ann")
-    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
-    scene.load_journal(shelf.read(scene.wanted[0]))
-    scene.agent.answers("session/load")
-    assert watcher.heard() == []
-
-
-def test_a_wait_for_a_session_ends_when_its_owner_deletes_it(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    ann = scene.join("ann")
-    ann.request("session/delete", sessionId="s")
-    scene.agent.answers("session/delete")
-    assert refusal_of(watcher, own).startswith("no session 's' is open")
 
 
 def test_a_wait_for_a_session_ends_when_another_process_opens_it() -> None:
@@ -947,12 +820,3 @@ def test_a_wait_for_a_session_ends_after_away_grace(shelf: Shelf) -> None:
     scene.end_vain_waits(60.0)
     why = "session s is not open any more: no client that may open it has come within away_grace (60 s)"
     assert refusal_of(watcher, own) == why
-
-
-def test_a_wait_for_a_session_ends_when_it_is_forgotten_over_retention_days(shelf: Shelf) -> None:
-    scene, _ = over(shelf)
-    watcher, own = watcher_of(scene)
-    (session,) = scene.registry.by_id("s")
-    scene.registry.remove(session)
-    scene.end_vain_waits()
-    assert refusal_of(watcher, own).startswith("no session 's' is open on this connection")

@@ -6,7 +6,6 @@ import pytest
 
 from acp_gateway.core.sessions import session as sessions
 from acp_gateway.core.sessions.session import Client, Request, Role, Session, SessionScope
-from acp_gateway.core.states import Presence
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
@@ -47,27 +46,12 @@ def test_who_sees_a_session(viewer: SessionScope, session_id: str, owner: str, *
 # Clients.
 
 
-@pytest.mark.parametrize(
-    ("presence", "connected", "gone"),
-    [(Presence.CONNECTED, True, False), (Presence.AWAY, False, False), (Presence.GONE, False, True)],
-)
-def test_a_client_is_connected_away_or_gone(presence: Presence, *, connected: bool, gone: bool) -> None:
-    client = Client("ann", ME)
-    client.become(presence)
-    assert (client.connected, client.gone) == (connected, gone)
-
-
 @pytest.mark.parametrize(("role", "controls"), [(Role.CONTROLLER, True), (Role.OBSERVER, False)])
 def test_only_controllers_control(role: Role, *, controls: bool) -> None:
     client, it = Client("ann", ME, role), session()
     it.attached[client] = None
     assert client.controls is controls
     assert list(it.controllers()) == ([client] if controls else [])
-
-
-def test_ids_for_a_client_are_never_used_twice() -> None:
-    client = Client("ann", ME)
-    assert [client.mint_id() for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_client_knows_what_it_has_asked_and_how_much_of_that_is_kept_here() -> None:

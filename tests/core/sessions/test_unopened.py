@@ -100,15 +100,6 @@ def test_the_next_prompt_of_a_session_that_the_agent_did_not_load_says_why(metho
     assert not scene.agent.heard()
 
 
-def test_a_stranger_who_asks_for_it_learns_nothing_of_that() -> None:
-    scene = after_a_restart()
-    ann, bob = scene.join("ann"), scene.join("bob", "bob")
-    ann.request("session/load", sessionId="s", cwd="/srv/x", mcpServers=[])
-    scene.agent.refuses("session/load", **GEMINI)
-    bob.prompt()
-    assert bob.hears()["error"]["message"] == "no session 's' is open on this connection"
-
-
 def test_one_that_opens_in_the_end_is_not_said_to_be_broken_later() -> None:
     scene = after_a_restart()
     ann = scene.join("ann")

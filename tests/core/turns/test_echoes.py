@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.core.turns.echoes import MAX_WITHHELD
-from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params
+from tests.core.scene import Peer, Scene, Shelf, encode, make_policy, news_params, opened_scene
 
 Block = dict[str, Any]
 
@@ -87,13 +87,6 @@ def test_an_echo_of_a_prompt_goes_to_its_sender_alone() -> None:
     assert contents(turn.history()) == [("user", text("fix it")), ("agent", text("done"))]
 
 
-def test_an_echo_in_one_batch_with_what_follows_is_one_as_well() -> None:
-    turn = Turn()
-    turn.begins(text("fix it"))
-    turn.says(says(text("fix it")), answer("1"), answer("2"))
-    assert turn.bob.heard_text() == [answer("1"), answer("2")]
-
-
 @pytest.mark.parametrize(
     "echo",
     [
@@ -140,30 +133,6 @@ def test_user_messages_that_are_not_an_echo_go_to_all_clients_in_order(said: lis
     assert turn.history()[1:] == lines
 
 
-def test_what_is_said_as_the_user_behind_the_echo_is_shown() -> None:
-    turn = Turn()
-    turn.begins(text("fix it"))
-    turn.says(says(text("fix it")))
-    turn.says(says(text("please")))
-    assert turn.bob.heard_text() == [says(text("please"))]
-
-
-def test_the_second_of_two_echoes_does_not_count() -> None:
-    turn = Turn()
-    turn.begins(text("fix it"))
-    turn.says(says(text("fix it")), says(text("fix it")))
-    assert turn.bob.heard_text() == [says(text("fix it"))]
-
-
-@pytest.mark.parametrize("first", [answer(), says(text("x"), "agent_thought_chunk"), says(text("x"), "tool_call")])
-def test_behind_something_else_it_is_not_an_echo(first: bytes) -> None:
-    turn = Turn()
-    turn.begins(text("fix it"))
-    turn.says(first)
-    turn.says(says(text("fix it")))
-    assert turn.bob.heard_text() == [first, says(text("fix it"))]
-
-
 @pytest.mark.parametrize("kind", ["available_commands_update", "usage_update", "session_info_update", "plan"])
 def test_the_state_of_the_session_is_not_something_else(kind: str) -> None:
     turn = Turn()
@@ -195,24 +164,6 @@ def test_what_is_withheld_when_the_agent_ends_is_told_as_well() -> None:
     assert turn.bob.heard_text() == [says(text("fix"))]
 
 
-def test_the_next_turn_has_an_echo_of_its_own() -> None:
-    turn = Turn()
-    asked = turn.begins(text("again"))
-    turn.says(says(text("again")), answer("1"))
-    turn.ends(asked)
-    asked = turn.begins(text("again"), by=turn.bob)
-    turn.says(says(text("again")), answer("2"))
-    turn.ends(asked)
-    assert contents(turn.history()) == [
-        ("user", text("again")),
-        ("agent", text("1")),
-        *[("user", text("again"))],
-        ("agent", text("2")),
-    ]
-    assert turn.ann.heard_text() == [answer("2")]
-    assert turn.bob.heard_text()[0] == says(text("again"))
-
-
 def test_of_two_equal_prompts_that_wait_for_each_other_each_has_its_echo() -> None:
     turn = Turn()
     turn.ann.prompt("go")
@@ -233,9 +184,7 @@ def test_of_two_equal_prompts_that_wait_for_each_other_each_has_its_echo() -> No
 
 
 def test_an_agent_that_steers_by_prompts_within_a_turn_may_echo_each_at_once() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     for words in ("one", "two"):
         ann.prompt(words)
         scene.agent.say(says(text(words)))

@@ -22,49 +22,7 @@ def journal(limit: int, *turns: Iterable[bytes], running: Iterable[bytes] = ()) 
     return written
 
 
-# Within the limit
-
-
-def test_a_new_journal_is_empty_and_misses_nothing() -> None:
-    new = Journal(10)
-    assert (new.replay(), new.states(), new.size, new.position, new.truncated) == ([], [], 0, 0, False)
-
-
-def test_a_joiner_gets_all_messages_in_order_as_they_came() -> None:
-    written = journal(100, [b"a", b"b"], [b"c"], running=[b"d"])
-    assert written.replay() == [b"a", b"b", b"c", b"d"]
-    assert not written.truncated
-
-
-def test_a_journal_may_be_full_to_the_last_byte() -> None:
-    written = journal(6, [b"aaa"], running=[b"bbb"])
-    assert (written.replay(), written.size, written.truncated) == ([b"aaa", b"bbb"], 6, False)
-
-
-def test_states_within_the_limit_stay_where_they_came_older_ones_too() -> None:
-    written = Journal(100)
-    for message, kind in [(b"mode 1", "mode"), (b"text", None), (b"mode 2", "mode")]:
-        written.append(message, kind)
-    assert written.replay() == [b"mode 1", b"text", b"mode 2"]
-
-
-def test_the_position_counts_what_was_cut_off_too() -> None:
-    written = journal(3, [b"aaa"], [b"bbb"])
-    written.append(b"cccc")
-    assert written.position == 3
-
-
 # Truncation
-
-
-def test_a_whole_turn_goes_where_one_message_would_do() -> None:
-    written = journal(6, [b"aa", b"aa"], running=[b"bbb"])
-    assert (written.replay(), written.size, written.truncated) == ([b"bbb"], 3, True)
-
-
-def test_as_many_turns_go_as_are_needed() -> None:
-    written = journal(6, [b"aa"], [b"bb"], [b"cc"], running=[b"ddd"])
-    assert written.replay() == [b"cc", b"ddd"]
 
 
 def test_a_journal_can_be_made_to_give_up_its_oldest_turns_once() -> None:
@@ -73,100 +31,6 @@ def test_a_journal_can_be_made_to_give_up_its_oldest_turns_once() -> None:
     assert (written.replay(), written.truncated) == ([b"bb", b"cc"], True)
     written.append(b"dddd")
     assert written.size == 8
-
-
-def test_the_running_turn_alone_loses_its_beginning() -> None:
-    written = journal(6, [b"aa"], running=[b"bb", b"cc", b"dd", b"ee"])
-    assert written.replay() == [b"cc", b"dd", b"ee"]
-
-
-def test_the_held_rest_of_a_truncated_turn_counts_as_one_turn_when_it_ends() -> None:
-    written = journal(6, [b"bb", b"cc", b"dd", b"ee"])
-    written.append(b"f")
-    assert written.replay() == [b"f"]
-
-
-def test_a_turn_ends_once() -> None:
-    written = journal(6, [b"aaa"], [], [])
-    written.append(b"bbb")
-    written.turn_ended()
-    written.turn_ended()
-    written.append(b"c")
-    assert written.replay() == [b"bbb", b"c"]
-
-
-def test_a_message_larger_than_all_the_journal_leaves_it_empty() -> None:
-    written = journal(6, [b"aa"], running=[b"bb", b"c" * 7])
-    assert (written.replay(), written.size, written.truncated) == ([], 0, True)
-    written.turn_ended()
-    written.append(b"dddddd")
-    assert written.replay() == [b"dddddd"]
-
-
-def test_a_history_that_began_elsewhere_is_truncated() -> None:
-    written = journal(100, running=[b"a"])
-    written.begin_truncated()
-    assert written.truncated
-    assert written.replay() == [b"a"]
-
-
-def test_a_cleared_journal_is_as_new() -> None:
-    written = journal(6, [b"aa", b"aa"], running=[b"bbb"])
-    written.append(b"mode", "mode")
-    written.append(b"cccc")
-    written.clear()
-    assert (written.replay(), written.states(), written.size, written.position) == ([], [], 0, 0)
-    assert not written.truncated
-    for message in (b"ddd", b"eee"):
-        written.append(message)
-        written.turn_ended()
-    assert written.replay() == [b"ddd", b"eee"]
-    written.append(b"f")
-    assert written.replay() == [b"eee", b"f"]
-
-
-# States
-
-
-def test_a_state_that_is_cut_off_comes_first_in_a_replay_and_counts() -> None:
-    written = Journal(8)
-    written.append(b"mode", "mode")
-    written.append(b"aa")
-    written.turn_ended()
-    written.append(b"bbb")
-    assert (written.replay(), written.size, written.truncated) == ([b"mode", b"bbb"], 7, True)
-
-
-def test_of_each_kind_the_last_state_that_was_cut_off_stays_in_the_order_of_the_cuts() -> None:
-    written = Journal(6)
-    for message, kind in [(b"m1", "mode"), (b"c1", "commands"), (b"m2", "mode"), (b"aa", None), (b"bb", None)]:
-        written.append(message, kind)
-    assert (written.replay(), written.size) == ([b"c1", b"m2", b"bb"], 6)
-
-
-def test_where_only_states_were_cut_off_nothing_is_missing() -> None:
-    written = Journal(4)
-    for message in (b"m1", b"m2", b"m3"):
-        written.append(message, "mode")
-    assert (written.replay(), written.size, written.truncated) == ([b"m1", b"m2", b"m3"][1:], 4, False)
-
-
-def test_a_state_larger_than_all_the_journal_is_kept_and_nothing_else() -> None:
-    written = Journal(4)
-    written.append(b"commands", "commands")
-    assert (written.replay(), written.size, written.truncated) == ([b"commands"], 8, False)
-    written.append(b"a")
-    assert (written.replay(), written.size, written.truncated) == ([b"commands"], 8, True)
-    written.append(b"none", "commands")
-    assert (written.replay(), written.size) == ([b"none"], 4)
-
-
-def test_the_states_are_the_last_of_each_kind_in_the_order_in_which_they_came() -> None:
-    written = Journal(8)
-    for message, kind in [(b"m1", "mode"), (b"c1", "commands"), (b"aa", None), (b"t1", "title"), (b"m2", "mode")]:
-        written.append(message, kind)
-    assert written.replay() == [b"m1", b"c1", b"t1", b"m2"]
-    assert written.states() == [b"c1", b"t1", b"m2"]
 
 
 # Epochs
@@ -209,29 +73,6 @@ def test_former_epochs_of_a_journal_are_restored_up_to_a_maximum() -> None:
     assert restored.shared_with("a", 1) is None
     assert restored.shared_with("b", 1) == 1
     assert restored.shared_with("x", 2) == 2
-
-
-# Forks
-
-
-def test_a_copy_has_every_message_rewritten_once_and_goes_its_own_way() -> None:
-    written = Journal(12)
-    for message, kind in [(b"mode a", "mode"), (b"cut off", None), (b"text a", None)]:
-        written.append(message, kind)
-    fork = written.copy(lambda message: message[:-1] + b"b", "copy")
-    assert (fork.replay(), fork.states()) == ([b"mode b", b"text b"], [b"mode b"])
-    assert (fork.size, fork.position, fork.truncated) == (12, 3, True)
-    fork.append(b"b", "title")
-    assert (written.replay(), written.states()) == ([b"mode a", b"text a"], [b"mode a"])
-    written.clear()
-    assert fork.replay() == [b"mode b", b"b"]
-
-
-def test_a_copy_whose_messages_got_longer_is_cut_too() -> None:
-    written = journal(6, [b"a", b"a"], [b"b"], running=[b"c"])
-    fork = written.copy(lambda message: message * 3, "copy")
-    assert (fork.replay(), fork.size, fork.truncated) == ([b"bbb", b"ccc"], 6, True)
-    assert (written.replay(), written.truncated) == ([b"a", b"a", b"b", b"c"], False)
 
 
 # Any order of events

@@ -229,8 +229,7 @@ def test_turns_and_waiting_prompts_are_handed_over_in_order_under_ids_below_zero
     scene, front = node()
     asked = scene.agent.takes("session/prompt")
     second = front.prompt("second")
-    other = scene.join("another", link="x")
-    other.load()
+    other = scene.join_session("another", link="x")
     third = other.prompt("third")
     again = scene.join("door again", link="far2")
     again.comes_back(connection="far1", takesOver=True)
@@ -325,8 +324,7 @@ def test_an_agent_of_one_connection_is_stopped_where_that_was_of_the_former_link
 def test_an_end_is_known_after_the_unused_agent_was_stopped() -> None:
     scene, _ = node()
     scene.agent.answers("session/prompt", stopReason="refusal")
-    ann = scene.join("ann", link="first")
-    ann.load()
+    ann = scene.join_session("ann", link="first")
     own = ann.prompt()
     scene.agent.answers("session/prompt", stopReason="refusal")
     for peer in scene.peers.values():

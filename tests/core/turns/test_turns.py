@@ -7,7 +7,7 @@ import pytest
 from acp_gateway.core.requests import ErrorObject, TurnOutcome
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
-from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params
+from tests.core.scene import Peer, Scene, Shelf, make_policy, news_params, opened_scene
 
 CANCELLED = {"stopReason": "cancelled"}
 
@@ -17,8 +17,7 @@ def together(scene: Scene | None = None, **result: Any) -> tuple[Scene, Peer, Pe
     scene = scene or Scene()
     ann = scene.join("ann")
     ann.new_session(**result)
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     return scene, ann, bob
 
 
@@ -42,8 +41,7 @@ def response(raw_id: Any, **result: Any) -> dict[str, Any]:
 
 def test_other_clients_see_a_prompt_before_the_answer_to_it() -> None:
     scene, ann, bob = together()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     ann.prompt("hello")
     scene.agent.update("hello yourself")
     for peer in (bob, watcher):
@@ -82,17 +80,6 @@ def test_the_id_of_the_message_is_shown_where_the_client_gave_it_one() -> None:
     _, ann, bob = together()
     ann.request("session/prompt", sessionId="s", prompt=[{"type": "text", "text": "a"}], messageId="m1")
     assert update_of(bob.hears())["messageId"] == "m1"
-
-
-def test_a_late_joiner_sees_what_an_early_joiner_saw() -> None:
-    scene, ann, bob = together()
-    prompt = ann.prompt("hello")
-    asked = scene.agent.takes("session/prompt")
-    scene.agent.update("hello yourself")
-    scene.agent.answer(asked, stopReason="end_turn")
-    assert ann.heard()[-1] == response(prompt, stopReason="end_turn")
-    *seen, _ = scene.join("cleo").load()
-    assert seen == bob.heard()
 
 
 def test_an_agent_of_the_second_version_shows_what_was_said_by_itself() -> None:
@@ -138,28 +125,6 @@ def test_prompts_of_all_clients_wait_for_the_end_of_the_turn_in_order() -> None:
         assert response(own, stopReason="end_turn", number=number) in peer.heard()
     assert scene.agent.heard() == []
     assert not scene.multiplexer.busy
-
-
-def test_a_queued_prompt_is_fanned_out_when_its_turn_begins() -> None:
-    scene, ann, bob = together()
-    first = ann.prompt("first")
-    asked = scene.agent.takes("session/prompt")
-    ann.prompt("second")
-    scene.agent.update("answer")
-    assert len(bob.heard()) == 2
-    scene.agent.answer(asked, stopReason="end_turn")
-    assert update_of(bob.hears())["content"]["text"] == "second"
-    assert [message["id"] for message in ann.heard() if "id" in message] == [first]
-
-
-def test_an_error_ends_a_turn_as_well() -> None:
-    scene, ann, bob = together()
-    first, second = ann.prompt("first"), bob.prompt("second")
-    asked = scene.agent.takes("session/prompt")
-    scene.agent.send(id=asked["id"], error={"code": -32603, "message": "no"})
-    assert ann.heard()[0]["id"] == first
-    scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="end_turn")
-    assert bob.heard()[-1] == response(second, stopReason="end_turn")
 
 
 def test_only_so_many_prompts_wait() -> None:
@@ -228,9 +193,7 @@ def test_a_prompt_of_a_client_that_is_not_attached_is_refused() -> None:
 
 
 def test_the_only_client_of_a_process_of_its_own_may_steer_a_running_turn() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     own = [ann.prompt("first"), ann.prompt("second")]
     first, second = scene.agent.heard()
     scene.agent.answer(second, stopReason="end_turn")
@@ -242,13 +205,10 @@ def test_the_only_client_of_a_process_of_its_own_may_steer_a_running_turn() -> N
 
 
 def test_prompts_wait_behind_all_running_turns_once_a_second_client_is_attached() -> None:
-    scene = Scene(make_policy(shared=False))
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(make_policy(shared=False))
     ann.prompt("first")
     ann.prompt("second")
-    bob = scene.join("bob")
-    bob.load()
+    bob = scene.join_session("bob")
     bob.prompt("third")
     first, second = scene.agent.heard()
     scene.agent.answer(first, stopReason="end_turn")
@@ -263,9 +223,7 @@ def test_prompts_wait_behind_all_running_turns_once_a_second_client_is_attached(
 
 
 def test_on_a_process_for_several_prompts_wait_also_while_there_is_one_client() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene()
     ann.prompt("first")
     ann.prompt("second")
     assert words(scene.agent.takes("session/prompt")) == "first"
@@ -308,17 +266,14 @@ def test_a_cancel_of_who_may_not_is_nothing() -> None:
     ann.prompt("running")
     ann.prompt("waiting")
     scene.agent.heard()
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     for peer in (watcher, scene.join("outsider"), scene.join("stranger", "someone else")):
         peer.cancel()
     assert ann.heard() == scene.agent.heard() == []
 
 
 def test_a_cancel_ends_what_waits_for_a_session_that_is_being_loaded() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     scene.lose_agent()
     load = ann.request("session/load", sessionId="s", cwd="/srv")
     own = ann.prompt("not yet")
@@ -337,9 +292,7 @@ def test_a_cancel_ends_what_waits_for_a_session_that_is_being_loaded() -> None:
 
 
 def test_a_cancel_while_there_is_no_agent_is_not_kept_for_the_next_one() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann")
-    ann.new_session()
+    scene, ann = opened_scene(agentCapabilities={"loadSession": True})
     scene.lose_agent()
     ann.cancel()
     ann.request("_vendor/wake")
@@ -360,36 +313,6 @@ def test_session_cancel_does_not_answer_prompts_of_clients_outside_the_session()
     assert stranger.hears()["error"]["code"] == -32002
 
 
-def test_the_end_of_a_session_answers_what_waits_and_what_is_running_gets_its_own_answer() -> None:
-    scene = Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    running, waiting = ann.prompt("running"), ann.prompt("waiting")
-    asked = scene.agent.takes("session/prompt")
-    ann.heard()
-    own = ann.request("session/close", sessionId="s")
-    closing = scene.agent.takes("session/close")
-    scene.agent.answer(closing)
-    messages = ann.heard()
-    assert [message for message in messages if "id" in message] == [response(waiting, **CANCELLED), response(own)]
-    scene.agent.answer(asked, **CANCELLED)
-    assert ann.hears() == response(running, **CANCELLED)
-    assert scene.agent.heard() == []
-
-
-def test_the_end_of_the_agent_ends_the_turn_and_what_waits() -> None:
-    scene = Scene(agentCapabilities={"loadSession": True})
-    ann = scene.join("ann", **news_params())
-    ann.new_session()
-    own = [ann.prompt("running"), ann.prompt("waiting")]
-    ann.heard()
-    scene.lose_agent()
-    *errors, news = ann.heard()
-    assert [message["id"] for message in errors] == own
-    assert news["params"] == {"sessionId": "s", "event": "turn_ended", "stopReason": None, "reason": "agent_ended"}
-    assert not scene.multiplexer.busy
-
-
 # Choices for a session as a whole.
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": "ask"}, {"id": "code"}]}
@@ -404,8 +327,7 @@ def choose(scene: Scene, peer: Peer, method: str, **params: Any) -> Any:
 
 def test_the_others_learn_of_a_mode_when_the_agent_has_taken_it_and_so_do_late_joiners() -> None:
     scene, ann, bob = together(modes=MODES)
-    watcher = scene.join("watcher", role=Role.OBSERVER)
-    watcher.load()
+    watcher = scene.join_session("watcher", role=Role.OBSERVER)
     asked = choose(scene, ann, "session/set_mode", modeId="code")
     assert bob.heard() == []
     scene.agent.answer(asked)
@@ -440,16 +362,6 @@ def test_the_audit_has_the_mode_and_the_model_that_a_client_set(
     found = [(event.name, event.client, event.details) for event in scene.audit_events]
     about = {"session": "s", "agent": "agent"}
     assert found == ([] if audited is None else [(audited[0], ann.client, about | audited[1])])
-
-
-def test_session_resume_tells_the_current_mode() -> None:
-    scene, ann, _ = together(modes=MODES)
-    scene.agent.answer(choose(scene, ann, "session/set_mode", modeId="code"))
-    cleo = scene.join("cleo")
-    cleo.request("session/resume", sessionId="s", cwd="/srv")
-    resumed, update = cleo.heard()
-    assert resumed["result"]["modes"]["currentModeId"] == "code"
-    assert update_of(update)["currentModeId"] == "code"
 
 
 def test_a_model_is_what_late_joiners_are_told() -> None:
@@ -496,22 +408,12 @@ def test_a_set_mode_or_set_model_without_a_value_is_passed_on_and_no_news(method
     assert bob.heard() == []
 
 
-@pytest.mark.parametrize("method", ["session/set_mode", "session/set_model", "session/set_config_option"])
-def test_a_choice_of_a_client_that_is_not_attached_is_refused(method: str) -> None:
-    scene, _, _ = together()
-    cleo = scene.join("cleo")
-    cleo.request(method, sessionId="s", modeId="code")
-    assert cleo.hears()["error"]["code"] == -32002
-    assert scene.agent.heard() == []
-
-
 # The news.
 
 
 def test_news_of_a_turn_name_its_begin_its_end_and_its_client() -> None:
     scene, ann, bob = together()
-    curious = scene.join("curious", role=Role.OBSERVER, **news_params())
-    curious.load()
+    curious = scene.join_session("curious", role=Role.OBSERVER, **news_params())
     ann.prompt()
     scene.agent.answer(scene.agent.takes("session/prompt"), stopReason="max_tokens")
     said, started, ended = curious.heard()
@@ -527,8 +429,7 @@ def test_news_name_clients_that_attach_and_leave() -> None:
     scene = Scene()
     curious = scene.join("curious", **news_params())
     curious.new_session()
-    guest = scene.join("guest", "guest-1", Role.OBSERVER, only="s", guest=True)
-    guest.load()
+    guest = scene.join_session("guest", "guest-1", Role.OBSERVER, only="s", guest=True)
     guest.gone()
     by = {"connection": "guest", "identity": "guest-1", "role": "observer"}
     assert [message["params"] for message in curious.heard()] == [
@@ -594,11 +495,8 @@ def test_only_so_many_prompts_wait_of_all_whichever_agent_they_are_for() -> None
 
 
 def test_max_prompt_blocks_may_exceed_what_other_arrays_may_have() -> None:
-    scene = Scene(make_policy(max_prompt_blocks=3000))
-    ann = scene.join("ann")
-    ann.new_session()
-    bob = scene.join("bob")
-    bob.load()
+    scene, ann = opened_scene(make_policy(max_prompt_blocks=3000))
+    bob = scene.join_session("bob")
     bob.heard()
     block = {"type": "text", "text": "\ud83d"}
     ann.request("session/prompt", sessionId="s", prompt=[block] * 2000)

@@ -14,7 +14,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.updates import MANY
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
-from tests.core.scene import Scene, make_policy
+from tests.core.scene import Scene
 from tests.fuzz.effort import effort
 
 MODES = b'{"availableModes":[{"id":"ask"}], "currentModeId" : "ask" ,"n":1.10}'
@@ -186,16 +186,6 @@ def test_an_update_is_a_notification_whose_members_stay_verbatim() -> None:
     )
 
 
-def test_each_block_of_a_prompt_is_a_chunk_with_the_message_s_id_where_it_has_one() -> None:
-    chunks = [
-        json.loads(chunk)["params"]["update"] for chunk in prompt(b'{"prompt":[{"a":1},{"b":2}],"messageId":"m"}')
-    ]
-    assert chunks == [
-        {"sessionUpdate": "user_message_chunk", "content": {"a": 1}, "messageId": "m"},
-        {"sessionUpdate": "user_message_chunk", "content": {"b": 2}, "messageId": "m"},
-    ]
-
-
 @pytest.mark.parametrize("params", [b"{}", b"[]", b'{"prompt":"hello"}', b'{"prompt":null}', b'{"prompt":[]}'])
 def test_a_prompt_without_blocks_has_no_chunks(params: bytes) -> None:
     assert prompt(params) == []
@@ -254,16 +244,6 @@ def test_a_state_that_says_nothing_changes_nothing(kind: str) -> None:
     assert (it.result, it.title, it.updated_at) == ({"modes": MODES}, None, None)
 
 
-def test_a_late_joiner_gets_the_states_that_the_agent_sent() -> None:
-    scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session(modes={"currentModeId": "ask"})
-    scene.agent.state("current_mode_update", currentModeId="code")
-    scene.agent.state("session_info_update", title="about things")
-    assert scene.join("bob").load()[-1]["result"] == {"modes": {"currentModeId": "code"}}
-    assert scene.multiplexer.sessions[0].title == "about things"
-
-
 def test_states_sent_during_session_load_are_kept() -> None:
     scene = Scene(agentCapabilities={"loadSession": True})
     ann = scene.join("ann")
@@ -309,18 +289,6 @@ def test_a_whole_history_has_nothing_added() -> None:
     it = session()
     it.journal.append(b"one")
     assert updates.history(it) == [b"one"]
-
-
-def test_session_load_of_a_truncated_history_tells_the_loading_client_alone_of_the_gap() -> None:
-    scene = Scene(make_policy(journal_limit=400))
-    ann = scene.join("ann")
-    ann.new_session()
-    for _ in range(10):
-        scene.agent.update("x" * 50)
-    assert GAP not in str(ann.heard())
-    gap, *_, response = scene.join("bob").load()
-    assert gap["params"]["update"]["content"]["text"] == GAP
-    assert response["result"] == {"_meta": {"acp-gateway": {"truncated": True}}}
 
 
 def test_a_fork_s_history_is_under_its_own_name() -> None:
