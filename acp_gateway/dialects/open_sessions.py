@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import trio
 
-from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalClient
@@ -166,7 +165,7 @@ class OpenSessions:
 
     def join_again(self, used: Used) -> None:
         """Attach a client to a session that has become live, unless that has failed already."""
-        if self.is_open(used.session) and used.joined is None and used.joining is None and used.failure is None:
+        if used.joined is None and used.joining is None and used.failure is None and self.is_open(used.session):
             used.joining = trio.Event()
             self._start(self._join, used)
 
@@ -226,9 +225,10 @@ class OpenSessions:
 
         Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it goes on.
         """
-        used = self.use(session)
-        if used.joined is not None:
-            return used.joined
+        used = self._used.get(session) or self.use(session)
+        joined = used.joined
+        if joined is not None:
+            return joined
         if used.joining is None:
             used.joining = trio.Event()
             self._start(self._join, used)
@@ -385,11 +385,6 @@ def too_slow(agent: str, timeout: float = ANSWER_TIMEOUT) -> CallRefused:
     """Return the refusal of a call that the agent has not answered in so many seconds."""
     why = f"the agent {agent} has not answered within {timeout:g} s; it may still be starting: try again"
     return CallRefused(jsonrpc.INTERNAL_ERROR, why, {"reason": "slow"})
-
-
-def id_at(client: LocalClient, agent_request: AgentRequest) -> int | None:
-    """Return the id under which a client has a request of the agent; None if it has not got it, or has answered."""
-    return next((number for it, number in agent_request.forwarded_ids.items() if it.name == client.name), None)
 
 
 def prompt_capabilities(client: LocalClient | None) -> bytes:

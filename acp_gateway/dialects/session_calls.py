@@ -13,7 +13,6 @@ from acp_gateway.dialects.open_sessions import (
     ANSWER_TIMEOUT,
     CallRefused,
     OpenSessions,
-    id_at,
     too_slow,
 )
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -121,18 +120,18 @@ class SessionCalls:
             with trio.move_on_after(HANDLING_TIMEOUT):
                 await client.drain()
 
-    async def answer(self, session: Session, agent_request: AgentRequest, response_to: Callable[[int], bytes]) -> None:
-        """Answer a request of the agent; `response_to` returns the response to a request of that id."""
+    async def answer(
+        self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None
+    ) -> None:
+        """Answer a request of the agent with this result or error, which are JSON texts."""
         client = await self._sessions.join(session)
-        number = id_at(client, agent_request)
-        if number is None:
-            raise not_open("this request is not open any more")
-        response = jsonrpc.parse(response_to(number))
-        if not agent_request.accepts(response):
-            raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
-        client.answer(response)
-        with trio.move_on_after(HANDLING_TIMEOUT):
-            await client.drain()
+        if client.has(agent_request):
+            reply = agent_request.reply(result, error)
+            if reply is None:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
+            if await client.answer(agent_request, reply):
+                return
+        raise not_open("this request is not open any more")
 
     async def pass_on(self, session: Session, request: AcpRequest) -> Message:
         """Pass a request on to the agent of a session, and return its response."""

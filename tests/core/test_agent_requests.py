@@ -1,7 +1,6 @@
 """Requests of an agent to its clients: recipients, valid responses, and cancellation at the other recipients."""
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -1188,13 +1187,46 @@ def test_each_request_of_an_agent_has_a_key_and_the_time_at_which_it_came() -> N
 def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, member: str, accepted: bool) -> None:
     text = f'{{"id":1,"method":"{method}","params":{{"options":[{{"optionId":"yes"}}]}}}}'
     agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
-    assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
+    name, _, value = member.partition(":")
+    reply = agent_request.reply(**{name.strip('"'): value.encode()} | ({} if "result" in name else {"result": None}))
+    assert (reply is not None) is accepted
 
 
-def test_a_response_that_decides_nothing_is_not_kept() -> None:
-    text = b'{"id":1,"method":"session/request_permission","params":{"options":[]}}'
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"outcome":{"outcome":"selected","optionId":"no"}}',
+        '{"outcome":{"outcome":"Selected","optionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","outcome":"yes"}}',
+        '{"outcome":{"outcome":"selected","OptionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","optionId":7,"optionId":"yes"}}',
+        '{"outcome":1,"outcome":{"outcome":"selected","optionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","optionId":"yes"},"outcome":1}',
+        '{"outcome":["selected","yes"],"optionId":"a"}',
+        '{"outcome":{"outcome":"selected","optionId":"yes"}',
+        '"' * 10,
+    ],
+)
+def test_a_result_that_does_not_clearly_select_an_offered_option_settles_nothing(result: str) -> None:
+    text = b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'
     agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
-    response = parse(b'{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}')
-    kept = sys.getrefcount(response)
-    assert not agent_request.accepts(response)
-    assert sys.getrefcount(response) == kept
+    assert agent_request.reply(result.encode()) is None
+
+
+def test_an_option_is_selected_alike_in_each_spelling() -> None:
+    text = (
+        '{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"jä","kind":"k"},{"name":1}]}}'
+    )
+    agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    for result in (
+        '{"outcome":{"outcome":"selected","optionId":"jä"}}',
+        '{ "outcome" : {"optionId": "jä", "outcome": "selected"} }',
+        '{"outcome":{"outcome":"selected","optionId":"j\\u00e4"},"extra":{"outcome":"x"}}',
+    ):
+        reply = agent_request.reply(result.encode())
+        assert reply is not None
+        assert reply.choice is not None
+        assert reply.choice.option is not None
+        assert (reply.choice.outcome, reply.choice.option.kind) == ("jä", "k")
+        member = json.loads(b"{%b}" % reply.member)
+        assert member == {"result": {"outcome": {"outcome": "selected", "optionId": "jä"}}}

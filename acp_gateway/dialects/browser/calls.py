@@ -18,7 +18,6 @@ from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, initialized, too_slow
 from acp_gateway.dialects.session_calls import SessionCalls, bounded, not_open
-from acp_gateway.dialects.session_feed import requests_for
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -87,7 +86,7 @@ class BrowserCalls:
         return self._calls.standing_for(name, self._bridge.viewer)
 
     def _view(self, session: Session) -> SessionView:
-        return self._gateway.views.view(session, self._bridge.viewer)
+        return self._bridge.views.view(session, self._bridge.viewer)
 
     # What there is
 
@@ -150,7 +149,7 @@ class BrowserCalls:
             await bridge.wait_quiet()
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
-                found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
+                found = [it for it in self._bridge.views.sessions(describer.viewer) if it.archived == archived]
                 names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
                     if names[session.name] > 1 and self.standing_for(session.name) is not session:
@@ -225,10 +224,10 @@ class BrowserCalls:
         else:
             candidates = [used.session for used in self._sessions]
         for session in candidates:
-            for agent_request in requests_for(self._gateway.views.view(session, viewer)):
-                if agent_request.key == answer.request:
-                    await self._calls.answer(session, agent_request, answer.response)
-                    return
+            agent_request = self._bridge.views.request(session, viewer, answer.request)
+            if agent_request is not None:
+                await self._calls.answer(session, agent_request, answer.result, answer.error)
+                return
         raise not_open()
 
     async def _pass_on(self, call: Call) -> bytes:

@@ -69,10 +69,10 @@ class BrowserHistory:
 
     async def _send(self, call: Call, session: Session, found: HistorySlice, used: Used | None) -> None:
         bridge = self._bridge
-        view = self._gateway.views.view(session, bridge.viewer)
+        view = bridge.views.view(session, bridge.viewer)
         answered = bridge.describer.of(view)
         kept = {name: session.result.get(name, b"null") for name in _KEPT}
-        feed = SessionFeed(view, bridge.viewer, self._gateway.views, found.epoch, found.last, BROWSER_OUTPUT)
+        feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.last, BROWSER_OUTPUT)
         requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
         if used is not None:
             # The former feed must not tell what the next one will.

@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 
 import trio
 
-from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
@@ -20,7 +19,7 @@ from acp_gateway.dialects.members import Sizes
 from acp_gateway.dialects.open_sessions import CallRefused, Used
 from acp_gateway.dialects.session_calls import SessionCalls, not_open
 from acp_gateway.dialects.session_connection import JOIN_WAIT, SessionConnection, large_responses
-from acp_gateway.dialects.session_feed import SessionFeed, requests_for
+from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
@@ -175,10 +174,10 @@ class ChatBridge(SessionConnection[ChatCall]):
     async def _respond(self, call: ChatCall) -> None:
         viewer = self.viewer
         for session in filter(viewer.sees, list(self._known.values())):
-            for agent_request in requests_for(self.gateway.views.view(session, viewer)):
-                if agent_request.key == call.members["requestId"] and _is_permission(agent_request):
-                    await self._session_calls.answer(session, agent_request, call.response)
-                    return
+            agent_request = self.views.request(session, viewer, call.members["requestId"])
+            if agent_request is not None and agent_request.method == methods.REQUEST_PERMISSION:
+                await self._session_calls.answer(session, agent_request, call.result)
+                return
         raise not_open()
 
     async def _new_session(self, call: ChatCall) -> None:
@@ -221,7 +220,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         """Tell that a session was opened, and begin to tell its history; `found` was read from the disk."""
         used, journal = self.sessions.use(session), session.journal
         self.changes.follow(session)
-        view = self.gateway.views.view(session, self.viewer)
+        view = self.views.view(session, self.viewer)
         if found is None:
             epoch, position, truncated = journal.epoch, journal.start, journal.truncated
             states: Sequence[bytes] = journal.states(position)
@@ -238,9 +237,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         self.reply(self._output.opened(kind, session.name, members))
         for text in self._output.updates(session.id, states, 0, [None] * len(states), session.name):
             self.reply(text)
-        feed = SessionFeed(
-            view, self.viewer, self.gateway.views, epoch, position, self._output, rest, knows_requests=False
-        )
+        feed = SessionFeed(view, self.viewer, self.views, epoch, position, self._output, rest, knows_requests=False)
         used.feed = feed
         self.feed(feed)
         return feed
@@ -282,7 +279,3 @@ class ChatBridge(SessionConnection[ChatCall]):
 
 
 _Rest: TypeAlias = tuple[Sequence[bytes], Sequence[int | None]]
-
-
-def _is_permission(agent_request: AgentRequest) -> bool:
-    return agent_request.method == methods.REQUEST_PERMISSION
