@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_requests import LONG, AgentRequest
+from acp_gateway.core.agent_requests import LONG, AgentRequest, Reply
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import MAX_DECISIONS, Decision, Role, Session
@@ -1230,3 +1230,46 @@ def test_an_option_is_selected_alike_in_each_spelling() -> None:
         assert (reply.choice.outcome, reply.choice.option.kind) == ("jä", "k")
         member = json.loads(b"{%b}" % reply.member)
         assert member == {"result": {"outcome": {"outcome": "selected", "optionId": "jä"}}}
+
+
+YES = b'{"outcome":{"outcome":"selected","optionId":"yes"}}'
+
+
+def test_a_viewer_answers_once_what_it_was_asked_and_the_others_are_told() -> None:
+    scene, ann, bob = together()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    scene.agent.ask_permission("q")
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
+    reply = agent_request.reply(YES)
+    assert reply is not None
+    assert scene.multiplexer.waiting_at(scene.session(), agent_request.key) is agent_request
+    assert scene.multiplexer.waiting_at(scene.session(), "other") is None
+    assert not scene.multiplexer.answer(watcher.client, agent_request, reply)
+    assert not scene.multiplexer.answer(ann.client, agent_request, Reply(b"x" * 2_000_000))
+    assert scene.multiplexer.answer(ann.client, agent_request, reply)
+    assert not scene.multiplexer.answer(bob.client, agent_request, reply)
+    scene.deliver()
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "result": json.loads(YES)}
+    assert bob.heard()[-1]["method"] == "$/cancel_request"
+    assert decided(scene)[-1].client is ann.client
+
+
+def test_a_request_that_is_no_decision_takes_any_result_or_error() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.send(id="q", method="x/ask", params={"sessionId": "s"})
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
+    assert agent_request.reply(b"7") == Reply(b'"result":7')
+    reply = agent_request.reply(None, b'{"code":1,"message":"no"}')
+    assert reply is not None
+    assert scene.multiplexer.answer(ann.client, agent_request, reply)
+    scene.deliver()
+    assert scene.agent.hears()["error"] == {"code": 1, "message": "no"}
+
+
+@pytest.mark.parametrize("call", ["null", "7", '{"toolCallId":7,"title":"t"}', '{"title":"t","kind":"\\ud83d"}'])
+def test_a_tool_call_of_other_types_is_told_as_far_as_it_is_known(call: str) -> None:
+    text = f'{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call}}}}}'
+    told = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0).tool_call
+    assert (told.id, told.title) == (None, "t" if "title" in call else None)
