@@ -42,9 +42,6 @@ HIGH_WATER: Final = 256 * 1024
 """Bytes that wait for a browser above which no more is composed for it. Unlike the messages of editors, these bytes are
 not shared with other connections."""
 
-JOIN_WAIT: Final = 2.0
-"""Seconds that a history waits for the browser's client to join its session, which takes no agent's answer."""
-
 LARGE_RESPONSES: Final = 4
 """Large responses of one identity that are composed and not read yet, on all its connections."""
 
@@ -203,6 +200,7 @@ class SessionConnection(Generic[CallT]):
                 shown=self._shown,
                 observe=self.role is Role.OBSERVER,
                 start=nursery.start_soon,
+                bound=self.bound,
             )
             self._begin()
             nursery.start_soon(stream.run)

@@ -8,17 +8,14 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
-import trio
-
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.chat.requests import ChatCall, Invalid
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
-from acp_gateway.dialects.open_sessions import CallRefused, Used
-from acp_gateway.dialects.session_calls import SessionCalls, not_open
-from acp_gateway.dialects.session_connection import JOIN_WAIT, SessionConnection, large_responses
+from acp_gateway.dialects.open_sessions import CallRefused, Used, not_open
+from acp_gateway.dialects.session_connection import SessionConnection, large_responses
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -85,9 +82,6 @@ class ChatBridge(SessionConnection[ChatCall]):
             chat.LOAD: self._load_session,
             chat.NEW: self._new_session,
         }
-
-    def _begin(self) -> None:
-        self._session_calls = SessionCalls(self.gateway, self.access, self.sessions, self.bound)
 
     # From the widget
 
@@ -157,18 +151,18 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _send_message(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.prompt(
+        await self.sessions.prompt(
             session, chat.acp_request(call, session.id), lambda response: self._fail_by(call, response)
         )
         self._tell_options(session)
 
     async def _cancel_turn(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.cancel(session, chat.acp_request(call, session.id))
+        await self.sessions.cancel(session, chat.acp_request(call, session.id))
 
     async def _change_mode(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.pass_on(session, chat.acp_request(call, session.id))
+        await self.sessions.pass_on(session, chat.acp_request(call, session.id))
         self._tell_options(session)
 
     async def _respond(self, call: ChatCall) -> None:
@@ -176,29 +170,21 @@ class ChatBridge(SessionConnection[ChatCall]):
         for session in filter(viewer.sees, list(self._known.values())):
             agent_request = self.views.request(session, viewer, call.members["requestId"])
             if agent_request is not None and agent_request.method == methods.REQUEST_PERMISSION:
-                await self._session_calls.answer(session, agent_request, call.result)
+                await self.sessions.answer(session, agent_request, call.result)
                 return
         raise not_open()
 
     async def _new_session(self, call: ChatCall) -> None:
         members = call.members
-        session = await self._session_calls.create(call.type, members.get("agent"), members.get("cwd"))
+        session = await self.sessions.new(call.type, members.get("agent"), members.get("cwd"))
         self._begin_feed(session, "session_created")
 
     async def _load_session(self, call: ChatCall) -> None:
-        session = self._session_calls.find(call.session or "", self.viewer)
+        session = self.sessions.find(call.session or "", self.viewer)
         self.sessions.use(session)
         if self.sessions.is_open(session):
-            with trio.move_on_after(JOIN_WAIT):
-                await self._try_join(session)
+            await self.sessions.try_join(session)
         await self._tell_history(session)
-
-    async def _try_join(self, session: Session) -> None:
-        try:
-            await self.sessions.join(session)
-        except Exception as error:
-            # The history can be read all the same, and the next event for the session tells why.
-            log.debug("%s: can't join session %.80r: %s", self.name, session.id, error)
 
     # To the widget
 
