@@ -1254,7 +1254,7 @@ def test_a_viewer_answers_once_what_it_was_asked_and_the_others_are_told() -> No
     assert decided(scene)[-1].client is ann.client
 
 
-def test_a_request_that_is_no_decision_takes_any_result_or_error() -> None:
+def test_a_request_without_a_decision_takes_any_result_or_error() -> None:
     scene = Scene()
     ann = scene.join("ann")
     ann.new_session()
