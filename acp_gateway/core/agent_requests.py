@@ -35,7 +35,13 @@ LONG: Final = 24 * 3600.0
 MAX_REMEMBERED: Final = 16
 """Maximum number of expired links per request from which a client may reclaim it; devices are a handful."""
 
-_TOOL_CALL: Final = ("toolCallId", "title", "kind")
+
+class ToolCall(msgspec.Struct, gc=False):
+    """The tool call that a permission is for, as far as it is told; members of other types count as missing."""
+
+    id: str | None = msgspec.field(name="toolCallId", default=None)
+    title: str | None = None
+    kind: str | None = None
 
 
 class FormerRecipient(NamedTuple):
@@ -46,12 +52,30 @@ class FormerRecipient(NamedTuple):
     forwarded_id: int
 
 
-class Option(NamedTuple):
+class Option(msgspec.Struct, gc=False):
     """An option of a permission request."""
 
-    id: str
-    name: str | None
-    kind: str | None
+    id: str = msgspec.field(name="optionId")
+    name: str | None = None
+    kind: str | None = None
+
+
+_decode_options: Final = msgspec.json.Decoder(list[Option]).decode
+
+
+class _Outcome(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    outcome: str
+    option_id: str = msgspec.field(name="optionId")
+
+
+class _Selection(msgspec.Struct, gc=False, forbid_unknown_fields=True):
+    outcome: _Outcome
+
+
+_decode_selection: Final = msgspec.json.Decoder(_Selection).decode
+_QUOTES: Final = 10
+"""Quotes in the text of a `_Selection`: three names and two values."""
+_decode_tool_call: Final = msgspec.json.Decoder(ToolCall).decode
 
 
 class Choice(NamedTuple):
@@ -60,8 +84,17 @@ class Choice(NamedTuple):
     outcome: str
     """Id of the selected option, or `cancelled`, or the action of an elicitation."""
     option: Option | None
-    result: dict[str, bytes]
-    """Members of the `result` for the agent, as JSON texts: those that were checked, and no others."""
+    result: bytes
+    """The `result` for the agent, as JSON text: the members that were checked, and no others."""
+
+
+class Reply(NamedTuple):
+    """A response that settles a request."""
+
+    member: bytes
+    """`"result":…` or `"error":…` for the agent, as JSON text."""
+    choice: Choice | None = None
+    """The decision, if the request asks for one."""
 
 
 class AgentRequest:
@@ -103,8 +136,6 @@ class AgentRequest:
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
         self._options: dict[str, Option] | None = None
-        # The last response with a decision, and that.
-        self._read: tuple[Message, Choice] | None = None
 
     @property
     def id(self) -> RawId:
@@ -113,8 +144,19 @@ class AgentRequest:
 
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""
-        call = {name: lookup.text_param(self.message, "toolCall", name) for name in _TOOL_CALL}
-        return {"requestId": self.key, "method": self.method, "tool": call, "connected": 0}
+        call = self.tool_call
+        tool = {"toolCallId": call.id, "title": call.title, "kind": call.kind}
+        return {"requestId": self.key, "method": self.method, "tool": tool, "connected": 0}
+
+    @property
+    def tool_call(self) -> ToolCall:
+        """The tool call in the request."""
+        raw = lookup.params_of(self.message).get("toolCall", b"{}")
+        try:
+            return _decode_tool_call(raw)
+        except (msgspec.DecodeError, RecursionError):
+            members = lookup.members_of(raw)
+            return ToolCall(*(_string(members.get(name)) for name in ("toolCallId", "title", "kind")))
 
     @property
     def title(self) -> str | None:
@@ -125,41 +167,51 @@ class AgentRequest:
     def options(self) -> dict[str, Option]:
         """The options that the agent offers, by their ids."""
         if self._options is None:
-            raw = lookup.param(self.message, "options")
-            # Their number was limited when the request came.
-            offered = [] if raw is None or raw[:1] != b"[" else lookup.elements_of(raw, len(raw))
+            raw = lookup.params_of(self.message).get("options", b"[]")
+            try:
+                found = _decode_options(raw)
+            except (msgspec.DecodeError, RecursionError):
+                found = _usable_options(bytes(raw))
             self._options = {}
-            for members in map(lookup.members_of, offered):
-                option_id = _string(members.get("optionId"))
-                if option_id is not None:
-                    self._options[option_id] = Option(
-                        option_id, _string(members.get("name")), _string(members.get("kind"))
-                    )
+            for option in found:
+                self._options[option.id] = option
         return self._options
 
-    def accepts(self, response: Message) -> bool:
-        """Return True if a response settles the request."""
-        return not self.is_decision or self.choice_in(response) is not None
+    def reply(self, result: bytes | None, error: bytes | None = None) -> Reply | None:
+        """Return the response with this result or error, which are JSON texts.
 
-    def choice_in(self, response: Message) -> Choice | None:
-        """Return the decision in a response; None if it is not one that the agent has offered, or is ambiguous."""
-        if self._read is not None and self._read[0] is response:
-            return self._read[1]
+        None if it does not settle the request: a decision that the agent has not offered, or an ambiguous one.
+        """
+        if not self.is_decision:
+            return Reply(b'"error":%b' % error if error is not None else b'"result":%b' % (result or b"null"))
         try:
-            choice = self._read_choice(response)
+            choice = None if result is None else self._plain_choice(result) or self._read_choice(result)
         except InvalidMessage:
             return None
-        if choice is not None:
-            # It settles the request soon; a response that does not is not kept.
-            self._read = response, choice
-        return choice
+        return None if choice is None else Reply(b'"result":%b' % choice.result, choice)
 
-    def _read_choice(self, response: Message) -> Choice | None:
-        result = members_strictly(lookup.raw_at(response.text, "result") or b"")
+    def _plain_choice(self, text: bytes) -> Choice | None:
+        """Return the option of a permission that a result selects and says nothing else; None for any other one."""
+        # Without escapes each quote delimits a string: no member is there twice.
+        if self.method != REQUEST_PERMISSION or text.count(b'"') != _QUOTES or b"\\" in text:
+            return None
+        try:
+            outcome = _decode_selection(text).outcome
+        except (msgspec.DecodeError, RecursionError):
+            return None
+        option = self.options.get(outcome.option_id) if outcome.outcome == "selected" else None
+        if option is None:
+            return None
+        result = b'{"outcome":{"outcome":"selected","optionId":%b}}' % jsonrpc.encode(option.id)
+        return Choice(option.id, option, result)
+
+    def _read_choice(self, text: bytes) -> Choice | None:
+        result = members_strictly(text)
         if self.method == CREATE_ELICITATION:
             action = _string(result.get("action"))
             checked = _only(result, "action", "content", "_meta")
-            return Choice(action, None, checked) if action in ("accept", "decline", "cancel") else None
+            known = action in ("accept", "decline", "cancel")
+            return Choice(action, None, jsonrpc.compose(checked)) if action is not None and known else None
         outcome = members_strictly(bytes(result.get("outcome", b"")))
         word, option_id = _string(outcome.get("outcome")), _string(outcome.get("optionId"))
         option = self.options.get(option_id) if word == "selected" and option_id is not None else None
@@ -167,7 +219,7 @@ class AgentRequest:
             return None
         names = ("outcome", "_meta") if option is None else ("outcome", "optionId", "_meta")
         checked = {"outcome": jsonrpc.compose(_only(outcome, *names))} | _only(result, "_meta")
-        return Choice("cancelled" if option is None else option.id, option, checked)
+        return Choice("cancelled" if option is None else option.id, option, jsonrpc.compose(checked))
 
 
 class AgentRequests:
@@ -199,6 +251,13 @@ class AgentRequests:
     def of(self, session: Session | None) -> list[AgentRequest]:
         """Return the open requests of a session, the earliest first; for None those without a session."""
         return [request for request in self._open if request.session is session]
+
+    def open_for(self, session: Session, key: str) -> AgentRequest | None:
+        """Return the open request of a session that has this key."""
+        for request in self._open:
+            if request.key == key and request.session is session:
+                return request
+        return None
 
     def unrouted(self) -> list[AgentRequest]:
         """Return the requests that no recipient was found for."""
@@ -233,24 +292,33 @@ class AgentRequests:
             if request.audience is Audience.CONTROLLERS or not request.forwarded_ids:
                 self.forward(request, [client])
 
-    def receive_response(self, client: Client, response: Message) -> AgentRequest | None:
-        """Handle a client's response; return the request if that settles it. The other recipients get a
-        cancellation."""
+    def answer(self, client: Client, request: AgentRequest, reply: Reply) -> bool:
+        """Settle a request by the reply of a client that has it; return False if that is not possible any more. The
+        other recipients get a cancellation."""
+        minted = request.forwarded_ids.get(client)
+        if minted is None or (request.is_decision and len(reply.member) > self.decision_size):
+            return False
+        self._take(client, minted)
+        self.settle(request, b'{"jsonrpc":"2.0","id":%b,%b}' % (request.id, reply.member), client)
+        return True
+
+    def receive_response(self, client: Client, response: Message) -> tuple[AgentRequest, Choice | None] | None:
+        """Handle a client's response; return the request and the decision if that settles it. The other recipients get
+        a cancellation."""
         minted = jsonrpc.id_number(response.id)
         request = None if minted is None else self._take(client, minted)
         if request is None:
             self._out.log(f"dropped a response of {client.name} to no open request")
             return None
         too_large = request.is_decision and len(response.text) > self.decision_size
-        choice = request.choice_in(response) if request.is_decision and not too_large else None
-        if choice is not None or not request.is_decision:
-            if choice is None:
-                text = jsonrpc.with_id(response, request.id, unique=True)
-            else:
-                # Only the members that were checked.
-                text = b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (request.id, jsonrpc.compose(choice.result))
-            self.settle(request, text if request.translate is None else request.translate(client, text))
-            return request
+        if not request.is_decision:
+            self.settle(request, jsonrpc.with_id(response, request.id, unique=True), client)
+            return request, None
+        reply = None if too_large else request.reply(lookup.raw_at(response.text, "result"))
+        if reply is not None:
+            # Only the members that were checked.
+            self.settle(request, b'{"jsonrpc":"2.0","id":%b,%b}' % (request.id, reply.member), client)
+            return request, reply.choice
         if response.error and not too_large:
             request.refusal = jsonrpc.with_id(response, request.id)
         else:
@@ -265,8 +333,10 @@ class AgentRequests:
         self._give_up_without_recipient(request)
         return None
 
-    def settle(self, request: AgentRequest, response: bytes) -> None:
-        """Send the agent its response, and cancel the request at all recipients."""
+    def settle(self, request: AgentRequest, response: bytes, client: Client | None = None) -> None:
+        """Send the agent its response, of a client if one has decided, and cancel the request at all recipients."""
+        if client is not None and request.translate is not None:
+            response = request.translate(client, response)
         self._out.agent(response)
         self._close(request)
 
@@ -386,6 +456,16 @@ class AgentRequests:
 
 def _only(members: Mapping[str, bytes | msgspec.Raw], *names: str) -> dict[str, bytes]:
     return {name: bytes(members[name]) for name in names if name in members}
+
+
+def _usable_options(raw: bytes) -> list[Option]:
+    """Return the options among those offered that have an id; their number was limited when the request came."""
+    found = []
+    for members in map(lookup.members_of, lookup.elements_of(raw, len(raw)) if raw[:1] == b"[" else ()):
+        option_id = _string(members.get("optionId"))
+        if option_id is not None:
+            found.append(Option(option_id, _string(members.get("name")), _string(members.get("kind"))))
+    return found
 
 
 def _string(raw: bytes | msgspec.Raw | None) -> str | None:

@@ -419,17 +419,17 @@ class AgentState:
         self, agent_request: AgentRequest, client: Client | None, decision: str, option: Option | None = None
     ) -> None:
         """Notify and audit a decision; with the selected option, if one was."""
-        call = lookup.text_param(agent_request.message, "toolCall", "toolCallId")
+        call = agent_request.tool_call
         if agent_request.session is not None:
-            news = {"method": agent_request.method, "toolCallId": call, "decision": decision}
+            news = {"method": agent_request.method, "toolCallId": call.id, "decision": decision}
             self.notify(agent_request.session, "decided", **news, **describe_client(client))
             identity = None if client is None else client.scope.identity
             outcome = decision if option is None else option.name or decision
             agent_request.session.note_decision(agent_request.key, Decision(identity, outcome))
         name = "permission_decided" if agent_request.method == methods.REQUEST_PERMISSION else "elicitation_decided"
-        kind = lookup.text_param(agent_request.message, "toolCall", "kind")
         session = agent_request.message.session if agent_request.session is None else agent_request.session.id
-        about = {"session": session, "agent": self.name, "toolCallId": call, "kind": kind, "decision": decision}
+        about = {"session": session, "agent": self.name, "toolCallId": call.id, "kind": call.kind}
+        about["decision"] = decision
         about["optionKind"] = None if option is None else option.kind
         self.out.effect(AuditEvent(name, client, about, self.now - agent_request.arrived_at))
 
@@ -459,17 +459,17 @@ class AgentState:
             session = agent_request.session
             if session is None or agent_request.announced or not agent_request.is_decision:
                 continue
-            if not any(self._is_present(client) for client in session.controllers()):
+            for client in session.attached:
+                # Most links are resumed in a moment.
+                if client.controls and (client.connected or self.now - client.away_since < JUST_LOST):
+                    break
+            else:
                 agent_request.announced = True
                 self.out.effect(
                     HookEvent(
                         "permission_waiting", session, agent_request.describe(), self.now - agent_request.arrived_at
                     )
                 )
-
-    def _is_present(self, client: Client) -> bool:
-        """Return True if a client is connected, or was within `JUST_LOST`: most links are resumed in a moment."""
-        return client.connected or self.now - client.away_since < JUST_LOST
 
 
 def describe_client(client: Client | None) -> dict[str, Any]:

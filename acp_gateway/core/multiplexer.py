@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from acp_gateway.core import access_rules
-from acp_gateway.core.agent_requests import AgentRequest
+from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
@@ -25,7 +25,7 @@ from acp_gateway.core.sessions.reopening import journal_loaded
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.sessions.session_list import SessionList
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
-from acp_gateway.core.traffic import INVALID, OTHER, Traffic
+from acp_gateway.core.traffic import INVALID, NO_METHOD, OTHER, Traffic
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
@@ -179,6 +179,10 @@ class Multiplexer:
         agent_requests = self._agent.agent_requests
         return agent_requests.unrouted() if session is None else agent_requests.of(session)
 
+    def waiting_at(self, session: Session, key: str) -> AgentRequest | None:
+        """Return the agent's unanswered request in a session that has this key."""
+        return self._agent.agent_requests.open_for(session, key)
+
     def asks(self, client: Client) -> bool:
         """Return True if a client has not answered a request of the agent."""
         return bool(self._agent.agent_requests.asked(client))
@@ -225,6 +229,17 @@ class Multiplexer:
             self._request_from_client(client, message)
         else:
             self._notification_from_client(client, message)
+
+    def answer(self, client: Client, agent_request: AgentRequest, reply: Reply) -> bool:
+        """Settle a request of the agent, as a response of the client would; return False if it has not got it, or not
+        any more."""
+        self.traffic.from_clients[NO_METHOD] += 1
+        if not (client.controls and self._agent.agent_requests.answer(client, agent_request, reply)):
+            self._agent.out.log(f"dropped a response of {client.name} to no open request")
+            return False
+        if reply.choice is not None:
+            self._agent.report_decision(agent_request, client, reply.choice.outcome, reply.choice.option)
+        return True
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
@@ -481,10 +496,11 @@ class Multiplexer:
         if not client.controls:
             self._agent.out.log(f"dropped a response of {client.name}, an observer")
             return
-        agent_request = self._agent.agent_requests.receive_response(client, response)
-        if agent_request is not None and agent_request.is_decision:
-            choice = agent_request.choice_in(response)
-            assert choice is not None, "it has settled the request"
+        settled = self._agent.agent_requests.receive_response(client, response)
+        if settled is None:
+            return
+        agent_request, choice = settled
+        if choice is not None:
             self._agent.report_decision(agent_request, client, choice.outcome, choice.option)
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:

@@ -13,7 +13,8 @@ INVALID: Final = "invalid"
 
 RESPONSE: Final = "response"
 
-_NO_METHOD: Final = ""
+NO_METHOD: Final = ""
+"""Key of responses."""
 
 _BY_CLIENTS: Final = (*methods.CLIENT_METHODS, methods.AUTHENTICATE, *methods.CLIENT_NOTIFICATIONS)
 
@@ -56,4 +57,4 @@ class Traffic:
 
 
 def _no_messages(names: Iterable[str]) -> dict[str, int]:
-    return dict.fromkeys(sorted((*names, OTHER, INVALID, _NO_METHOD)), 0)
+    return dict.fromkeys(sorted((*names, OTHER, INVALID, NO_METHOD)), 0)

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.sessions.session import Client, Role, Session
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
@@ -25,7 +26,6 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
 
@@ -197,17 +197,23 @@ class LocalClient:
         """Send a notification, whose params are JSON text. Raises `ClientEnded`."""
         self.send(b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), params))
 
-    def answer(self, response: Message) -> None:
-        """Answer a request of the agent: at once, unless something waits to be sent. Raises `ClientEnded`."""
-        hub, client = self._hub, self._client
-        waits = self._stream.pending_bytes or trio.current_time() < self._paused_until
-        pause = None
-        if hub is not None and client is not None and not (self.ended or waits or len(response.text) > LARGE):
-            pause = hub.receive_now(client, Parsed(response, None))
-        if pause is None:
-            self.send(response.text)
-        else:
+    def has(self, agent_request: AgentRequest) -> bool:
+        """Return True if the client was asked a request of the agent, and has not answered."""
+        return self._client in agent_request.forwarded_ids
+
+    async def answer(self, agent_request: AgentRequest, reply: Reply) -> bool:
+        """Answer a request of the agent, at once unless the client is over its rate.
+
+        Returns False if the request is not open any more. Cancelled, the request stays open. Raises `ClientEnded`.
+        """
+        if trio.current_time() < self._paused_until:
+            await trio.sleep_until(self._paused_until)
+        if self.ended or self._hub is None or self._client is None:
+            raise ClientEnded(CLIENT_LEFT)
+        pause = self._hub.answer(self._client, agent_request, reply)
+        if pause:
             self._paused_until = trio.current_time() + pause
+        return pause is not None
 
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""
@@ -219,7 +225,6 @@ class LocalClient:
     async def drain(self, below: int = 0) -> None:
         """Wait until the gateway has received all but `below` bytes, which it does as the agent reads. Never raises."""
         try:
-            await trio.sleep_until(self._paused_until)
             await self._stream.drain(below)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             pass  # The next message tells.

@@ -1,10 +1,12 @@
-"""The sessions that one viewer has open: its feed of each, and its ACP client in those that are live.
+"""The sessions that one viewer has open, and what it does in them: create, open, prompt, cancel, answer.
 
-A viewer is a browser, a widget or the request of an editor.
+Of each it has a feed, and in those that are live an ACP client. A viewer is a browser, a widget or the request of an
+editor.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,10 +16,13 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded, LocalClient
+from acp_gateway.dialects.members import AcpRequest
 from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.admission import unknown_session
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import Kind, Message
 from acp_gateway.protocol.text import lookup
@@ -26,6 +31,12 @@ log = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT: Final = 25.0
 """Seconds for the agent to start and to open a session: browsers wait for 30."""
+
+JOIN_WAIT: Final = 2.0
+"""Seconds that a history waits for a client to join its session, which takes no agent's answer."""
+
+HANDLING_TIMEOUT: Final = 5.0
+"""Seconds to wait for the gateway to take a prompt, which an agent that is busy reading delays."""
 
 _CONTINUE: Final = {"_meta": {methods.META: {"continue": True}}}
 
@@ -85,6 +96,9 @@ class OpenSessions:
         start: starts a task that lives as long as the viewer's connection.
         via: kind of client, as others are shown it.
         timeout: seconds for the agent to start and to open a session.
+        bound: the only session that exists for the viewer.
+
+    Its coroutines raise `CallRefused`, `AccessError` and `ClientEnded`.
     """
 
     def __init__(
@@ -99,6 +113,7 @@ class OpenSessions:
         via: str,
         timeout: float = ANSWER_TIMEOUT,
         shown: Container[str] = SHOWN,
+        bound: str | None = None,
     ) -> None:
         self.names: set[str] = set()
         """Names of the viewer's clients."""
@@ -112,6 +127,7 @@ class OpenSessions:
         self._start = start
         self._via = via
         self._timeout = timeout
+        self._bound = bound
         self._most = gateway.config.limits.subscribed_sessions
         self._used: dict[Session, Used] = {}
         self._clients: set[LocalClient] = set()
@@ -166,7 +182,7 @@ class OpenSessions:
 
     def join_again(self, used: Used) -> None:
         """Attach a client to a session that has become live, unless that has failed already."""
-        if self.is_open(used.session) and used.joined is None and used.joining is None and used.failure is None:
+        if used.joined is None and used.joining is None and used.failure is None and self.is_open(used.session):
             used.joining = trio.Event()
             self._start(self._join, used)
 
@@ -224,11 +240,12 @@ class OpenSessions:
     async def join(self, session: Session) -> LocalClient:
         """Return the client in a session; attaches one, and opens the session again if that is not live.
 
-        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it goes on.
+        Cancelled, it goes on.
         """
-        used = self.use(session)
-        if used.joined is not None:
-            return used.joined
+        used = self._used.get(session) or self.use(session)
+        joined = used.joined
+        if joined is not None:
+            return joined
         if used.joining is None:
             used.joining = trio.Event()
             self._start(self._join, used)
@@ -268,29 +285,44 @@ class OpenSessions:
             self._add(kept)
             return kept
         client = self.new_client(self.request_to_join(session))
+        async with self._opening(client, session.agent):
+            await initialized(client)
+            cwd = session.cwd or self.default_directory(session.agent) or "/"
+            params: dict[str, Any] = {"cwd": cwd, "mcpServers": []}
+            if session.live:
+                method, params = methods.RESUME, {"sessionId": session.id, **params}
+            else:
+                method, params = methods.NEW, {**params, **_CONTINUE}
+            response = await client.request(method, jsonrpc.encode(params))
+            if response.error:
+                if method == methods.NEW and _is_unknown_method(response):
+                    why = f"the agent {session.agent} can't continue a session after its process has ended"
+                    raise CannotContinue(jsonrpc.INTERNAL_ERROR, why)
+                raise CallRefused.by(response)
+        return client
+
+    async def try_join(self, session: Session) -> None:
+        """Join a session for `JOIN_WAIT` seconds at most: its history can be read all the same."""
+        with trio.move_on_after(JOIN_WAIT):
+            try:
+                await self.join(session)
+            except Exception as error:
+                # The next call for the session tells why.
+                log.debug("%s: can't join session %.80r: %s", self._name, session.id, error)
+
+    @asynccontextmanager
+    async def _opening(self, client: LocalClient, agent: str) -> AsyncIterator[None]:
+        """Bound the time in which a client opens a session; it leaves if that fails."""
         try:
             with trio.fail_after(self._timeout):
-                await initialized(client)
-                cwd = session.cwd or self.default_directory(session.agent) or "/"
-                params: dict[str, Any] = {"cwd": cwd, "mcpServers": []}
-                if session.live:
-                    method, params = methods.RESUME, {"sessionId": session.id, **params}
-                else:
-                    method, params = methods.NEW, {**params, **_CONTINUE}
-                response = await client.request(method, jsonrpc.encode(params))
-                if response.error:
-                    if method == methods.NEW and _is_unknown_method(response):
-                        why = f"the agent {session.agent} can't continue a session after its process has ended"
-                        raise CannotContinue(jsonrpc.INTERNAL_ERROR, why)
-                    raise CallRefused.by(response)
+                yield
         except trio.TooSlowError:
             await client.leave()
-            raise too_slow(session.agent, self._timeout) from None
+            raise too_slow(agent, self._timeout) from None
         except BaseException:
             with trio.CancelScope(shield=True):
                 await client.leave()
             raise
-        return client
 
     def default_directory(self, agent: str) -> str | None:
         """Return the directory of a session that names none: the first workspace that the viewer may use."""
@@ -301,72 +333,140 @@ class OpenSessions:
     async def create(self, agent: str, cwd: str | None) -> Session:
         """Create a session, and return it; the client that has created it is the one in it.
 
-        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, the session may be created all the same.
+        Cancelled, the session may be created all the same.
         """
         self.check_room()
         client = self.new_client(ConnectRequest(agent=agent, via=self._via))
-        try:
-            with trio.fail_after(self._timeout):
-                session = await self._create(client, agent, cwd)
-                await self._adopt(client, session)
-        except trio.TooSlowError:
-            await client.leave()
-            raise too_slow(agent, self._timeout) from None
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await client.leave()
-            raise
-        return session
+        async with self._opening(client, agent):
+            await initialized(client)
+            cwd = cwd or self.default_directory(agent)
+            if cwd is None:
+                why = "there is no workspace for a session: configure one, or name a directory as cwd"
+                raise CallRefused(jsonrpc.INVALID_PARAMS, why)
+            return await self._open(client, agent, None, {"cwd": cwd, "mcpServers": []})
 
     async def open_there(self, agent: str, session_id: str, cwd: str) -> Session:
         """Open a session of a node that was not opened through this gateway, and return it.
 
-        Raises `CallRefused`, `AccessError` and `ClientEnded`. Cancelled, it may be opened all the same.
+        Cancelled, it may be opened all the same.
         """
         self.check_room()
         client = self.new_client(ConnectRequest(agent=agent, session=session_id, observe=self._observe, via=self._via))
-        try:
-            with trio.fail_after(self._timeout):
-                await initialized(client)
-                response = await client.request(
-                    methods.NEW, jsonrpc.encode({"cwd": cwd, "mcpServers": [], **_CONTINUE})
-                )
-                if response.error:
-                    raise CallRefused.by(response)
-                session = self._gateway.registry.find(client.grant.scope, agent, session_id)
-                if session is None:
-                    raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
-                await self._adopt(client, session)
-        except trio.TooSlowError:
-            await client.leave()
-            raise too_slow(agent, self._timeout) from None
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await client.leave()
-            raise
-        return session
+        async with self._opening(client, agent):
+            await initialized(client)
+            return await self._open(client, agent, session_id, {"cwd": cwd, "mcpServers": [], **_CONTINUE})
 
-    async def _create(self, client: LocalClient, agent: str, cwd: str | None) -> Session:
-        await initialized(client)
-        cwd = cwd or self.default_directory(agent)
-        if cwd is None:
-            why = "there is no workspace for a session: configure one, or name a directory as cwd"
-            raise CallRefused(jsonrpc.INVALID_PARAMS, why)
-        response = await client.request(methods.NEW, jsonrpc.encode({"cwd": cwd, "mcpServers": []}))
+    async def _open(self, client: LocalClient, agent: str, session_id: str | None, params: dict[str, Any]) -> Session:
+        """Open a session by `session/new`, and return it. Without an id it is the one that the agent names."""
+        response = await client.request(methods.NEW, jsonrpc.encode(params))
         if response.error:
             raise CallRefused.by(response)
-        session_id = lookup.text_at(response.text, "result", "sessionId") or ""
+        if session_id is None:
+            session_id = lookup.text_at(response.text, "result", "sessionId") or ""
         session = self._gateway.registry.find(client.grant.scope, agent, session_id)
         if session is None:
             raise CallRefused(jsonrpc.INTERNAL_ERROR, f"the agent {agent} has opened no session")
+        await self._adopt(client, session)
         return session
 
     async def _adopt(self, client: LocalClient, session: Session) -> None:
-        """Take the client that has created a session as the one in it."""
+        """Take the client that has opened a session as the one in it."""
         used = self.use(session)
         former, used.client = used.client, client
         if former is not None:
             await former.leave()
+
+    # What a viewer does in sessions
+
+    def find(self, session_id: str, viewer: Viewer) -> Session:
+        """Return a session. Raises `UnknownSession` if none of that id exists for the viewer."""
+        session = self.standing_for(session_id, viewer)
+        if session is None:
+            raise unknown_session(session_id)
+        if self._access.session is not None:
+            # A guest's token is for the session that it leads to first.
+            self._gateway.admissions.authorize(self._access, ConnectRequest(session=session.id))
+        return session
+
+    def standing_for(self, name: str, viewer: Viewer) -> Session | None:
+        """Return the session that a name stands for; None if none of that name exists for the viewer.
+
+        Ids are one agent's at the most. A name that the connection uses stands for the same session until it leaves
+        that, or opens another one of the name.
+        """
+        for used in reversed(list(self)):
+            if used.session.name == name and viewer.sees(used.session):
+                return used.session
+        return self._gateway.views.find(viewer, name)
+
+    @property
+    def default_agent(self) -> str:
+        """The agent of a session that names none."""
+        agents = self._access.agents
+        return agents[0] if agents is not None and len(agents) == 1 else self._gateway.config.default_agent
+
+    async def new(self, method: str, agent: str | None, cwd: str | None) -> Session:
+        """Create a session of this agent, or the default one, and return it. `method` is what the dialect calls this.
+
+        Cancelled, the session may be created all the same.
+        """
+        if self._bound is not None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {method}")
+        return await self.create(agent or self.default_agent, cwd)
+
+    async def prompt(self, session: Session, request: AcpRequest, failed: Callable[[Message], None]) -> None:
+        """Send a prompt, and return once it runs or waits in the queue.
+
+        `failed` is called if it is refused later without a turn; the end of a turn is told by the session's feed.
+        """
+        client = await self.join(session)
+        refused: list[Message | None] = []
+        told, turn = False, session.last_turn
+
+        def answered(response: Message | None) -> None:
+            refused.append(response)
+            # The feed tells the end of a turn.
+            if told and response is not None and response.error and session.last_turn is turn:
+                failed(response)
+
+        client.start_request(*request, answered)
+        with trio.move_on_after(HANDLING_TIMEOUT):
+            await client.drain()
+        # The refusal of a prompt that was taken arrives in the next round of the scheduler.
+        await trio.lowlevel.checkpoint()
+        if refused and (refused[0] is None or refused[0].error):
+            response = refused[0]
+            raise (
+                CallRefused(jsonrpc.INTERNAL_ERROR, "the agent has ended")
+                if response is None
+                else CallRefused.by(response)
+            )
+        told = True
+
+    async def cancel(self, session: Session, request: AcpRequest) -> None:
+        """Cancel the turn of a session and its queue, if there are any."""
+        if session.live and (session.turns or session.queue):
+            client = await self.join(session)
+            client.notify(*request)
+            with trio.move_on_after(HANDLING_TIMEOUT):
+                await client.drain()
+
+    async def answer(
+        self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None
+    ) -> None:
+        """Answer a request of the agent with this result or error, which are JSON texts."""
+        client = await self.join(session)
+        if client.has(agent_request):
+            reply = agent_request.reply(result, error)
+            if reply is None:
+                raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
+            if await client.answer(agent_request, reply):
+                return
+        raise not_open("this request is not open any more")
+
+    async def pass_on(self, session: Session, request: AcpRequest) -> Message:
+        """Pass a request on to the agent of a session, and return its response."""
+        return await bounded(await self.join(session), request, session.agent)
 
 
 async def initialized(client: LocalClient) -> Message:
@@ -387,13 +487,25 @@ def too_slow(agent: str, timeout: float = ANSWER_TIMEOUT) -> CallRefused:
     return CallRefused(jsonrpc.INTERNAL_ERROR, why, {"reason": "slow"})
 
 
-def id_at(client: LocalClient, agent_request: AgentRequest) -> int | None:
-    """Return the id under which a client has a request of the agent; None if it has not got it, or has answered."""
-    return next((number for it, number in agent_request.forwarded_ids.items() if it.name == client.name), None)
-
-
 def prompt_capabilities(client: LocalClient | None) -> bytes:
     """Return what prompts may contain, as the agent told this client: JSON text."""
     if client is None or client.initialized is None:
         return b"null"
     return lookup.raw_at(client.initialized.text, "result", "agentCapabilities", "promptCapabilities") or b"null"
+
+
+async def bounded(client: LocalClient, request: AcpRequest, agent: str) -> Message:
+    """Pass a request on, and return the response. Raises `CallRefused` and `ClientEnded`."""
+    try:
+        with trio.fail_after(ANSWER_TIMEOUT):
+            response = await client.request(*request)
+    except trio.TooSlowError:
+        raise too_slow(agent) from None
+    if response.error:
+        raise CallRefused.by(response)
+    return response
+
+
+def not_open(text: str = "there is no open request of this id") -> CallRefused:
+    """Return the refusal of an answer that comes too late, or to nothing."""
+    return CallRefused(jsonrpc.INVALID_PARAMS, text, {"reason": "not_open"})

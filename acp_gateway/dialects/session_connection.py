@@ -42,9 +42,6 @@ HIGH_WATER: Final = 256 * 1024
 """Bytes that wait for a browser above which no more is composed for it. Unlike the messages of editors, these bytes are
 not shared with other connections."""
 
-JOIN_WAIT: Final = 2.0
-"""Seconds that a history waits for the browser's client to join its session, which takes no agent's answer."""
-
 LARGE_RESPONSES: Final = 4
 """Large responses of one identity that are composed and not read yet, on all its connections."""
 
@@ -89,6 +86,8 @@ class SessionConnection(Generic[CallT]):
     ) -> None:
         self.gateway = gateway
         self._away = away
+        self.views = gateway.views
+        """Describes sessions."""
         self.access = access
         self.name = name
         self.via = via
@@ -97,11 +96,14 @@ class SessionConnection(Generic[CallT]):
         grant = gateway.admit(access, self._wanted)
         self.role = grant.role
         # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
-        self._covers = Viewer(grant.scope, grant.role, access.agents).covers
+        wide = Viewer(grant.scope, grant.role, access.agents)
+        self._covers = wide.covers
         self.bound = grant.scope.only
         """The only session that exists for the browser; None for all of its identity."""
         self.composing = trio.StrictFIFOLock()
         """Large responses are composed one at a time."""
+        # The viewer of a connection that is bound to nothing is the same for as long as that lasts.
+        self._viewer = wide if self.bound is None and wanted.agent is None else None
         self._connection = ControlConnection(access)
         self._replies: deque[bytes] = deque()
         self._feeds: dict[SessionFeed, None] = {}
@@ -116,9 +118,14 @@ class SessionConnection(Generic[CallT]):
     @property
     def viewer(self) -> Viewer:
         """The browser, as sessions are shown to it."""
+        token = self.access.token
+        if self._viewer is not None:
+            if token is not None:
+                self.gateway.storage.token_used(token.id)
+            return self._viewer
         # A guest's token is bound to a session's owner when it first leads to one.
         scope = self.gateway.admissions.authorize(self.access, self._wanted).scope
-        return self.gateway.views.viewer(scope, self.role, self.access.agents)
+        return self.views.viewer(scope, self.role, self.access.agents)
 
     @property
     def bound_name(self) -> str | None:
@@ -126,7 +133,7 @@ class SessionConnection(Generic[CallT]):
         if self.bound is None:
             return None
         viewer = self.viewer
-        names = {session.name for session in self.gateway.views.sessions(viewer)}
+        names = {session.name for session in self.views.sessions(viewer)}
         machine = viewer.scope.machine
         return names.pop() if len(names) == 1 else f"{machine}/{self.bound}" if machine else self.bound
 
@@ -193,6 +200,7 @@ class SessionConnection(Generic[CallT]):
                 shown=self._shown,
                 observe=self.role is Role.OBSERVER,
                 start=nursery.start_soon,
+                bound=self.bound,
             )
             self._begin()
             nursery.start_soon(stream.run)
@@ -344,7 +352,8 @@ class SessionConnection(Generic[CallT]):
         """Write as far as the browser reads; ends the connection if it reads nothing for too long."""
         try:
             while True:
-                texts = self._next_replies() or self._next_news() or await self._next_of_feeds()
+                texts: list[bytes] | None = [self._replies.popleft()] if self._replies else self._next_news()
+                texts = texts or await self._next_of_feeds()
                 if texts:
                     self._stream.send_nowait(texts)
                     if self._stream.pending_bytes > HIGH_WATER:
@@ -357,9 +366,6 @@ class SessionConnection(Generic[CallT]):
             log.info("%s: %s", self.name, error)
             self._connection.disconnect = Disconnect(CloseReason.POLICY, str(error), "too_slow")
             self._connection.scope.cancel()
-
-    def _next_replies(self) -> list[bytes]:
-        return [self._replies.popleft()] if self._replies else []
 
     async def _next_of_feeds(self) -> list[bytes] | None:
         """Return the next messages of a feed, none if it has to be asked again; None if no feed has anything."""
@@ -378,12 +384,9 @@ class SessionConnection(Generic[CallT]):
         if feed.stopped:
             self._feed_stopped(used)
             self._progress.notify()
-        elif feed.holds_rest:
-            # One rest at a time is in memory.
-            self._feeds = {feed: None, **self._feeds}
-        elif texts:
-            # Behind the others, which get their turn.
-            self._feeds[feed] = None
+        elif feed.has_more:
+            # Behind the others, which get their turn; but one rest at a time is in memory.
+            self._feeds = {feed: None, **self._feeds} if feed.holds_rest else {**self._feeds, feed: None}
         return texts
 
 

@@ -96,8 +96,11 @@ class SessionFeed:
         knows_requests: bool = True,
     ) -> None:
         self.session = view.session
+        self._name = view.session.name
         self.stopped = False
         """True after the browser was told to ask for the history again."""
+        self.has_more = False
+        """True if something may follow what `next` has returned."""
         self._viewer = viewer
         self._views = views
         self._epoch = epoch
@@ -143,6 +146,7 @@ class SessionFeed:
 
     def next(self) -> list[bytes]:
         """Return the next messages for the browser, as many as fit one write; none if it was told everything."""
+        self.has_more = False
         if self.stopped:
             return []
         epoch = self.session.journal.epoch
@@ -151,9 +155,10 @@ class SessionFeed:
         if self._reset_to is not None:
             self.stopped = True
             self._rest, self._rest_told = ((), ()), 0
-            return self._output.reset(self.session.name, self._reset_to)
+            return self._output.reset(self._name, self._reset_to)
         updates = self._next_updates()
         if updates is not None:
+            self.has_more = True
             return updates
         view = self._views.view(self.session, self._viewer)
         return [*self._next_requests(view), *self._next_status(view)]
@@ -185,27 +190,26 @@ class SessionFeed:
         count = fitting(messages, PIECE_SIZE, PIECE_COUNT)
         if not journal.epoch:
             self._rest_told += count
-        told = self._output.updates(
-            self.session.id, messages[:count], self._position + 1, times[:count], self.session.name
-        )
+        told = self._output.updates(self.session.id, messages[:count], self._position + 1, times[:count], self._name)
         self._position += count
         return told
 
     def _next_requests(self, view: SessionView) -> list[bytes]:
         now = {request.key: request for request in requests_for(view)}
         told: list[bytes] = []
-        for key in [key for key in self._requests if key not in now]:
-            message = self._requests.pop(key).message
-            by, outcome = self.session.decisions.get(key, (None, None))
-            told += self._output.request_resolved(self.session.name, key, message, by, outcome)
+        for key, request in list(self._requests.items()):
+            if key not in now:
+                del self._requests[key]
+                by, outcome = self.session.decisions.get(key, (None, None))
+                told += self._output.request_resolved(self._name, key, request.message, by, outcome)
         for key, request in now.items():
             if key not in self._requests:
                 self._requests[key] = request
-                told += self._output.request(self.session.name, key, request.message)
+                told += self._output.request(self._name, key, request.message)
         return told
 
     def _next_status(self, view: SessionView) -> list[bytes]:
-        now, turn = status_of(view), view.last_turn
+        now, turn = status_of(view), self.session.last_turn
         has_ended = turn is not None and turn is not self._turn
         if now == self._status and not has_ended:
             return []
@@ -213,12 +217,12 @@ class SessionFeed:
         if has_ended and turn is not None:
             # Beginning and end of a turn are told even if it is over, the next one has begun, or the agent has gone.
             if self._status[0] not in _BUSY:
-                told += self._output.status(self.session.name, "running", None)
+                told += self._output.status(self._name, "running", None)
             ended = "completed" if turn.error is None and turn.cut is None else "error"
-            told += self._output.turn_ended(self.session.name, ended, turn.stop_reason, error_of(turn))
+            told += self._output.turn_ended(self._name, ended, turn.stop_reason, error_of(turn))
             self._status, self._turn = (ended, None), turn
         if now != self._status:
-            told += self._output.status(self.session.name, *now)
+            told += self._output.status(self._name, *now)
         self._status = now
         return told
 

@@ -1,13 +1,12 @@
 """Requests of an agent to its clients: recipients, valid responses, and cancellation at the other recipients."""
 
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_requests import LONG, AgentRequest
+from acp_gateway.core.agent_requests import LONG, AgentRequest, Reply
 from acp_gateway.core.output import AuditEvent
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import MAX_DECISIONS, Decision, Role, Session
@@ -912,21 +911,89 @@ def test_each_request_of_an_agent_has_a_key_and_the_time_at_which_it_came() -> N
 def test_whether_a_response_settles_a_request_can_be_asked_before(method: str, member: str, accepted: bool) -> None:
     text = f'{{"id":1,"method":"{method}","params":{{"options":[{{"optionId":"yes"}}]}}}}'
     agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
-    assert agent_request.accepts(parse(f'{{"jsonrpc":"2.0","id":1,{member}}}'.encode())) is accepted
+    name, _, value = member.partition(":")
+    reply = agent_request.reply(**{name.strip('"'): value.encode()} | ({} if "result" in name else {"result": None}))
+    assert (reply is not None) is accepted
 
 
-def test_a_decision_that_was_read_is_not_taken_for_that_of_another_response() -> None:
+@pytest.mark.parametrize(
+    "result",
+    [
+        '{"outcome":{"outcome":"selected","optionId":"no"}}',
+        '{"outcome":{"outcome":"Selected","optionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","outcome":"yes"}}',
+        '{"outcome":{"outcome":"selected","OptionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","optionId":7,"optionId":"yes"}}',
+        '{"outcome":1,"outcome":{"outcome":"selected","optionId":"yes"}}',
+        '{"outcome":{"outcome":"selected","optionId":"yes"},"outcome":1}',
+        '{"outcome":["selected","yes"],"optionId":"a"}',
+        '{"outcome":{"outcome":"selected","optionId":"yes"}',
+        '"' * 10,
+    ],
+)
+def test_a_result_that_does_not_clearly_select_an_offered_option_settles_nothing(result: str) -> None:
     text = b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'
     agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
-    response = '{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"%s"}}}'
-    assert agent_request.accepts(parse((response % "yes").encode()))
-    assert not agent_request.accepts(parse((response % "no").encode()))
+    assert agent_request.reply(result.encode()) is None
 
 
-def test_a_response_that_decides_nothing_is_not_kept() -> None:
-    text = b'{"id":1,"method":"session/request_permission","params":{"options":[]}}'
-    agent_request = AgentRequest(parse(text), Audience.CONTROLLERS, None, 0)
-    response = parse(b'{"jsonrpc":"2.0","id":1,"result":{"outcome":{"outcome":"selected","optionId":"yes"}}}')
-    kept = sys.getrefcount(response)
-    assert not agent_request.accepts(response)
-    assert sys.getrefcount(response) == kept
+def test_an_option_is_selected_alike_in_each_spelling() -> None:
+    text = (
+        '{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"jä","kind":"k"},{"name":1}]}}'
+    )
+    agent_request = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0)
+    for result in (
+        '{"outcome":{"outcome":"selected","optionId":"jä"}}',
+        '{ "outcome" : {"optionId": "jä", "outcome": "selected"} }',
+        '{"outcome":{"outcome":"selected","optionId":"j\\u00e4"},"extra":{"outcome":"x"}}',
+    ):
+        reply = agent_request.reply(result.encode())
+        assert reply is not None
+        assert reply.choice is not None
+        assert reply.choice.option is not None
+        assert (reply.choice.outcome, reply.choice.option.kind) == ("jä", "k")
+        member = json.loads(b"{%b}" % reply.member)
+        assert member == {"result": {"outcome": {"outcome": "selected", "optionId": "jä"}}}
+
+
+YES = b'{"outcome":{"outcome":"selected","optionId":"yes"}}'
+
+
+def test_a_viewer_answers_once_what_it_was_asked_and_the_others_are_told() -> None:
+    scene, ann, bob = together()
+    watcher = scene.join("watcher", role=Role.OBSERVER)
+    scene.agent.ask_permission("q")
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
+    reply = agent_request.reply(YES)
+    assert reply is not None
+    assert scene.multiplexer.waiting_at(scene.session(), agent_request.key) is agent_request
+    assert scene.multiplexer.waiting_at(scene.session(), "other") is None
+    assert not scene.multiplexer.answer(watcher.client, agent_request, reply)
+    assert not scene.multiplexer.answer(ann.client, agent_request, Reply(b"x" * 2_000_000))
+    assert scene.multiplexer.answer(ann.client, agent_request, reply)
+    assert not scene.multiplexer.answer(bob.client, agent_request, reply)
+    scene.deliver()
+    assert scene.agent.hears() == {"jsonrpc": "2.0", "id": "q", "result": json.loads(YES)}
+    assert bob.heard()[-1]["method"] == "$/cancel_request"
+    assert decided(scene)[-1].client is ann.client
+
+
+def test_a_request_without_a_decision_takes_any_result_or_error() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.send(id="q", method="x/ask", params={"sessionId": "s"})
+    (agent_request,) = scene.multiplexer.waiting(scene.session())
+    assert agent_request.reply(b"7") == Reply(b'"result":7')
+    reply = agent_request.reply(None, b'{"code":1,"message":"no"}')
+    assert reply is not None
+    assert scene.multiplexer.answer(ann.client, agent_request, reply)
+    scene.deliver()
+    assert scene.agent.hears()["error"] == {"code": 1, "message": "no"}
+
+
+@pytest.mark.parametrize("call", ["null", "7", '{"toolCallId":7,"title":"t"}', '{"title":"t","kind":"\\ud83d"}'])
+def test_a_tool_call_of_other_types_is_told_as_far_as_it_is_known(call: str) -> None:
+    text = f'{{"id":1,"method":"session/request_permission","params":{{"toolCall":{call}}}}}'
+    told = AgentRequest(parse(text.encode()), Audience.CONTROLLERS, None, 0).tool_call
+    assert (told.id, told.title) == (None, "t" if "title" in call else None)

@@ -106,7 +106,7 @@ async def test_a_client_that_reads_no_responses_is_not_read_beyond_max_replies(
 ) -> None:
     async with running(tmp_path, spawner) as bench:
         echoing, stream = connect(bench)
-        monkeypatch.setattr(echoing, "_next_replies", list)
+        monkeypatch.setattr(echoing, "_write", trio.sleep_forever)
         bench.nursery.start_soon(send, stream, [b"free %d" % number for number in range(2 * MAX_REPLIES)])
         await trio.testing.wait_all_tasks_blocked()
         assert MAX_REPLIES <= len(echoing.served) <= MAX_REPLIES + MAX_CALLS < 2 * MAX_REPLIES
@@ -133,7 +133,7 @@ class Resting:
     def __init__(self, session: Session, *, stops: bool) -> None:
         self.session = session
         self.stopped = False
-        self.holds_rest = True
+        self.holds_rest = self.has_more = True
         self._stops = stops
 
     def next(self) -> list[bytes]:

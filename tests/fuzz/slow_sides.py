@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from acp_gateway.client.recovery import RecoveryState
 from acp_gateway.config.options import GatewaySection, TapSection
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import DirectoryCheck, Role
@@ -23,7 +24,7 @@ from acp_gateway.gateway.events.recording import recording_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.event_streams import EventStreams
 from acp_gateway.protocol.link_messages import read_control
-from acp_gateway.protocol.methods import REQUEST_PERMISSION, Capability
+from acp_gateway.protocol.methods import REQUEST_PERMISSION, Audience, Capability
 from acp_gateway.protocol.path_maps import PathMaps
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
 from acp_gateway.server import hello
@@ -213,11 +214,20 @@ def _take(scene: Scene) -> list[DirectoryCheck]:
     return checks_of(output)
 
 
+ASKED: Final = AgentRequest(
+    jsonrpc.parse(b'{"id":1,"method":"session/request_permission","params":{"options":[{"optionId":"yes"}]}}'),
+    Audience.CONTROLLERS,
+    None,
+    0,
+)
+"""A request that answers are read for."""
+
+
 def _widget(text: bytes) -> None:
     """Read an event of a widget, and compose what is sent for it."""
     call = chat.read(text)
     if call.type == chat.RESPOND:
-        call.response(1)
+        ASKED.reply(call.result)
     elif call.type in (chat.SEND, chat.SET_MODE, chat.CANCEL):
         chat.acp_request(call, call.session or "")
 
@@ -226,7 +236,7 @@ def _browser(text: bytes) -> None:
     """Read a call, and compose what is sent for it."""
     call = browser.read(text)
     if isinstance(call, browser.Answer):
-        call.response(1)
+        ASKED.reply(call.result, call.error)
     elif call.method in (browser.PROMPT, browser.SET_CONFIG_OPTION):
         browser.acp_request(call, call.session or "")
 

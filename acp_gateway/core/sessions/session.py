@@ -421,8 +421,7 @@ class Session:
     @property
     def name(self) -> str:
         """Its id where the sessions of all machines are told: `NODE/ID` for one of a node."""
-        machine = machine_of(self.agent)
-        return f"{machine}/{self.id}" if machine else self.id
+        return f"{machine_of(self.agent)}/{self.id}" if "/" in self.agent else self.id
 
     @property
     def state(self) -> SessionState:

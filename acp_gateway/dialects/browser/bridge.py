@@ -79,7 +79,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     @property
     def describer(self) -> Describer:
         """Describes sessions for the browser."""
-        return Describer(self.gateway.views, self.viewer, self.sessions.names, self.nodes)
+        return Describer(self.views, self.viewer, self.sessions.names, self.nodes)
 
     def _begin(self) -> None:
         self.calls = BrowserCalls(self)
@@ -126,20 +126,14 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         prompts = any(isinstance(it, Call) and it.method == browser.PROMPT for it in waiting)
         return message if message.method == browser.CANCEL and not prompts else message.session
 
-    async def _serve_call(self, call: Call | Answer) -> None:
+    async def _serve_call(self, call: Call | Answer | None) -> None:
         """Serve a call, or the answer to a request of the agent, and send the response."""
-        if isinstance(call, Answer):
-            await self._serve_either(call.call, call)
-        else:
-            await self._serve_either(call, None)
-
-    async def _serve_either(self, call: Call | None, answer: Answer | None) -> None:
+        answer, call = (call, call.call) if isinstance(call, Answer) else (None, call)
         try:
             result: bytes | None = browser.SUCCESS
             if answer is not None:
                 await self.calls.answer(answer)
-            else:
-                assert call is not None
+            elif call is not None:
                 result = await self.calls.serve(call)
         except CallRefused as refused:
             reply = None

@@ -16,9 +16,7 @@ from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
-from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, initialized, too_slow
-from acp_gateway.dialects.session_calls import SessionCalls, bounded, not_open
-from acp_gateway.dialects.session_feed import requests_for
+from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.sessions.session_view import SessionView
@@ -43,7 +41,6 @@ class BrowserCalls:
         self._bridge = bridge
         self._gateway = bridge.gateway
         self._sessions = bridge.sessions
-        self._calls = SessionCalls(bridge.gateway, bridge.access, bridge.sessions, bridge.bound)
         self._history = BrowserHistory(bridge)
         self._handlers: dict[str, Callable[[Call], Awaitable[bytes | None]]] = {
             browser.GATEWAY_INFO: self._info,
@@ -72,7 +69,7 @@ class BrowserCalls:
 
     def _session(self, session_id: str | None) -> Session:
         """Return a session. Raises `UnknownSession` if none of that id exists for the browser."""
-        return self._calls.find(session_id or "", self._bridge.viewer)
+        return self._sessions.find(session_id or "", self._bridge.viewer)
 
     async def _opened(self, name: str | None) -> Session:
         """Return a session; one of a node is opened through this gateway first. Raises as `serve`."""
@@ -84,10 +81,10 @@ class BrowserCalls:
 
     def standing_for(self, name: str) -> Session | None:
         """Return the session that a name stands for at present: several agents may use the same id."""
-        return self._calls.standing_for(name, self._bridge.viewer)
+        return self._sessions.standing_for(name, self._bridge.viewer)
 
     def _view(self, session: Session) -> SessionView:
-        return self._gateway.views.view(session, self._bridge.viewer)
+        return self._bridge.views.view(session, self._bridge.viewer)
 
     # What there is
 
@@ -108,7 +105,7 @@ class BrowserCalls:
 
     async def _agents(self, call: Call) -> bytes:
         access = self._bridge.access
-        default = self._calls.default_agent
+        default = self._sessions.default_agent
         known = self._gateway.admissions.names if self._bridge.bound is None else ()
         names = [name for name in known if access.may_use(name)]
         return jsonrpc.encode(
@@ -150,7 +147,7 @@ class BrowserCalls:
             await bridge.wait_quiet()
             # Changes during this are told after the list, which may be older.
             with bridge.holding_changes():
-                found = [it for it in self._gateway.views.sessions(describer.viewer) if it.archived == archived]
+                found = [it for it in self._bridge.views.sessions(describer.viewer) if it.archived == archived]
                 names = Counter(session.name for session in found)
                 for count, session in enumerate(reversed(found), 1):
                     if names[session.name] > 1 and self.standing_for(session.name) is not session:
@@ -186,7 +183,7 @@ class BrowserCalls:
     # One session
 
     async def _new(self, call: Call) -> bytes:
-        session = await self._calls.create(call.method, call.members.get("agentType"), call.members.get("cwd"))
+        session = await self._sessions.new(call.method, call.members.get("agentType"), call.members.get("cwd"))
         title = call.members.get("title")
         if title and session.title is None:
             session.title = title
@@ -209,31 +206,31 @@ class BrowserCalls:
             status = self._view(session).status
             self._bridge.reply(browser_output.status_changed(session.name, status, error=error_of(response)))
 
-        await self._calls.prompt(session, browser.acp_request(call, session.id), failed)
+        await self._sessions.prompt(session, browser.acp_request(call, session.id), failed)
         return browser.SUCCESS
 
     async def _cancel(self, call: Call) -> bytes:
         session = self._session(call.session)
-        await self._calls.cancel(session, browser.acp_request(call, session.id))
+        await self._sessions.cancel(session, browser.acp_request(call, session.id))
         return browser.SUCCESS
 
     async def answer(self, answer: Answer) -> None:
         """Pass the answer to a request of the agent on. Raises as `serve`."""
         viewer = self._bridge.viewer
         if answer.call is not None:
-            candidates: Sequence[Session] = (self._calls.find(answer.call.session or "", viewer),)
+            candidates: Sequence[Session] = (self._sessions.find(answer.call.session or "", viewer),)
         else:
             candidates = [used.session for used in self._sessions]
         for session in candidates:
-            for agent_request in requests_for(self._gateway.views.view(session, viewer)):
-                if agent_request.key == answer.request:
-                    await self._calls.answer(session, agent_request, answer.response)
-                    return
+            agent_request = self._bridge.views.request(session, viewer, answer.request)
+            if agent_request is not None:
+                await self._sessions.answer(session, agent_request, answer.result, answer.error)
+                return
         raise not_open()
 
     async def _pass_on(self, call: Call) -> bytes:
         session = await self._opened(call.session)
-        response = await self._calls.pass_on(session, browser.acp_request(call, session.id))
+        response = await self._sessions.pass_on(session, browser.acp_request(call, session.id))
         return lookup.raw_at(response.text, "result") or b"{}"
 
     async def _delete(self, call: Call) -> bytes:

@@ -11,7 +11,7 @@ from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser.output import BROWSER_OUTPUT
 from acp_gateway.dialects.browser.requests import Call
 from acp_gateway.dialects.open_sessions import Used, prompt_capabilities
-from acp_gateway.dialects.session_connection import JOIN_WAIT, large_responses
+from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_feed import PIECE_COUNT, PIECE_SIZE, SessionFeed, fitting, requests_for
 from acp_gateway.gateway.sessions.history import HistorySlice
 from acp_gateway.protocol import jsonrpc
@@ -49,8 +49,7 @@ class BrowserHistory:
             bridge.changes.follow(session)
             there = bridge.nodes is not None and bridge.nodes.is_live_there(session)
             if sessions.is_open(session) or (there and not session.live):
-                with trio.move_on_after(JOIN_WAIT):
-                    await self._try_join(session)
+                await sessions.try_join(session)
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(bridge.composing)
             await bridge.wait_quiet()
@@ -69,10 +68,10 @@ class BrowserHistory:
 
     async def _send(self, call: Call, session: Session, found: HistorySlice, used: Used | None) -> None:
         bridge = self._bridge
-        view = self._gateway.views.view(session, bridge.viewer)
+        view = bridge.views.view(session, bridge.viewer)
         answered = bridge.describer.of(view)
         kept = {name: session.result.get(name, b"null") for name in _KEPT}
-        feed = SessionFeed(view, bridge.viewer, self._gateway.views, found.epoch, found.last, BROWSER_OUTPUT)
+        feed = SessionFeed(view, bridge.viewer, bridge.views, found.epoch, found.last, BROWSER_OUTPUT)
         requests = [browser_output.pending_request(it.key, it.message) for it in requests_for(view)]
         if used is not None:
             # The former feed must not tell what the next one will.
@@ -100,13 +99,6 @@ class BrowserHistory:
         if used is not None:
             used.feed = feed
             bridge.feed(feed)
-
-    async def _try_join(self, session: Session) -> None:
-        try:
-            await self._sessions.join(session)
-        except Exception as error:
-            # The history can be read all the same, and the next call for the session tells why.
-            log.debug("%s: can't join session %.80r: %s", self._bridge.name, session.id, error)
 
 
 async def entries_of(session_id: str, found: HistorySlice) -> list[bytes]:

@@ -114,9 +114,10 @@ def status_changed(
     error: Mapping[str, Any] | None = None,
 ) -> bytes:
     """Return the notification of a session's status."""
-    more = {"exitReason": exit_reason, "stopReason": stop_reason, "error": error}
-    members = {name: jsonrpc.encode(value) for name, value in more.items() if value is not None}
-    return notification(STATUS_CHANGED, session_id, status=jsonrpc.encode(status), **members)
+    params: dict[str, Any] = {"sessionId": session_id, "status": status}
+    more = ("exitReason", exit_reason), ("stopReason", stop_reason), ("error", error)
+    params |= {name: value for name, value in more if value is not None}
+    return jsonrpc.notification(STATUS_CHANGED, params)
 
 
 def request(session_id: str, request_id: str, message: Message) -> bytes:
@@ -136,25 +137,6 @@ def pending_request(request_id: str, message: Message) -> bytes:
         jsonrpc.encode(methods.current_name(message.method)),
         lookup.raw_params(message) or b"{}",
     )
-
-
-def request_resolved(session_id: str, request_id: str, by: str | None, outcome: str | None) -> bytes:
-    """Return the notification that a request of the agent is not open any more.
-
-    Args:
-        session_id: its session.
-        request_id: its id for browsers.
-        by: the identity that has decided it, if one did.
-        outcome: the name of the option that was chosen, or the outcome without one.
-    """
-    members = {"requestId": request_id, "by": by, "outcome": outcome}
-    encoded = {name: jsonrpc.encode(value) for name, value in members.items()}
-    return notification(REQUEST_RESOLVED, session_id, **encoded)
-
-
-def reset(session_id: str, epoch: str) -> bytes:
-    """Return the notification that a session's history has to be asked for again."""
-    return notification(RESET, session_id, epoch=jsonrpc.encode(epoch))
 
 
 def changed(session: Mapping[str, Any]) -> bytes:
@@ -196,8 +178,13 @@ class BrowserOutput:
         by: str | None,
         outcome: str | None,
     ) -> list[bytes]:
-        """Return the notification that a request of the agent is not open any more."""
-        return [request_resolved(session_id, request_id, by, outcome)]
+        """Return the notification that a request of the agent is not open any more.
+
+        `by` is the identity that has decided it, if one did; `outcome` the name of the option that was chosen, or the
+        outcome without one.
+        """
+        params = {"sessionId": session_id, "requestId": request_id, "by": by, "outcome": outcome}
+        return [jsonrpc.notification(REQUEST_RESOLVED, params)]
 
     def turn_ended(
         self, session_id: str, status: str, stop_reason: str | None, error: Mapping[str, Any] | None
@@ -211,7 +198,7 @@ class BrowserOutput:
 
     def reset(self, session_id: str, epoch: str) -> list[bytes]:
         """Return the notification that the history has to be asked for again."""
-        return [reset(session_id, epoch)]
+        return [jsonrpc.notification(RESET, {"sessionId": session_id, "epoch": epoch})]
 
 
 BROWSER_OUTPUT: Final = BrowserOutput()

@@ -167,14 +167,11 @@ class Answer:
 
     request: str
     """The key of the request's id, as `request_key` returns it."""
-    member: bytes
-    """`"result":…` or `"error":…`, as JSON text."""
+    result: bytes | None
+    error: bytes | None = None
+    """One of the two, as JSON text."""
     call: Call | None = None
     """The `session/respond` that it came with; None for a JSON-RPC response."""
-
-    def response(self, to: int) -> bytes:
-        """Return the ACP response to a request that came under this id."""
-        return b'{"jsonrpc":"2.0","id":%d,%b}' % (to, self.member)
 
 
 def read(text: bytes, sizes: Sizes = Sizes()) -> Call | Answer:  # noqa: B008 - it never changes.
@@ -203,7 +200,7 @@ def _read_response(message: Message) -> Answer:
     value = lookup.raw_at(message.text, name)
     if message.id == jsonrpc.NO_ID or value is None:
         raise Refused(jsonrpc.error(jsonrpc.NO_ID, jsonrpc.INVALID_REQUEST, "a response needs the id of a request"))
-    return Answer(request_key(message.id), b'"%b":%b' % (name.encode(), value))
+    return Answer(request_key(message.id), *((None, value) if message.error else (value, None)))
 
 
 def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
@@ -232,7 +229,7 @@ def _read_call(message: Message, sizes: Sizes) -> Call | Answer:
         raise refused(jsonrpc.INVALID_PARAMS, str(error)) from None
     call = Call(request_id, name, members, params or b"{}")
     if name == RESPOND:
-        return Answer(members["requestId"], b'"result":%b' % _outcome(members["response"]), call)
+        return Answer(members["requestId"], _outcome(members["response"]), call=call)
     return call
 
 

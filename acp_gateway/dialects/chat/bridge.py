@@ -8,19 +8,15 @@ import time
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Final, TypeAlias
 
-import trio
-
-from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.dialects.chat import requests as chat
 from acp_gateway.dialects.chat.output import ChatOutput
 from acp_gateway.dialects.chat.requests import ChatCall, Invalid
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
-from acp_gateway.dialects.open_sessions import CallRefused, Used
-from acp_gateway.dialects.session_calls import SessionCalls, not_open
-from acp_gateway.dialects.session_connection import JOIN_WAIT, SessionConnection, large_responses
-from acp_gateway.dialects.session_feed import SessionFeed, requests_for
+from acp_gateway.dialects.open_sessions import CallRefused, Used, not_open
+from acp_gateway.dialects.session_connection import SessionConnection, large_responses
+from acp_gateway.dialects.session_feed import SessionFeed
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
@@ -86,9 +82,6 @@ class ChatBridge(SessionConnection[ChatCall]):
             chat.LOAD: self._load_session,
             chat.NEW: self._new_session,
         }
-
-    def _begin(self) -> None:
-        self._session_calls = SessionCalls(self.gateway, self.access, self.sessions, self.bound)
 
     # From the widget
 
@@ -158,48 +151,40 @@ class ChatBridge(SessionConnection[ChatCall]):
 
     async def _send_message(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.prompt(
+        await self.sessions.prompt(
             session, chat.acp_request(call, session.id), lambda response: self._fail_by(call, response)
         )
         self._tell_options(session)
 
     async def _cancel_turn(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.cancel(session, chat.acp_request(call, session.id))
+        await self.sessions.cancel(session, chat.acp_request(call, session.id))
 
     async def _change_mode(self, call: ChatCall) -> None:
         session = self._session(call)
-        await self._session_calls.pass_on(session, chat.acp_request(call, session.id))
+        await self.sessions.pass_on(session, chat.acp_request(call, session.id))
         self._tell_options(session)
 
     async def _respond(self, call: ChatCall) -> None:
         viewer = self.viewer
         for session in filter(viewer.sees, list(self._known.values())):
-            for agent_request in requests_for(self.gateway.views.view(session, viewer)):
-                if agent_request.key == call.members["requestId"] and _is_permission(agent_request):
-                    await self._session_calls.answer(session, agent_request, call.response)
-                    return
+            agent_request = self.views.request(session, viewer, call.members["requestId"])
+            if agent_request is not None and agent_request.method == methods.REQUEST_PERMISSION:
+                await self.sessions.answer(session, agent_request, call.result)
+                return
         raise not_open()
 
     async def _new_session(self, call: ChatCall) -> None:
         members = call.members
-        session = await self._session_calls.create(call.type, members.get("agent"), members.get("cwd"))
+        session = await self.sessions.new(call.type, members.get("agent"), members.get("cwd"))
         self._begin_feed(session, "session_created")
 
     async def _load_session(self, call: ChatCall) -> None:
-        session = self._session_calls.find(call.session or "", self.viewer)
+        session = self.sessions.find(call.session or "", self.viewer)
         self.sessions.use(session)
         if self.sessions.is_open(session):
-            with trio.move_on_after(JOIN_WAIT):
-                await self._try_join(session)
+            await self.sessions.try_join(session)
         await self._tell_history(session)
-
-    async def _try_join(self, session: Session) -> None:
-        try:
-            await self.sessions.join(session)
-        except Exception as error:
-            # The history can be read all the same, and the next event for the session tells why.
-            log.debug("%s: can't join session %.80r: %s", self.name, session.id, error)
 
     # To the widget
 
@@ -221,7 +206,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         """Tell that a session was opened, and begin to tell its history; `found` was read from the disk."""
         used, journal = self.sessions.use(session), session.journal
         self.changes.follow(session)
-        view = self.gateway.views.view(session, self.viewer)
+        view = self.views.view(session, self.viewer)
         if found is None:
             epoch, position, truncated = journal.epoch, journal.start, journal.truncated
             states: Sequence[bytes] = journal.states(position)
@@ -238,9 +223,7 @@ class ChatBridge(SessionConnection[ChatCall]):
         self.reply(self._output.opened(kind, session.name, members))
         for text in self._output.updates(session.id, states, 0, [None] * len(states), session.name):
             self.reply(text)
-        feed = SessionFeed(
-            view, self.viewer, self.gateway.views, epoch, position, self._output, rest, knows_requests=False
-        )
+        feed = SessionFeed(view, self.viewer, self.views, epoch, position, self._output, rest, knows_requests=False)
         used.feed = feed
         self.feed(feed)
         return feed
@@ -282,7 +265,3 @@ class ChatBridge(SessionConnection[ChatCall]):
 
 
 _Rest: TypeAlias = tuple[Sequence[bytes], Sequence[int | None]]
-
-
-def _is_permission(agent_request: AgentRequest) -> bool:
-    return agent_request.method == methods.REQUEST_PERMISSION

@@ -106,9 +106,10 @@ class ChatCall:
         """True if observers may not send it."""
         return TYPES[self.type].acts
 
-    def response(self, to: int) -> bytes:
-        """Return the ACP response of a `permission_response` to a request that came under this id."""
-        return b'{"jsonrpc":"2.0","id":%d,"result":{"outcome":%b}}' % (to, self.members["outcome"])
+    @property
+    def result(self) -> bytes:
+        """The result of the ACP response in a `permission_response`, as JSON text."""
+        return b'{"outcome":%b}' % self.members["outcome"]
 
 
 def read(text: bytes, sizes: Sizes = Sizes()) -> ChatCall:  # noqa: B008 - it never changes.

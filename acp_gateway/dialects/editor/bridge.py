@@ -25,15 +25,14 @@ from acp_gateway.dialects.editor.requests import BadBody, Provider
 from acp_gateway.dialects.editor.sessions import Composers, EditorSessions, last_commands, viewer_of
 from acp_gateway.dialects.editor.turns import EditorTurn, WaitingMessage
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
-from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue, id_at
-from acp_gateway.dialects.session_feed import requests_for
+from acp_gateway.dialects.open_sessions import CallRefused, CannotContinue
 from acp_gateway.errors import AccessError, Forbidden
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.control_channel import ControlConnection
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.large_messages import check_message
 from acp_gateway.printable import printable
-from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.secret_patterns import redact_text
 from acp_gateway.transports.http.head import media_types
@@ -41,9 +40,6 @@ from acp_gateway.transports.http.server import RETRY, HttpConnection, Request, R
 from acp_gateway.transports.websocket.stream import REFUSAL_HEADER
 
 log = logging.getLogger(__name__)
-
-HANDLING_TIMEOUT: Final = 5.0
-"""Seconds to wait for the gateway to take a decision, which an agent that is busy reading delays."""
 
 WEIGHTS: Final = dict.fromkeys(editor.METHODS, 20) | {editor.LOG: 1, editor.DEBUG: 1}
 """Messages that a request counts as in rate limits: a client joins the session, or all sessions are looked at."""
@@ -323,9 +319,9 @@ class _EditorRequest:
     async def _respond(self, nursery: trio.Nursery, decision: editor.Respond) -> Response:
         views, viewer = self._gateway.views, viewer_of(self._gateway, self._access)
         for session in list(views.sessions(viewer)):
-            for asked in requests_for(views.view(session, viewer)) if session.live else ():
-                if asked.key == decision.key and asked.method == methods.REQUEST_PERMISSION:
-                    return await self._decide(nursery, session, asked, decision)
+            asked = views.request(session, viewer, decision.key)
+            if asked is not None and asked.method == methods.REQUEST_PERMISSION:
+                return await self._decide(nursery, session, asked, decision)
         return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
 
     async def _decide(
@@ -333,18 +329,13 @@ class _EditorRequest:
     ) -> Response:
         async with self._sessions(nursery) as sessions:
             client = await sessions.ready(session, None)
-            number = id_at(client, asked)
-            if number is None:
+            if not client.has(asked):
                 return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
-            try:
-                response = jsonrpc.parse(decision.response(number))
-            except InvalidMessage as error:
-                raise BadBody(str(error)) from None
-            if not asked.accepts(response):
+            reply = asked.reply(decision.result)
+            if reply is None:
                 raise BadBody("the outcome is not one that the agent has offered")
-            client.answer(response)
-            with trio.move_on_after(HANDLING_TIMEOUT):
-                await client.drain()
+            if not await client.answer(asked, reply):
+                return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
         return Response(HTTPStatus.OK, editor_output.SUCCESS, JSON)
 
     async def _commands(self) -> Response:

@@ -122,9 +122,10 @@ class Respond(msgspec.Struct):
     outcome: bytes
     """JSON text."""
 
-    def response(self, to: int) -> bytes:
-        """Return the ACP response to the permission that came under this id."""
-        return b'{"jsonrpc":"2.0","id":%d,"result":{"outcome":%b}}' % (to, self.outcome)
+    @property
+    def result(self) -> bytes:
+        """The result of the ACP response to the permission, as JSON text."""
+        return b'{"outcome":%b}' % self.outcome
 
 
 _Body = TypeVar("_Body")

@@ -14,6 +14,7 @@ from typing import Final, Protocol
 
 import trio
 
+from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.gateway.hub.agent_supervisor import AgentSupervisor
 from acp_gateway.gateway.hub.attachment import BUG, Attachment, ClientConnection, Disconnect
@@ -240,22 +241,28 @@ class ClientPump:
         self._owner.deliver()
         return at + 1
 
-    def receive_now(self, attachment: Attachment, parsed: Parsed) -> float:
-        """Handle one message of a client at once; return the seconds that its next one has to wait."""
-        size, began = len(parsed.message.text), self._clock()
+    def answer(self, attachment: Attachment, agent_request: AgentRequest, reply: Reply) -> float | None:
+        """Answer a request of the agent as a client inside the process has decided.
+
+        Returns the seconds that its next answer has to wait, or None if the request is not open for it.
+        """
+        began, size, client = self._clock(), len(reply.member), attachment.client
+        self._owner.note_time()
         if attachment.tape is not None:
-            attachment.tape.write("from_client", [parsed.message.text])
+            number = agent_request.forwarded_ids.get(client, 0)
+            attachment.tape.write("from_client", [b'{"jsonrpc":"2.0","id":%d,%b}' % (number, reply.member)])
         try:
-            self._handle(attachment, [parsed], 0, inf)
+            answered = self._multiplexer.answer(client, agent_request, reply)
+            self._owner.deliver()
         except Exception:
             # A bug ends this client and no other.
-            log.exception("%s: internal error, connection closed", attachment.client.name)
+            log.exception("%s: internal error, connection closed", client.name)
             attachment.close(BUG)
-            return 0.0
+            return None
         self._memory_grew(size)
         self._multiplexer.traffic.bytes_from_clients += size
-        count = 1 + self._multiplexer.take_surcharge()
-        return attachment.charge(count, size, self._clock() - began, 0)
+        pause = attachment.charge(1, size, self._clock() - began, 0)
+        return pause if answered else None
 
     # Flow control
 

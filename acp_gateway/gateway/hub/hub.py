@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol, assert_never
 import trio
 
 from acp_gateway.config.load import AgentSection, GatewaySection
+from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.multiplexer import Multiplexer
 from acp_gateway.core.output import (
     AuditEvent,
@@ -276,15 +277,12 @@ class Hub:
             attachment.connection.end()
         return disconnect
 
-    def receive_now(self, client: Client, parsed: Parsed) -> float | None:
-        """Handle a message of a client inside the process at once; return the seconds that its next one has to wait.
-
-        None if earlier messages of the client are being handled: this one was not.
-        """
+    def answer(self, client: Client, agent_request: AgentRequest, reply: Reply) -> float | None:
+        """Answer a request of the agent as a client inside the process has decided; see `ClientPump.answer`."""
         attachment = self.attachments.get(client)
         if attachment is None or attachment.ended:
-            return 0.0
-        return None if attachment.unhandled_bytes else self._pump.receive_now(attachment, parsed)
+            return None
+        return self._pump.answer(attachment, agent_request, reply)
 
     def _wake(self) -> None:
         """Wake the tasks that wait for a change of the clients."""

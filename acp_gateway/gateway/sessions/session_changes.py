@@ -32,7 +32,10 @@ class Subscription:
     """The changes for one subscriber. Memory: a place in a set for each changed session."""
 
     def __init__(
-        self, changes: "SessionChanges", sees: Callable[[Session], bool], notice: Callable[[Session], None]
+        self,
+        changes: "SessionChanges",
+        sees: Callable[[Session], bool],
+        notice: Callable[[Session], None] | None,
     ) -> None:
         self._changes = changes
         self._sees = sees
@@ -74,8 +77,9 @@ class Subscription:
 
     def note_session(self, session: Session) -> None:
         """Note that a session has changed."""
-        if self._sees(session):
-            self._notice(session)
+        if session in self._changed.sessions or self._sees(session):
+            if self._notice is not None:
+                self._notice(session)
             self._changed.sessions.add(session)
             self._signal.set()
 
@@ -105,7 +109,7 @@ class SessionChanges:
 
     @contextmanager
     def subscribe(
-        self, sees: Callable[[Session], bool] = lambda _: True, notice: Callable[[Session], None] = lambda _: None
+        self, sees: Callable[[Session], bool] = lambda _: True, notice: Callable[[Session], None] | None = None
     ) -> Iterator[Subscription]:
         """Subscribe to the changes of sessions in this block.
 

@@ -129,6 +129,12 @@ class SessionViews:
         """Return the multiplexer of the process that a session lives in; None if it is not live."""
         return None if session.agent_handle is None else self._multiplexer_of(session.agent_handle)
 
+    def request(self, session: Session, viewer: Viewer, key: str) -> AgentRequest | None:
+        """Return the agent's open request of this key that the viewer may answer."""
+        multiplexer = None if viewer.role is not Role.CONTROLLER else self.multiplexer_of(session)
+        found = None if multiplexer is None else multiplexer.waiting_at(session, key)
+        return found if found is not None and _is_for_users(found) else None
+
     def view(self, session: Session, viewer: Viewer) -> SessionView:
         """Describe a session, which exists for the viewer."""
         multiplexer = self.multiplexer_of(session)
@@ -164,9 +170,10 @@ def history_loss(session: Session, *, live: bool) -> JournalLoss | None:
 
 def status_of(session: Session, *, is_waiting: bool) -> Status:
     """Return the status of a session; `is_waiting` if the agent has an open request for a controller in it."""
-    if session.state is SessionState.OPENING or (session.awaited and not session.live):
+    state, live = session.state, session.live
+    if state is SessionState.OPENING or (session.awaited and not live):
         return "initializing"
-    if not session.live or session.state is SessionState.DORMANT:
+    if not live or state is SessionState.DORMANT:
         return "exited"
     if is_waiting:
         return "waiting"

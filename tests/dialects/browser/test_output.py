@@ -79,15 +79,13 @@ def test_a_request_of_the_agent_has_its_params_verbatim() -> None:
 
 
 def test_a_resolved_request_tells_who_has_decided_and_what() -> None:
-    assert json.loads(browser_output.request_resolved("s", "r-7", "ann", "Allow"))["params"] == {
-        "sessionId": "s",
-        "requestId": "r-7",
-        "by": "ann",
-        "outcome": "Allow",
-    }
+    message = jsonrpc.parse(b'{"id":"a","method":"session/request_permission"}')
+    (told,) = browser_output.BROWSER_OUTPUT.request_resolved("s", "r-7", message, "ann", "Allow")
+    params = {"sessionId": "s", "requestId": "r-7", "by": "ann", "outcome": "Allow"}
+    assert json.loads(told) == {"jsonrpc": "2.0", "method": "session/request_resolved", "params": params}
 
 
 def test_the_other_notifications() -> None:
-    assert json.loads(browser_output.reset("s", "e"))["params"] == {"sessionId": "s", "epoch": "e"}
+    assert json.loads(*browser_output.BROWSER_OUTPUT.reset("s", "e"))["params"] == {"sessionId": "s", "epoch": "e"}
     assert json.loads(browser_output.changed({"id": "s"}))["params"] == {"session": {"id": "s"}}
     assert json.loads(browser_output.removed("s"))["params"] == {"sessionId": "s"}

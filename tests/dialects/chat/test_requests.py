@@ -51,7 +51,7 @@ def test_an_event_becomes_the_message_of_acp(kind: str, members: Any, method: st
 )
 def test_a_permission_response_becomes_the_response_of_acp(outcome: Any) -> None:
     call = read("permission_response", requestId="r-7", outcome=outcome)
-    assert json.loads(call.response(12)) == {"jsonrpc": "2.0", "id": 12, "result": {"outcome": outcome}}
+    assert json.loads(call.result) == {"outcome": outcome}
     assert (call.session, call.members["requestId"]) == (None, "r-7")
 
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 import pytest
 from trio.testing import wait_all_tasks_blocked
 
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Client
 from acp_gateway.gateway.events.recording import Direction
 from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
-from acp_gateway.protocol.jsonrpc import parse
-from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
 from tests.hub_scene import (
+    Scene,
     methods_of,
+    permission,
     resuming,
     sharing,
 )
@@ -93,21 +94,47 @@ async def test_a_client_is_charged_for_the_time_in_which_its_messages_are_record
         assert scene.services.charged[-1][::2] == ("bob", 5.0)
 
 
-ANSWER = Parsed(parse(b'{"jsonrpc":"2.0","id":1,"result":{}}'), None)
+YES = b'{"outcome":{"outcome":"selected","optionId":"yes"}}'
 
 
-async def test_a_message_at_once_waits_for_those_that_are_being_handled() -> None:
+async def asked(scene: Scene) -> AgentRequest:
+    """Ask for a permission in session "s"; return the request."""
+    await scene.open_turn()
+    await scene.agent.send(**permission())
+    await wait_all_tasks_blocked()
+    (found,) = scene.hub.multiplexer.waiting(next(iter(scene.hub.multiplexer.sessions)))
+    scene.services.charged.clear()
+    return found
+
+
+async def test_an_answer_from_inside_the_process_is_charged_recorded_and_taken_once() -> None:
+    recorded: list[bytes] = []
+
+    class Tape:
+        def write(self, direction: Direction, messages: Sequence[bytes]) -> None:
+            recorded.extend(messages if direction == "from_client" else ())
+
+        def close(self) -> None:
+            """Nothing is open."""
+
     async with sharing() as (scene, ann):
-        attachment = scene.hub.attachments[ann.client]
-        attachment.unhandled_bytes = 1
-        assert scene.hub.receive_now(ann.client, ANSWER) is None
-        attachment.unhandled_bytes = 0
-        scene.services.charged.clear()
-        assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
-        assert [(name, size) for name, size, _, _ in scene.services.charged] == [("ann", len(ANSWER.message.text))]
+        bob = await scene.enter("bob")
+        agent_request = await asked(scene)
+        scene.hub.attachments[ann.client].tape = Tape()
+        reply = agent_request.reply(YES)
+        assert reply is not None
+        number, messages = agent_request.forwarded_ids[ann.client], scene.hub.multiplexer.traffic.from_clients[""]
+        assert scene.hub.answer(ann.client, agent_request, reply) == 0.0
+        assert [it[:2] for it in scene.services.charged] == [("ann", len(reply.member))]
+        assert [json.loads(text) for text in recorded] == [{"jsonrpc": "2.0", "id": number, "result": json.loads(YES)}]
+        assert scene.hub.answer(bob.client, agent_request, reply) is None
+        assert scene.hub.multiplexer.traffic.from_clients[""] == messages + 2
+        await wait_all_tasks_blocked()
+        decided = [it for it in map(json.loads, scene.agent.peek()) if it.get("id") == "may I?"]
+        assert decided == [{"jsonrpc": "2.0", "id": "may I?", "result": json.loads(YES)}]
 
 
-async def test_a_bug_in_a_message_at_once_ends_its_client_and_no_other(
+async def test_a_bug_in_an_answer_ends_its_client_and_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -115,11 +142,14 @@ async def test_a_bug_in_a_message_at_once_ends_its_client_and_no_other(
 
     async with sharing() as (scene, ann):
         bob = await scene.enter("bob")
+        agent_request = await asked(scene)
+        reply = agent_request.reply(YES)
+        assert reply is not None
         with monkeypatch.context() as patch:
-            patch.setattr(scene.hub.multiplexer, "receive_from_client", fail)
-            assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
+            patch.setattr(scene.hub.multiplexer, "answer", fail)
+            assert scene.hub.answer(ann.client, agent_request, reply) is None
         await wait_all_tasks_blocked()
-        assert scene.hub.receive_now(ann.client, ANSWER) == 0.0
+        assert scene.hub.answer(ann.client, agent_request, reply) is None
         assert (ann.closed_with, bob.closed_with) == ((CloseReason.AGENT_GONE, "internal error"), None)
     assert "internal error, connection closed" in caplog.text
 

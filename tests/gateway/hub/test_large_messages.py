@@ -12,8 +12,7 @@ from trio.testing import wait_all_tasks_blocked
 from acp_gateway.gateway.hub import agent_supervisor, large_messages
 from acp_gateway.gateway.hub.large_messages import check_message, has_large, parse_message, parse_messages
 from acp_gateway.protocol.jsonrpc import InvalidMessage
-from acp_gateway.protocol.text import large_messages as large_texts
-from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, parse_large
+from acp_gateway.protocol.text.large_messages import LARGE, PIECE, Outline, Parsed, check_large, parse_large
 from tests.doubles import encode
 from tests.hub_scene import methods_of, resuming, sharing
 
@@ -34,7 +33,7 @@ async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: 
 
     def counted(text: bytes) -> Generator[None, None, Outline]:
         nonlocal pieces
-        checking = large_texts.check_large(text)
+        checking = check_large(text)
         while True:
             try:
                 next(checking)
@@ -56,7 +55,7 @@ async def test_other_tasks_run_after_each_piece_of_a_large_message(monkeypatch: 
         text = large(id=1, method="x/y")
         assert await check_message(text, ignore) is text
         nursery.cancel_scope.cancel()
-    assert pieces > 2 * LARGE // large_texts.PIECE
+    assert pieces > 2 * LARGE // PIECE
     assert turns >= pieces
 
 
@@ -68,7 +67,7 @@ async def test_one_large_message_is_checked_at_a_time(monkeypatch: pytest.Monkey
         nonlocal running
         running += 1
         at_once.append(running)
-        outline = yield from large_texts.check_large(text)
+        outline = yield from check_large(text)
         running -= 1
         return outline
 
@@ -196,7 +195,7 @@ async def test_a_client_is_charged_for_the_time_of_the_check(monkeypatch: pytest
         ann.stream.send_nowait([large(id=1, method="x/large")])
         await wait_all_tasks_blocked()
         # A second for each piece.
-        assert max(seconds for _, _, seconds, _ in scene.services.charged) > 2 * LARGE // large_texts.PIECE
+        assert max(seconds for _, _, seconds, _ in scene.services.charged) > 2 * LARGE // PIECE
 
 
 async def test_a_client_is_charged_for_the_time_of_the_parse(monkeypatch: pytest.MonkeyPatch) -> None:
