@@ -9,7 +9,7 @@ import click
 
 from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_secret
 from acp_gateway.cli.gateway.setting_up import reachable_host
-from acp_gateway.cli.tokens.commands import check_session, describe_end, lifetime_option, record_token, warn_of_running
+from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token, warn_of_running
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -135,8 +135,7 @@ def _print_invitation(
     as_json: bool,
 ) -> None:
     """Make a token for a guest and a code for which the guest's program gets it, and print the guest's command."""
-    from acp_gateway.cli.gateway.browsers import open_audit
-    from acp_gateway.cli.gateway.page_links import is_terminal, print_qr_code
+    from acp_gateway.cli.gateway.browsers import is_terminal, open_audit, print_qr_code
     from acp_gateway.client.pairing.joining import Invitation
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.invitations import InvitationStore
@@ -187,8 +186,7 @@ def _print_link(
     as_json: bool,
 ) -> None:
     """Make a token for a guest and a code that signs a browser in by it, and print the link."""
-    from acp_gateway.cli.gateway.browsers import open_audit, open_browsers
-    from acp_gateway.cli.gateway.page_links import print_link, require_page
+    from acp_gateway.cli.gateway.browsers import open_audit, open_browsers, print_link, require_page
     from acp_gateway.gateway.browsers import browser_details
     from acp_gateway.gateway.page_address import make_link
 

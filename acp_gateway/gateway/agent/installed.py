@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from acp_gateway.config.agents.registry import Choice, archive_format
+from acp_gateway.config.agent_registry import Choice, archive_format
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.archives import unpack
 from acp_gateway.gateway.agent.download import Report, download

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.cli.client import editor_settings
+from acp_gateway.cli.client import editor_files
 from acp_gateway.cli.plain_options import EDITORS
 from tests.doubles import run_command as run
 
 
 def test_the_editors_are_those_that_there_are_settings_for() -> None:
-    assert EDITORS == editor_settings.EDITORS
+    assert EDITORS == editor_files.EDITORS
 
 
 @pytest.mark.parametrize("editor", EDITORS)
