@@ -282,12 +282,13 @@ def test_a_constant_in_a_file_is_told_with_its_value_and_changes_nothing(tmp_pat
     assert (section, problems) == (Limited(), [])
     assert told == [
         f"this is not an option any more: it is always {value}; remove the line"
-        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at least least, at most 9 bytes")
+        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at most 9 bytes, but at least least")
     ]
 
 
 @pytest.mark.parametrize(
-    ("source", "half", "part"), [("", 8, 4), ("whole = 4", 2, 3), ("whole = 1", 1, 3), ("whole = 100", 50, 9)]
+    ("source", "half", "part"),
+    [("", 8, 4), ("whole = 4", 2, 3), ("whole = 1", 1, 3), ("whole = 100", 50, 9), ("least = 10", 8, 10)],
 )
 def test_a_derived_limit_follows_its_option_within_bounds(source: str, half: int, part: int, tmp_path: Path) -> None:
     section, _, _ = read_limited(tmp_path, source)
