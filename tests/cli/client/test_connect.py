@@ -35,7 +35,7 @@ def test_the_settings_block_for_zed_is_json_with_absolute_paths(monkeypatch: pyt
 def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["acp-gateway"])
     options = ["--connect-timeout", "5", "--max-message-size", "1000", "--insecure-plaintext", "--agent", "x"]
-    options += ["--keepalive", "45"]
+    options += ["--keepalive", "45", "--known-timeout", "0", "--observe", "--tell-outages", "--attach", "s1"]
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert set(options) <= set(entry["args"])
