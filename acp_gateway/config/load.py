@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acp_gateway.config.addresses import Address, overlap, parse_target
-from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.config.directories import config_home, state_home
 from acp_gateway.config.editing.toml_file import TomlFile, suggestion
 from acp_gateway.config.limits import LimitsSection

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from acp_gateway.config.addresses import Address
-from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.config.reached import ReachedSection, reached_problems, read_node_url
 from acp_gateway.config.schema import NAME, Entry, FilePath, Fixed, Seconds, SecondsOrNever
 from acp_gateway.errors import ConfigError

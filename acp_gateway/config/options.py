@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar, Final, Literal, get_args
 
 from acp_gateway.config.addresses import Address, parse_address
-from acp_gateway.config.agents.options import read_command
+from acp_gateway.config.agent_options import read_command
 from acp_gateway.config.directories import state_home
 from acp_gateway.config.listeners import (
     Network,

@@ -93,9 +93,9 @@ class Derived:
     def __str__(self) -> str:
         share = f"{self.share:g} times" if self.share >= 1 else f"1/{1 / self.share:g} of"
         least = self.least if isinstance(self.least, str) else size_text(self.least)
-        bounds = [f", at least {least}"] if self.least != 1 else []
-        bounds += [f", at most {size_text(self.most)}"] if self.most < 1 << 63 else []
-        return f"{share} {self.option}{''.join(bounds)}"
+        bounds = [f"at most {size_text(self.most)}"] if self.most < 1 << 63 else []
+        bounds += [f"{'but ' if bounds else ''}at least {least}"] if self.least != 1 else []
+        return ", ".join([f"{share} {self.option}", *bounds])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,8 @@ from typing import Final
 from acp_gateway.client.destination import find_destination
 from acp_gateway.config.hosts import Host, load_hosts
 from acp_gateway.diagnosis.checks import Line, fault, ok, warning
-from acp_gateway.diagnosis.ping import Ping, PingSettings
+from acp_gateway.diagnosis.ping import NetworkProbes, Ping, PingSettings
 from acp_gateway.diagnosis.ping_checks import judge_settings
-from acp_gateway.diagnosis.ping_probes import NetworkProbes
 from acp_gateway.errors import ConfigError, GatewayError
 from acp_gateway.protocol.path_maps import PathMaps
 

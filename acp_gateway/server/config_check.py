@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from acp_gateway.config.agents.known_agents import advise
-from acp_gateway.config.agents.search import explain_missing
+from acp_gateway.config.agent_search import advise, explain_missing
 from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.load import (
     AgentSection,

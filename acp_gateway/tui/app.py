@@ -15,8 +15,7 @@ from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
 from acp_gateway.tui.composer import Composer, ComposerBox
-from acp_gateway.tui.dialogs import Dialog, choice_dialog, help_dialog, new_session_dialog
-from acp_gateway.tui.lists import ChoiceList
+from acp_gateway.tui.dialogs import ChoiceList, Dialog, choice_dialog, help_dialog, new_session_dialog
 from acp_gateway.tui.markup import BAR, PALETTE
 from acp_gateway.tui.open_session import MakeSettings, OpenSession
 

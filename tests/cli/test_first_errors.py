@@ -201,7 +201,7 @@ def test_a_command_of_the_box_on_the_laptop(laptop: Path, words: tuple[str, ...]
 def test_a_session_that_there_is_not_is_not_shared(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("acp_gateway.cli.tokens.commands.SESSION_DELAY", 0.0)
+    monkeypatch.setattr("acp_gateway.cli.tokens.SESSION_DELAY", 0.0)
     remember_session(tmp_path / "state", "s1")
     line = refused("share", "s2", "--token", "--config", config, code=2)
     assert 'this gateway has no session "s2"' in line

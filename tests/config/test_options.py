@@ -1,25 +1,38 @@
 """The options: what a file may set, the texts that are made of the code, and constants in old files."""
 
 import dataclasses
+import ipaddress
 import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from acp_gateway.config import options
-from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.config.cluster import ClusterSection
+from acp_gateway.config.editing.toml_file import TomlFile
 from acp_gateway.config.hosts import HostSection, load_hosts
 from acp_gateway.config.limits import LimitsSection
-from acp_gateway.config.load import Config, load_config
+from acp_gateway.config.listeners import (
+    PublicUrl,
+    read_hosts,
+    read_listen_url,
+    read_networks,
+    read_origins,
+    read_services,
+)
+from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.config.nodes import NodeSection
+from acp_gateway.config.options import IGNORED, EditorSection, GatewaySection, TapSection, read_names
 from acp_gateway.config.reached import ReachedSection
-from acp_gateway.config.schema import MIB, is_fixed, options_of, read_section
-from acp_gateway.errors import ConfigError
+from acp_gateway.config.schema import MIB, Entry, is_fixed, options_of, read_section
+from acp_gateway.dialects.browser.file_search import SKIPPED
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.server.config_check import check_config
 from tests.config.test_schema import entry
 
@@ -222,3 +235,162 @@ def test_the_hosts_without_ssh_are_ones_that_connect_takes(tmp_path: Path) -> No
 
 def test_values_of_the_environment_do_not_show_in_a_repr() -> None:
     assert "hidden" not in repr(AgentSection(command=("x",), env={"KEY": "hidden"}))
+
+
+Read = Callable[[Callable[[Entry], Any], str], Any]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    """Read a value of TOML."""
+
+    def read_value(reader: Callable[[Entry], Any], value: str) -> Any:
+        path = tmp_path / "config.toml"
+        path.write_text(f"option = {value}\n")
+        file = TomlFile.read(path)
+        return reader(Entry(file, (), file.data).child("option", None))
+
+    return read_value
+
+
+def error_of(read: Read, reader: Callable[[Entry], Any], value: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(reader, value)
+    return str(caught.value).partition("option")[2]
+
+
+@pytest.mark.parametrize(
+    ("serves", "error"),
+    [
+        ('"acp"', ': expected an array of "acp", "page", "chat", "metrics", "tap" or "editor", found a string'),
+        ("[]", ': expected at least one of "acp", "page", "chat", "metrics", "tap" or "editor"'),
+        (
+            '["acp", "metric"]',
+            (
+                '[1]: expected "acp", "page", "chat", "metrics", "tap" or "editor", found "metric"; '
+                'did you mean "metrics"?'
+            ),
+        ),
+        ("[1]", '[0]: expected "acp", "page", "chat", "metrics", "tap" or "editor", found a whole number'),
+        ('["acp", "tap"]', ': "tap" has an address of its own: its lines are not messages of ACP'),
+        ('["page"]', ': "page" needs "acp" beside it: the page connects to the endpoint at its own address'),
+    ],
+)
+def test_what_is_wrong_with_serves_is_said_with_the_words_that_are_known(serves: str, error: str, read: Read) -> None:
+    assert error_of(read, read_services, serves) == error
+
+
+@pytest.mark.parametrize("origin", ["*", "null", "editor.example", "https://editor.example/", "https://Editor.example"])
+def test_an_origin_is_what_a_browser_sends(origin: str, read: Read) -> None:
+    assert read(read_origins, '["https://a.example"]') == ("https://a.example",)
+    assert error_of(read, read_origins, f'["https://a.example", "{origin}"]').startswith("[1]: expected an origin")
+
+
+@pytest.mark.parametrize("host", ["Box.example", "box:7443", "https://box", ""])
+def test_an_allowed_host_is_in_lower_case_and_without_a_port(host: str, read: Read) -> None:
+    assert read(read_hosts, '["box.example", "[::1]"]') == ("box.example", "[::1]")
+    assert error_of(read, read_hosts, f'["{host}"]').startswith("[0]: expected a host")
+
+
+@pytest.mark.parametrize("network", ['"box"', '"10.0.0.1/8"', "1"])
+def test_a_trusted_proxy_is_an_address_or_a_network(network: str, read: Read) -> None:
+    assert read(read_networks, '["10.0.0.0/8"]') == (ipaddress.ip_network("10.0.0.0/8"),)
+    assert error_of(read, read_networks, f"[{network}]").startswith("[0]: expected an IP address or a network")
+
+
+def test_the_url_of_a_listener_is_kept_as_it_stands_if_it_can_be_parsed(read: Read) -> None:
+    assert read(read_listen_url, '"wss://box"') == "wss://box"
+    assert error_of(read, read_listen_url, '"box"').startswith(": ")
+    assert error_of(read, read_listen_url, "1") == ": expected a URL, found a whole number"
+
+
+@pytest.mark.parametrize(
+    ("text", "origin", "path", "endpoint"),
+    [
+        ("https://gpu.example", "https://gpu.example", "", "wss://gpu.example:443/acp"),
+        ("https://gpu.example/", "https://gpu.example", "", "wss://gpu.example:443/acp"),
+        ("https://gpu.example:443/gateway", "https://gpu.example", "/gateway", "wss://gpu.example:443/gateway/acp"),
+        ("https://gpu.example:8443/a/b-c/", "https://gpu.example:8443", "/a/b-c", "wss://gpu.example:8443/a/b-c/acp"),
+        ("https://[2001:db8::1]/~ann", "https://[2001:db8::1]", "/~ann", "wss://[2001:db8::1]:443/~ann/acp"),
+        ("http://localhost:80/a", "http://localhost", "/a", "ws://localhost:80/a/acp"),
+        ("http://127.0.0.1:8080", "http://127.0.0.1:8080", "", "ws://127.0.0.1:8080/acp"),
+    ],
+)
+def test_a_public_url_has_the_origin_that_browsers_send(text: str, origin: str, path: str, endpoint: str) -> None:
+    url = PublicUrl.parse(text)
+    assert (url.origin, url.path, str(url.endpoint)) == (origin, path, endpoint)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "gpu.example",
+        "wss://gpu.example",
+        "https://GPU.example",
+        "https://",
+        "https://gpu.example?x",
+        "https://gpu.example/#x",
+        "https://ann@gpu.example",
+        "https://gpu.example//a",
+        "https://gpu.example/a//",
+        "https://gpu.example/../a",
+        "https://gpu.example/.a",
+        "https://gpu.example/a b",
+        "https://gpu.example/%61",
+        "https://gpu.example/a;b=c",
+        "https://gpu.example:",
+        "https://gpu.example\n",
+    ],
+)
+def test_a_public_url_that_could_be_read_in_two_ways_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"such as .https://gpu\.example"):
+        PublicUrl.parse(text)
+
+
+def test_a_public_url_off_this_machine_is_https() -> None:
+    with pytest.raises(UsageError, match="only https:// leads off this machine"):
+        PublicUrl.parse("http://gpu.example")
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed", "public_url", "hosts"),
+    [
+        ("ws://127.0.0.1:1", (), None, ()),
+        ("ws://127.0.0.1:1", (), "https://gpu.example:8443/a", ("gpu.example",)),
+        ("ws://127.0.0.1:1", ("box",), "https://gpu.example", ("box", "gpu.example")),
+        # Where every name is accepted, a public URL does not change that.
+        ("wss://0.0.0.0:1", (), "https://gpu.example", ()),
+        ("wss://0.0.0.0:1", ("box",), "https://gpu.example", ("box", "gpu.example")),
+    ],
+)
+def test_the_name_of_the_public_url_is_accepted_beside_allowed_hosts(
+    url: str, allowed: tuple[str, ...], public_url: str | None, hosts: tuple[str, ...]
+) -> None:
+    assert ListenSection(url=url, allowed_hosts=allowed, public_url=public_url).hosts == hosts
+
+
+def names(path: Path, value: str) -> tuple[str, ...]:
+    path.write_text(f"ignore = {value}\n")
+    file = TomlFile.read(path)
+    return read_names(Entry(file, (), file.data).child("ignore", None))
+
+
+def test_the_tap_ignores_by_default_what_a_search_for_files_skips() -> None:
+    assert set(TapSection().ignore) == set(IGNORED) == SKIPPED
+
+
+def test_ignore_takes_names_of_directories_and_may_be_empty(tmp_path: Path) -> None:
+    assert names(tmp_path / "file", '["out", ".cache"]') == ("out", ".cache")
+    assert names(tmp_path / "file", "[]") == ()
+
+
+@pytest.mark.parametrize("value", ['"out"', "[1]", '[""]', '["a/b"]', '["*"]'])
+def test_ignore_takes_nothing_else(value: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected "):
+        names(tmp_path / "file", value)
+
+
+def test_the_bodies_that_are_received_at_a_time_fit_what_one_client_may_make_the_gateway_hold() -> None:
+    section = EditorSection()
+    assert section.message_size * section.bodies_per_identity <= GatewaySection().outbox_limit

@@ -8,8 +8,8 @@ import pytest
 
 from acp_gateway.config import schema
 from acp_gateway.config.editing.toml_file import TomlFile
-from acp_gateway.config.schema import Entry, missing_credential, read_section
-from acp_gateway.errors import ConfigError
+from acp_gateway.config.schema import Entry, missing_credential, parse_duration, read_section
+from acp_gateway.errors import ConfigError, UsageError
 
 SECONDS = 'a number of seconds above 0, or a duration such as "90s" or "24h"'
 
@@ -282,12 +282,13 @@ def test_a_constant_in_a_file_is_told_with_its_value_and_changes_nothing(tmp_pat
     assert (section, problems) == (Limited(), [])
     assert told == [
         f"this is not an option any more: it is always {value}; remove the line"
-        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at least least, at most 9 bytes")
+        for value in ("60 s", "false", "2 KiB", "1/2 of whole", "1/4 of whole, at most 9 bytes, but at least least")
     ]
 
 
 @pytest.mark.parametrize(
-    ("source", "half", "part"), [("", 8, 4), ("whole = 4", 2, 3), ("whole = 1", 1, 3), ("whole = 100", 50, 9)]
+    ("source", "half", "part"),
+    [("", 8, 4), ("whole = 4", 2, 3), ("whole = 1", 1, 3), ("whole = 100", 50, 9), ("least = 10", 8, 10)],
 )
 def test_a_derived_limit_follows_its_option_within_bounds(source: str, half: int, part: int, tmp_path: Path) -> None:
     section, _, _ = read_limited(tmp_path, source)
@@ -297,3 +298,55 @@ def test_a_derived_limit_follows_its_option_within_bounds(source: str, half: int
 
 def test_a_derived_limit_that_code_sets_is_used_as_it_is() -> None:
     assert Limited(whole=2, half=7).half == 7
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("1s", 1.0), ("90s", 90.0), ("15m", 900.0), ("2h", 7200.0), ("7d", 604800.0), ("007s", 7.0)]
+)
+def test_a_number_and_a_unit_are_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+    assert type(parse_duration(text)) is float
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "s",
+        "10",
+        "1.5h",
+        "-1s",
+        "+1s",
+        "1 s",
+        " 1s",
+        "1s ",
+        "1s\n",
+        "1H",
+        "1w",
+        "1h30m",
+        "1e3s",
+        "never",
+        "٣s",
+        "²s",
+    ],
+)
+def test_what_is_not_a_duration_is_refused_with_examples_in_one_line(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_duration(text)
+    assert str(caught.value) == "expected a whole number and s, m, h or d behind it, such as 90s, 15m, 2h or 7d"
+
+
+@pytest.mark.parametrize("text", ["0s", "0d", "000m"])
+def test_no_time_at_all_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="longer than nothing"):
+        parse_duration(text)
+
+
+def test_ten_years_are_the_longest() -> None:
+    assert parse_duration("3650d") == parse_duration("315360000s") == 315360000.0
+
+
+@pytest.mark.parametrize("text", ["3651d", "87601h", "5256001m", "315360001s", "9" * 5000 + "s"])
+def test_more_than_ten_years_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="at most ten years, 3650d"):
+        parse_duration(text)

@@ -11,9 +11,8 @@ import trio
 from acp_gateway.client.dialing import Destination
 from acp_gateway.config.addresses import Address, parse_address
 from acp_gateway.diagnosis.checks import Line
-from acp_gateway.diagnosis.ping import TOKEN_TIMEOUT, Ping, PingSettings, RefusedError
+from acp_gateway.diagnosis.ping import TOKEN_TIMEOUT, NetworkProbes, Ping, PingSettings, RefusedError
 from acp_gateway.diagnosis.ping_checks import TlsFacts
-from acp_gateway.diagnosis.ping_probes import NetworkProbes
 from acp_gateway.errors import ProtocolError, Unreachable
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.orphans import ProcessRegistry

@@ -400,8 +400,8 @@ def test_up_to_the_first_reply_it_imports_trio_websockets_client_json_and_little
     assert own >= {"acp_gateway.client.shim", "acp_gateway.transports.websocket.stream"}
     packages_for_others = {"core", "dialects", "gateway", "nodes", "server"}
     for_others = {
-        *("cli.certs", "cli.client.editor_settings", "cli.client.pair", "cli.client.sessions", "cli.support"),
-        *("cli.gateway.serve", "cli.gateway.share", "cli.tokens.commands"),
+        *("cli.certs", "cli.client.editor_files", "cli.client.pair", "cli.client.sessions", "cli.support"),
+        *("cli.gateway.serve", "cli.gateway.share", "cli.tokens"),
         *("protocol.text.lookup", "protocol.secret_patterns", "protocol.jsonrpc", "protocol.redaction"),
         *("client.control", "client.joining", "client.pairing", "client.ssh"),
         *("config.hosts", "config.limits", "config.load", "config.options", "config.schema"),

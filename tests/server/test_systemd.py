@@ -18,7 +18,7 @@ import trio
 from trio.testing import MockClock
 
 from acp_gateway.config.addresses import Address, parse_address
-from acp_gateway.config.agents.options import AgentSection
+from acp_gateway.config.agent_options import AgentSection
 from acp_gateway.errors import ConfigError
 from acp_gateway.server import systemd as systemd_module
 from acp_gateway.server.systemd import STATUS_INTERVAL, Notifier, describe, fits, take_sockets

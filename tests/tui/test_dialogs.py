@@ -4,9 +4,9 @@ from typing import Any
 
 import urwid
 
-from acp_gateway.terminal.rendering import Span
-from acp_gateway.tui.dialogs import KEYS, choice_dialog, help_dialog, new_session_dialog
-from acp_gateway.tui.markup import FOCUS
+from acp_gateway.terminal.rendering import Span, Style
+from acp_gateway.tui.dialogs import KEYS, ChoiceList, choice_dialog, help_dialog, new_session_dialog
+from acp_gateway.tui.markup import BAR, BOX, FOCUS, PALETTE, markup
 from tests.tui.screens import drawn, press
 
 SIZE = (70, 12)
@@ -108,3 +108,55 @@ def test_a_directory_of_another_session_is_taken_by_space() -> None:
     assert any("< /home" in line for line in drawn(dialog, SIZE))
     press(dialog, SIZE, "down", " ", "/", "x", "enter")
     assert made.created == [("one", "/home/x")]
+
+
+LIST_SIZE = (10, 3)
+
+
+def rows(*names: str) -> list[tuple[str, list[Span]]]:
+    return [(name, [Span(f"row {name}")]) for name in names]
+
+
+def test_enter_chooses_the_row_in_focus() -> None:
+    chosen: list[Any] = []
+    choices = ChoiceList(chosen.append)
+    assert press(choices, LIST_SIZE, "enter") == ["enter"]
+    choices.show(rows("a", "b"))
+    assert drawn(choices, LIST_SIZE) == ["row a", "row b"]
+    assert press(choices, LIST_SIZE, "enter", "down", "enter", "x") == ["x"]
+    assert chosen == ["a", "b"]
+
+
+def test_the_value_in_focus_keeps_it_when_the_rows_change() -> None:
+    choices = ChoiceList(lambda _: None)
+    choices.show(rows("a", "b"))
+    press(choices, LIST_SIZE, "down")
+    choices.show(rows("c", "a", "b"))
+    assert choices.value == "b"
+    choices.show(rows("c", "a"))
+    assert choices.value == "c"
+    choices.show([])
+    assert choices.value is None
+    choices.show(rows("d", "e"))
+    assert choices.value == "d"
+
+
+def test_long_lines_are_cut() -> None:
+    choices = ChoiceList(lambda _: None)
+    choices.show([("a", [Span("x" * 50)])])
+    assert drawn(choices, LIST_SIZE) == ["x" * 9 + "…"]
+
+
+def test_each_style_has_an_entry_in_the_palette() -> None:
+    assert [entry[0] for entry in PALETTE] == [*(style.value for style in Style), BAR, FOCUS, BOX]
+
+
+def test_lines_are_text_with_attributes() -> None:
+    text = urwid.Text(markup([[Span("a"), Span("b", Style.BAD)], [], [Span("c")]]))
+    assert text.get_text() == ("ab\n\nc", [("plain", 1), ("bad", 1), (None, 2), ("plain", 1)])
+    assert drawn(text, (9,)) == ["ab", "", "c"]
+
+
+def test_no_lines_are_not_text() -> None:
+    assert markup([]) == ""
+    assert markup([[Span("")]]) == ""

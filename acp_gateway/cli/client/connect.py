@@ -3,14 +3,14 @@
 With a plain command line `__main__` runs `relay_editor` without this module.
 """
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from acp_gateway.cli.client.editor_relay import relay_editor
 from acp_gateway.cli.common import click_options, was_given
-from acp_gateway.cli.plain_options import CONNECT, EDITORS
+from acp_gateway.cli.plain_options import CONNECT, EDITORS, Option
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,27 +52,11 @@ Exit codes:
 @click.option("--yes", is_flag=True, help="With --install: write without asking.")
 def connect(
     target: str,
-    agent: str | None,
-    session: str | None,
-    token_file: Path | None,
-    ca: Path | None,
-    pin: str | None,
-    cert: Path | None,
-    key: Path | None,
-    maps: tuple[str, ...],
-    connect_timeout: float,
-    known_timeout: float,
-    max_message_size: int,
-    keepalive: float,
-    log_file: Path | None,
-    status_file: Path | None,
     editor: str | None,
     install: str | None,
     *,
     yes: bool,
-    tell_outages: bool,
-    observe: bool,
-    insecure_plaintext: bool,
+    **options: Any,
 ) -> None:
     """Connect an editor to a remote agent: pass everything to the gateway at TARGET and back. Editors run this.
 
@@ -84,51 +68,10 @@ def connect(
         raise UsageError("--yes is for --install")
     if editor is None and install is None:
         relay_editor(
-            target,
-            frozenset(option.destination for option in CONNECT if was_given(option.destination)),
-            agent=agent,
-            session=session,
-            token_file=token_file,
-            ca=ca,
-            pin=pin,
-            cert=cert,
-            key=key,
-            maps=maps,
-            connect_timeout=connect_timeout,
-            known_timeout=known_timeout,
-            max_message_size=max_message_size,
-            keepalive=keepalive,
-            log_file=log_file,
-            status_file=status_file,
-            tell_outages=tell_outages,
-            observe=observe,
-            insecure_plaintext=insecure_plaintext,
+            target, frozenset(option.destination for option in CONNECT if was_given(option.destination)), **options
         )
         return
-    from acp_gateway.client.destination import check_client_certificate, check_session_id
-    from acp_gateway.protocol.path_maps import parse_map
-
-    check_client_certificate(cert, key)
-    given = {
-        "--agent": [agent] if agent else [],
-        "--attach": [check_session_id(session)] if session is not None else [],
-        "--token-file": [str(token_file.absolute())] if token_file else [],
-        "--ca": [str(ca.absolute())] if ca else [],
-        "--pin": [pin] if pin else [],
-        "--cert": [str(cert.absolute())] if cert else [],
-        "--key": [str(key.absolute())] if key else [],
-        "--map": ["=".join(parse_map(text)) for text in maps],
-        "--connect-timeout": [f"{connect_timeout:g}"] if was_given("connect_timeout") else [],
-        "--known-timeout": [f"{known_timeout:g}"] if was_given("known_timeout") else [],
-        "--max-message-size": [str(max_message_size)] if was_given("max_message_size") else [],
-        "--keepalive": [f"{keepalive:g}"] if was_given("keepalive") else [],
-        "--log-file": [str(log_file.absolute())] if log_file else [],
-        "--status-file": [str(status_file.absolute())] if status_file else [],
-    }
-    flags = ["--observe"] if observe else []
-    flags += ["--tell-outages"] if tell_outages else []
-    flags += ["--insecure-plaintext"] if insecure_plaintext else []
-    command = _agent_command(target, given, flags, pin)
+    command = _agent_command(target, options)
     if editor is not None:
         click.echo(command.block(editor))
     if install is not None:
@@ -137,21 +80,44 @@ def connect(
 
         # Raises, with the remedy, for what the editor could not connect to.
         find_destination(
-            target, agent, token_file, ca, pin, max_message_size, insecure=insecure_plaintext, cert=cert, key=key
+            target,
+            *(options[name] for name in ("agent", "token_file", "ca", "pin", "max_message_size")),
+            insecure=options["insecure_plaintext"],
+            cert=options["cert"],
+            key=options["key"],
         )
         install_agent(install, command, own_machine(), yes=yes)
 
 
-def _agent_command(target: str, options: dict[str, list[str]], flags: list[str], pin: str | None) -> "AgentCommand":
+def _agent_command(target: str, options: Mapping[str, Any]) -> "AgentCommand":
     """Return the command of an editor's settings that is this one. Raises `UsageError` for invalid options."""
     from acp_gateway.cli.client.editor_files import AgentCommand
-    from acp_gateway.client.destination import find_host
+    from acp_gateway.client.destination import check_client_certificate, check_session_id, find_host
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.tls import parse_pin
 
+    check_client_certificate(options["cert"], options["key"])
+    if options["session"] is not None:
+        check_session_id(options["session"])
+    words = [option.name for option in CONNECT if option.kind == "flag" and options[option.destination]]
+    for option in CONNECT:
+        values = _words_of(option, options[option.destination])
+        words += [word for value in values for word in (option.name, value)]
     if find_host(target) is None:
         parse_target(target)
-    if pin is not None:
-        parse_pin(pin)
-    words = [word for option, values in options.items() for value in values for word in (option, value)]
-    return AgentCommand.to(target, [*flags, *words])
+    if options["pin"] is not None:
+        parse_pin(options["pin"])
+    return AgentCommand.to(target, words)
+
+
+def _words_of(option: Option, value: Any) -> list[str]:
+    """Return the values of an option, if it was given, as a program in another folder understands them."""
+    from acp_gateway.protocol.path_maps import parse_map
+
+    if option.kind in ("number", "count"):
+        return [f"{value:g}" if option.kind == "number" else str(value)] if was_given(option.destination) else []
+    if option.kind == "flag" or not value:
+        return []
+    if option.repeated:
+        return ["=".join(parse_map(text)) for text in value]
+    return [str(value.absolute()) if option.kind == "file" else value]

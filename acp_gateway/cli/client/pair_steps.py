@@ -179,8 +179,7 @@ def try_agent(name: str, folder: str | None) -> "Line | None":
     import trio
 
     from acp_gateway.client.destination import find_destination, find_host
-    from acp_gateway.diagnosis.ping import Ping, PingSettings
-    from acp_gateway.diagnosis.ping_probes import NetworkProbes
+    from acp_gateway.diagnosis.ping import NetworkProbes, Ping, PingSettings
     from acp_gateway.protocol.path_maps import PathMaps
 
     lines: list[Line] = []

@@ -91,9 +91,8 @@ def ping(
 
     from acp_gateway.client.destination import find_destination, find_host
     from acp_gateway.diagnosis.checks import exit_code_of, report_of
-    from acp_gateway.diagnosis.ping import Ping, PingSettings
+    from acp_gateway.diagnosis.ping import NetworkProbes, Ping, PingSettings
     from acp_gateway.diagnosis.ping_checks import judge_settings
-    from acp_gateway.diagnosis.ping_probes import NetworkProbes
     from acp_gateway.protocol.path_maps import PathMaps, parse_map
 
     lines: list[Line] = []

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import config_option
-from acp_gateway.cli.tokens.commands import check_agents, record_token
+from acp_gateway.cli.tokens import check_agents, record_token
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from acp_gateway.cli.agents.changes import stored_agents
-from acp_gateway.cli.agents.registry import offer_agents
+from acp_gateway.cli.agent_changes import offer_agents, stored_agents
 from acp_gateway.config.addresses import DEFAULT_PORT
 from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
-    from acp_gateway.config.agents.search import FoundAgent
+    from acp_gateway.config.agent_search import FoundAgent
     from acp_gateway.config.load import Config
 
 port_option = click.option(
@@ -60,8 +59,7 @@ class WhenStarted:
 
 def find_agents_here(command: tuple[str, ...], folder: Path) -> "tuple[FoundAgent, ...]":
     """Return the agent of the command line, or those of this machine. Raises `ConfigError` if there are none."""
-    from acp_gateway.config.agents.known_agents import advise
-    from acp_gateway.config.agents.search import find_agents, find_command
+    from acp_gateway.config.agent_search import advise, find_agents, find_command
     from acp_gateway.config.directories import expand_user
 
     search_path = os.environ.get("PATH", os.defpath)
@@ -93,7 +91,7 @@ def _can_ask() -> bool:
 
 def _merge_agents(found: "tuple[FoundAgent, ...]") -> "tuple[FoundAgent, ...]":
     """Return the agents that `agents add` has added, and the others that were found. The added ones were wanted."""
-    from acp_gateway.config.agents.search import FoundAgent
+    from acp_gateway.config.agent_search import FoundAgent
 
     added = [
         FoundAgent(name, section.command, None, variables=section.env)

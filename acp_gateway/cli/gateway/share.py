@@ -2,6 +2,7 @@
 
 import os
 import shlex
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,13 +10,13 @@ import click
 
 from acp_gateway.cli.common import config_option, examples, json_option, print_json, print_secret
 from acp_gateway.cli.gateway.setting_up import reachable_host
-from acp_gateway.cli.tokens.commands import check_session, describe_end, lifetime_option, record_token, warn_of_running
+from acp_gateway.cli.tokens import check_session, describe_end, lifetime_option, record_token, warn_of_running
 from acp_gateway.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from acp_gateway.config.load import Config
     from acp_gateway.security.browser_sessions import BrowserRole
-    from acp_gateway.security.token_store import Token
+    from acp_gateway.security.token_store import Token, TokenStore
 
 UNKNOWN_ADDRESS = "wss://HOST/acp"
 """Address of a gateway behind a proxy whose name is not in the configuration."""
@@ -84,18 +85,17 @@ def share(
     settings = load_config(config)
     if link + (out is not None) + shows_token > 1:
         raise UsageError("--link, --out and --token exclude each other: leave out all but one of them")
+    guest = _Guest(session, "observer" if observe else "controller", lifetime, label)
     if link:
-        _print_link(settings, session, lifetime, label, host, observe=observe, as_json=as_json)
+        _print_link(settings, guest, host, as_json=as_json)
         return
     if out is None and not shows_token:
-        _print_invitation(settings, session, lifetime, label, host, observe=observe, as_json=as_json)
+        _print_invitation(settings, guest, host, as_json=as_json)
         return
     check_session(settings, session)
     file = None if out is None else _create(out)
     try:
-        record, secret = TokenStore(settings.gateway.state_dir).create_guest(
-            session, role="observer" if observe else "controller", lifetime=lifetime, label=label
-        )
+        record, secret = guest.create(TokenStore(settings.gateway.state_dir))
     except BaseException:
         if out is not None and file is not None:
             os.close(file)
@@ -119,24 +119,28 @@ def share(
         print_secret(secret)
 
 
+@dataclass(frozen=True)
+class _Guest:
+    """The restrictions of a guest's token."""
+
+    session: str
+    role: "BrowserRole"
+    lifetime: float | None
+    label: str | None
+
+    def create(self, tokens: "TokenStore") -> "tuple[Token, str]":
+        """Make the token, and return it with its secret."""
+        return tokens.create_guest(self.session, role=self.role, lifetime=self.lifetime, label=self.label)
+
+
 def _as_json(token: "Token") -> dict[str, object]:
     """Return what is printed of a guest's token as members of a JSON object."""
     return {"id": token.id, "role": token.role, "session": token.session, "expires": token.expires}
 
 
-def _print_invitation(
-    settings: "Config",
-    session: str,
-    lifetime: float | None,
-    label: str | None,
-    host: str | None,
-    *,
-    observe: bool,
-    as_json: bool,
-) -> None:
+def _print_invitation(settings: "Config", guest: "_Guest", host: str | None, *, as_json: bool) -> None:
     """Make a token for a guest and a code for which the guest's program gets it, and print the guest's command."""
-    from acp_gateway.cli.gateway.browsers import open_audit
-    from acp_gateway.cli.gateway.page_links import is_terminal, print_qr_code
+    from acp_gateway.cli.gateway.browsers import is_terminal, open_audit, print_qr_code
     from acp_gateway.client.joining import Invitation
     from acp_gateway.config.addresses import parse_target
     from acp_gateway.security.invitations import InvitationStore
@@ -150,11 +154,9 @@ def _print_invitation(
             "a guest can't be invited, because no listener with wss:// is known: name it by --host, or public_url in "
             "the [[listen]] section; or print the token by --token, or save it by --out FILE"
         )
-    check_session(settings, session)
+    check_session(settings, guest.session)
     tokens = TokenStore(settings.gateway.state_dir)
-    record, _ = tokens.create_guest(
-        session, role="observer" if observe else "controller", lifetime=lifetime, label=label
-    )
+    record, _ = guest.create(tokens)
     record_token(settings, "token_created", record)
     warn_of_running(settings)
     invitation, code = InvitationStore(settings.gateway.state_dir, tokens).invite(record)
@@ -176,36 +178,25 @@ def _print_invitation(
         click.echo("Only this machine reaches that address: give one that the guest reaches by --host.", err=True)
 
 
-def _print_link(
-    settings: "Config",
-    session: str,
-    lifetime: float | None,
-    label: str | None,
-    host: str | None,
-    *,
-    observe: bool,
-    as_json: bool,
-) -> None:
+def _print_link(settings: "Config", guest: "_Guest", host: str | None, *, as_json: bool) -> None:
     """Make a token for a guest and a code that signs a browser in by it, and print the link."""
-    from acp_gateway.cli.gateway.browsers import open_audit, open_browsers
-    from acp_gateway.cli.gateway.page_links import print_link, require_page
+    from acp_gateway.cli.gateway.browsers import open_audit, open_browsers, print_link, require_page
     from acp_gateway.gateway.browsers import browser_details
     from acp_gateway.gateway.page_address import make_link
 
     page = require_page(settings, host)
-    check_session(settings, session)
+    check_session(settings, guest.session)
     browsers, tokens = open_browsers(settings)
-    role: BrowserRole = "observer" if observe else "controller"
-    record, _ = tokens.create_guest(session, role=role, lifetime=lifetime, label=label)
+    record, _ = guest.create(tokens)
     record_token(settings, "token_created", record)
     warn_of_running(settings)
-    code, secret = browsers.make_code(record, record.identity, role=role, label=record.label)
+    code, secret = browsers.make_code(record, record.identity, role=guest.role, label=record.label)
     audit = open_audit(settings)
     audit.record("browser_code_created", **browser_details(code), role=code.role, session=code.session)
     audit.close()
     if not as_json:
         click.echo(f"Token {record.id}, {record.role}, {describe_end(record)}, for this session alone.", err=True)
-    print_link(make_link(page, code=secret, session=session), as_json=as_json, **_as_json(record))
+    print_link(make_link(page, code=secret, session=guest.session), as_json=as_json, **_as_json(record))
 
 
 def _create(path: Path) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from acp_gateway.cli.common import current_folder, print_line, was_given
-from acp_gateway.cli.gateway.page_links import is_terminal
+from acp_gateway.cli.gateway.browsers import is_terminal
 from acp_gateway.cli.gateway.setting_up import (
     WhenStarted,
     address_option,
@@ -130,7 +130,7 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
     """Make the certificate and the configuration, and return it. Raises before anything is written, if possible."""
     from acp_gateway.config.directories import state_home
     from acp_gateway.config.editing.first_config import FirstConfig
-    from acp_gateway.config.editing.host_writer import replace_file
+    from acp_gateway.config.editing.section_writer import replace_file
     from acp_gateway.config.load import load_config
 
     folder = current_folder()
@@ -163,7 +163,7 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
 
 def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool) -> "Config":
     """Use an existing configuration; add what it lacks for this call, or say so. Returns the configuration."""
-    from acp_gateway.config.editing.additions import add, agent_additions, workspace_additions
+    from acp_gateway.config.editing.first_config import add, agent_additions, workspace_additions
 
     click.echo(f"Using {file}; agents: {describe_agents(settings)}.")
     folder, roots = current_folder(), _roots(settings)
@@ -204,8 +204,7 @@ def _reload(settings: "Config") -> None:
 def _announce(settings: "Config", file: Path, host: str | None) -> None:
     """Print the command for a laptop, and the link for a phone."""
     host = host or remembered_host(settings)
-    from acp_gateway.cli.gateway.browsers import make_here
-    from acp_gateway.cli.gateway.page_links import print_link
+    from acp_gateway.cli.gateway.browsers import make_here, print_link
     from acp_gateway.gateway.page_address import make_link
 
     print_pairing(host, _folder_of(settings))
@@ -219,7 +218,7 @@ def _announce(settings: "Config", file: Path, host: str | None) -> None:
     except GatewayError as error:
         click.echo(f"No link for a browser: {error}", err=True)
     if is_terminal():
-        from acp_gateway.cli.service.commands import has_service_manager
+        from acp_gateway.cli.service import has_service_manager
 
         install = " As a service: `acp-gateway service install`." if has_service_manager() else ""
         click.echo(f"Ctrl-C stops the gateway.{install}\n")

@@ -28,7 +28,7 @@ from typing import IO, Final, Literal, cast
 
 import msgspec
 
-from acp_gateway.config.agents.registry import Choice, archive_format
+from acp_gateway.config.agent_registry import Choice, archive_format
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.agent.download import Report, download
 

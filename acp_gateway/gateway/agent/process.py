@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 
 import trio
 
-from acp_gateway.config.agents.search import explain_missing
+from acp_gateway.config.agent_search import explain_missing
 from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time

@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from acp_gateway.config.agents.known_agents import guess
+from acp_gateway.config.agent_search import guess
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, agent_environment
 from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import AgentError, ConfigError, GatewayError, Unreachable

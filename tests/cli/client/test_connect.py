@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.cli.client import editor_settings
-from acp_gateway.cli.plain_options import EDITORS
+from acp_gateway.cli.client import editor_files
+from acp_gateway.cli.plain_options import CONNECT, EDITORS, read_plain_line
 from tests.doubles import run_command as run
 
 
 def test_the_editors_are_those_that_there_are_settings_for() -> None:
-    assert EDITORS == editor_settings.EDITORS
+    assert EDITORS == editor_files.EDITORS
 
 
 @pytest.mark.parametrize("editor", EDITORS)
@@ -35,7 +35,7 @@ def test_the_settings_block_for_zed_is_json_with_absolute_paths(monkeypatch: pyt
 def test_the_settings_block_keeps_every_option_that_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["acp-gateway"])
     options = ["--connect-timeout", "5", "--max-message-size", "1000", "--insecure-plaintext", "--agent", "x"]
-    options += ["--keepalive", "45"]
+    options += ["--keepalive", "45", "--known-timeout", "0", "--observe", "--tell-outages", "--attach", "s1"]
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert set(options) <= set(entry["args"])
@@ -109,3 +109,15 @@ def test_the_settings_block_keeps_the_feedback_that_was_asked_for() -> None:
     block = json.loads(run("connect", "tcp://box:1", *options, "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert entry["args"][-3:] == ["--tell-outages", "--status-file", str(Path("s.json").absolute())]
+
+
+def test_connect_through_click_relays_with_the_values_of_a_plain_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    relayed = []
+    monkeypatch.setattr(
+        "acp_gateway.cli.client.connect.relay_editor", lambda *line, **values: relayed.append((*line, values))
+    )
+    words = ["box", "--agent", "demo", "--keepalive", "45", "--observe"]
+    assert run("connect", *words).exit_code == 0
+    line = read_plain_line(CONNECT, words)
+    assert line is not None
+    assert relayed == [(line.target, line.given, line.values)]

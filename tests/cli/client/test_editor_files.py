@@ -1,14 +1,36 @@
 """Settings files of editors: where they are, and how they are changed."""
 
+import io
+import json
+import re
+import shlex
 import stat
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from acp_gateway.cli.client.editor_files import MAX_SIZE, TITLES, Machine, installed_editors, plan_change, settings_file
-from acp_gateway.cli.client.editor_settings import EDITORS, MEMBERS
+from acp_gateway.cli.client import editor_files
+from acp_gateway.cli.client.editor_files import (
+    EDITORS,
+    MAX_SIZE,
+    MEMBERS,
+    TITLES,
+    AgentCommand,
+    Machine,
+    install_agent,
+    installed_editors,
+    own_machine,
+    plan_change,
+    print_config,
+    settings_file,
+)
 from acp_gateway.config.editing.jsonc import set_member
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import ConfigError, UsageError
+from acp_gateway.security.token_format import mint
+from tests.doubles import run_command as run
 
 HOME = Path("/home/ann")
 LINUX = Machine(HOME, {}, "linux")
@@ -122,3 +144,248 @@ def test_a_file_that_can_not_be_read_or_written_is_named(tmp_path: Path) -> None
     (tmp_path / "x").touch()
     with pytest.raises(ConfigError, match="cannot be written"):
         change.write()
+
+
+ROOT = Path(__file__).parents[3]
+
+EXAMPLES = {
+    "zed": "zed.jsonc",
+    "jetbrains": "jetbrains.json",
+    "codecompanion": "codecompanion.lua",
+    "avante": "avante.lua",
+    "emacs": "emacs.el",
+    "vscode": "vscode.jsonc",
+    "toad": "toad.sh",
+}
+
+COMMAND = "/home/ann/.local/bin/acp-gateway"
+AWKWARD = ["connect", "C:\\my \"own\" 'box'", "--map", "/Users/ann=$HOME/a b", "Zürich"]
+
+
+def block(editor: str, arguments: list[str] | None = None, *, name: str = "devbox", command: str = COMMAND) -> str:
+    return print_config(editor, name=name, arguments=arguments or ["connect", "devbox"], command=command)
+
+
+def json_of(text: str) -> Any:
+    """A JSON document after the one comment line that some editors allow."""
+    return json.loads(re.sub(r"\A//.*\n", "", text))
+
+
+def quoted_strings(text: str) -> list[str]:
+    """The double-quoted strings of Lua or Emacs Lisp, in order, with the two escapes both know undone."""
+    return [re.sub(r"\\(.)", r"\1", inner) for inner in re.findall(r'"((?:[^"\\]|\\.)*)"', text, re.DOTALL)]
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_the_example_file_is_what_the_command_prints(editor: str) -> None:
+    example = (ROOT / "examples" / "editors" / EXAMPLES[editor]).read_text(encoding="utf-8")
+
+    assert example == block(editor) + "\n"
+
+
+@pytest.mark.parametrize("editor", EDITORS)
+def test_the_documentation_shows_what_the_command_prints(editor: str) -> None:
+    language = {"jsonc": "jsonc", "json": "json", "lua": "lua", "el": "elisp", "sh": "sh"}
+    fence = language[EXAMPLES[editor].partition(".")[2]]
+
+    assert f"```{fence}\n{block(editor)}\n```" in (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+
+
+def test_every_example_belongs_to_an_editor() -> None:
+    assert {path.name for path in (ROOT / "examples" / "editors").iterdir()} == set(EXAMPLES.values())
+    assert set(EXAMPLES) == set(EDITORS)
+
+
+def test_an_unknown_editor_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(UsageError, match=r"'vim'.*zed, jetbrains"):
+        block("vim")
+
+
+@pytest.mark.parametrize("editor", [editor for editor in EDITORS if editor != "jetbrains"])
+def test_the_first_line_is_a_comment_that_says_where_the_block_goes(editor: str) -> None:
+    assert re.match(r"(//|--|;;|#) (Zed|CodeCompanion|Avante|Emacs|VS Code|Toad)\b.+\n", block(editor))
+
+
+def test_zed_gets_a_custom_agent() -> None:
+    assert json_of(block("zed", AWKWARD)) == {
+        "agent_servers": {"devbox": {"type": "custom", "command": COMMAND, "args": AWKWARD, "env": {}}}
+    }
+
+
+def test_jetbrains_gets_json_without_comments() -> None:
+    assert json.loads(block("jetbrains", AWKWARD)) == {
+        "agent_servers": {"devbox": {"command": COMMAND, "args": AWKWARD, "env": {}}}
+    }
+
+
+def test_vscode_gets_an_agent_of_the_acp_client_extension() -> None:
+    assert json_of(block("vscode", AWKWARD)) == {
+        "acp.agents": {"devbox": {"command": COMMAND, "args": AWKWARD, "env": {}}}
+    }
+
+
+@pytest.mark.parametrize("editor", ["zed", "jetbrains", "vscode"])
+def test_json_keeps_a_name_in_another_script_readable(editor: str) -> None:
+    assert "Zürich" in block(editor, name="Zürich")
+
+
+def test_codecompanion_gets_the_whole_command_and_more_time_than_its_default() -> None:
+    text = block("codecompanion", AWKWARD)
+
+    default = re.search(r"default = \{(.*)\}", text)
+    assert default is not None
+    assert quoted_strings(default[1]) == [COMMAND, *AWKWARD]
+    timeout = re.search(r"timeout = (\d+)", text)
+    assert timeout is not None
+    assert int(timeout[1]) > 20_000
+
+
+def test_avante_is_told_to_pass_on_what_finds_the_configuration() -> None:
+    text = block("avante", AWKWARD)
+
+    args = re.search(r"args = \{(.*)\}", text)
+    assert args is not None
+    assert quoted_strings(args[1]) == AWKWARD
+    assert f'command = "{COMMAND}"' in text
+    assert 'HOME = os.getenv("HOME")' in text
+
+
+def test_a_line_break_in_a_lua_string_is_written_as_a_number() -> None:
+    assert r'"a\010\0090"' in block("avante", ["a\n\t0"])
+
+
+def test_emacs_gets_command_and_parameters_apart() -> None:
+    text = block("emacs", AWKWARD)
+
+    parameters = re.search(r":command-params '\((.*)\)$", text, re.MULTILINE)
+    assert parameters is not None
+    assert quoted_strings(parameters[1]) == AWKWARD
+    assert f':command "{COMMAND}"' in text
+
+
+@pytest.mark.parametrize(
+    ("name", "symbol"), [("My Box (GPU)", "remote-agent-my-box-gpu"), ("机器", "remote-agent-gateway")]
+)
+def test_the_emacs_command_has_a_name_that_lisp_can_read(name: str, symbol: str) -> None:
+    assert f"(defun {symbol} ()" in block("emacs", name=name)
+
+
+@pytest.mark.parametrize("editor", ["codecompanion", "avante", "emacs"])
+def test_brackets_are_balanced(editor: str) -> None:
+    code = re.sub(r'"(?:[^"\\]|\\.)*"', "", block(editor))
+
+    assert [code.count(opening) for opening in "([{"] == [code.count(closing) for closing in ")]}"]
+
+
+def test_toad_and_its_shell_each_take_away_one_layer_of_quotes() -> None:
+    line = block("toad", AWKWARD, name="dev box").splitlines()[-1]
+
+    toad, acp, agent, directory, *title = shlex.split(line)
+    assert (toad, acp, directory, title) == ("toad", "acp", ".", ["--title", "dev box"])
+    assert shlex.split(agent) == [COMMAND, *AWKWARD]
+
+
+@pytest.mark.parametrize("editor", ["CodeCompanion", "Toad"])
+def test_the_page_says_what_an_editor_does_not_show_when_it_has_joined(editor: str) -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Joining with CodeCompanion or Toad\n")[2].partition("\n## ")[0]
+    header, *rows = [line for line in section.splitlines() if line.startswith("| ")]
+    assert editor in header
+    assert len(rows) == 4
+    assert "$/cancel_request" in section
+    assert "(#joining-with-codecompanion-or-toad)" in page
+
+
+AGENT = AgentCommand("box", "/bin/acp-gateway", ("connect", "box"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(editor_files, "own_machine", lambda: Machine(tmp_path, {}, "linux"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    return tmp_path
+
+
+def test_the_entry_is_the_one_that_would_be_printed(home: Path) -> None:
+    path = home / ".jetbrains/acp.json"
+    options = ["connect", "wss://box:1", "--map", "/a=/b", "--agent", "demo"]
+    result = run(*options, "--install", "jetbrains", "--yes")
+    assert result.exit_code == 0, result.output
+    assert result.stdout == ""
+    assert f"Wrote {path}." in result.stderr
+    assert '+    "box:1": {' in result.stderr
+    assert json.loads(path.read_text()) == json.loads(run(*options, "--print-config", "jetbrains").stdout)
+    again = run(*options, "--install", "jetbrains", "--yes")
+    assert f"{path} has this already." in again.stderr
+
+
+def test_a_file_that_can_not_be_changed_is_left_alone_and_the_block_printed(home: Path) -> None:
+    path = home / ".config/zed/settings.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("{ broken")
+    result = run("connect", "wss://box:1", "--install", "zed", "--yes")
+    assert result.exit_code == 3
+    assert f"{path}: it is not JSON" in result.stderr
+    assert f"nothing was changed: paste the block above into {path}" in result.stderr
+    assert '"agent_servers"' in result.stdout
+    assert path.read_text() == "{ broken"
+
+
+def test_a_gateway_that_was_never_paired_is_not_written_into_an_editor(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ACP_GATEWAY_TOKEN")
+    result = run("connect", "nosuch", "--install", "zed", "--yes")
+    assert result.exit_code == 3
+    assert '"nosuch" is not in hosts.toml (it is empty) and no token was given' in result.stderr
+    assert "`acp-gateway pair nosuch`" in result.stderr
+    assert run("connect", "wss://box:1", "--install", "zed", "--yes").exit_code == 4
+    assert run("connect", "tcp://box:1", "--install", "zed", "--yes").exit_code == 2
+    assert list(home.iterdir()) == []
+
+
+def test_settings_that_are_a_program_are_printed(home: Path) -> None:
+    result = run("connect", "wss://box:1", "--install", "emacs", "--yes")
+    assert result.exit_code == 3
+    assert "the settings of Emacs are a program; nothing was changed: paste the block above" in result.stderr
+    assert "(defun" in result.stdout
+
+
+def test_without_a_terminal_nothing_is_written_unless_yes_is_given(home: Path) -> None:
+    result = run("connect", "wss://box:1", "--install", "zed")
+    assert result.exit_code == 2
+    assert "--yes writes it" in result.stderr
+    assert not (home / ".config/zed").exists()
+    assert run("connect", "wss://box:1", "--yes").exit_code == 2
+
+
+@pytest.mark.parametrize(("answer", "written"), [("y\n", True), ("n\n", False)])
+def test_in_a_terminal_it_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, answer: str, written: bool) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    monkeypatch.setattr("sys.stderr", Terminal())
+    with nullcontext() if written else pytest.raises(click.Abort):
+        install_agent("zed", AGENT, Machine(tmp_path, {}, "linux"), yes=False)
+    assert (tmp_path / ".config/zed/settings.json").exists() is written
+
+
+def test_the_command_is_this_very_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/opt/acp-gateway"])
+    command = AgentCommand.to("ssh://ann@box/run/s", ["--observe"])
+    assert command == AgentCommand("box", "/opt/acp-gateway", ("connect", "ssh://ann@box/run/s", "--observe"))
+    monkeypatch.setattr("sys.argv", ["/x/acp_gateway/__main__.py"])
+    assert AgentCommand.to("box").arguments[:3] == ("-m", "acp_gateway", "connect")
+    with pytest.raises(UsageError):
+        command.block("ed")
+
+
+def test_without_a_home_folder_no_editor_has_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    assert own_machine().home == Path("/home/ann")
+    monkeypatch.setattr("os.path.expanduser", lambda text: text)
+    with pytest.raises(ConfigError):
+        own_machine()

@@ -1,6 +1,9 @@
 """The command `open`: which link it prints, whom the browser is, and how it is listed and ended."""
 
 import json
+import os
+import stat
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -9,13 +12,26 @@ import click
 import pytest
 from click.testing import Result
 
+from acp_gateway.cli import tokens as token_commands
+from acp_gateway.cli.gateway import browsers
 from acp_gateway.cli.gateway import browsers as command
-from acp_gateway.cli.tokens import commands as token_commands
+from acp_gateway.cli.gateway import browsers as page_links
+from acp_gateway.cli.gateway.browsers import (
+    INTERVAL,
+    READ_GRACE,
+    READ_TIMEOUT,
+    advise,
+    open_in_browser,
+    print_link,
+    require_page,
+)
 from acp_gateway.client import control
+from acp_gateway.config.load import ListenSection
+from acp_gateway.errors import UsageError
 from acp_gateway.security import token_format
 from acp_gateway.security.browser_sessions import BrowserStore, SignIn
 from acp_gateway.security.token_store import TokenStore, default_identity
-from tests.doubles import remember_session
+from tests.doubles import make_config, remember_session
 from tests.doubles import run_command as run
 
 
@@ -308,3 +324,155 @@ def test_token_revoke_with_json_tells_tokens_and_browsers_apart(scene: Scene) ->
         done = scene.run("token", "revoke", revoked.id, "--json")
         assert done.exit_code == 0
         assert json.loads(done.stdout) == {"revoked": value, "id": revoked.id, "label": revoked.label}
+
+
+def test_a_link_is_printed_alone_on_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    print_link("https://box.example/#acpgwp_x")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == ("https://box.example/#acpgwp_x\n", f"{page_links.SIGNS_IN}\n")
+
+
+def test_in_a_terminal_the_qr_code_of_the_link_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[str] = []
+    monkeypatch.setattr(page_links, "print_qr_code", shown.append)
+    monkeypatch.setattr(page_links, "is_terminal", lambda: True)
+    print_link("https://box.example/#acpgwp_x")
+    assert shown == ["https://box.example/#acpgwp_x"]
+
+
+def test_a_terminal_gets_a_qr_code(capsys: pytest.CaptureFixture[str]) -> None:
+    page_links.print_qr_code("https://box:7443/#acpgwp_x")
+    assert "\u2580" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("page", "advice"),
+    [
+        ("http://127.0.0.1:7080/", "Only a browser on this machine reaches the page. "),
+        ("https://localhost/", "Only a browser on this machine reaches the page. "),
+        ("https://[::1]:7443/", "Only a browser on this machine reaches the page. "),
+        (
+            "http://box.example:7080/",
+            "Only a browser on this machine reaches the page, and box.example leads nowhere. ",
+        ),
+        ("https://[::]/", ":: is not an address to go to"),
+        ("https://box:7443/", "If a phone does not know the name box"),
+        ("https://192.168.1.2:7443/", None),
+        ("https://[2001:db8::1]/", None),
+        ("https://box.tail1234.ts.net/gateway/", None),
+    ],
+)
+def test_a_link_that_a_phone_does_not_reach_comes_with_advice(page: str, advice: str | None) -> None:
+    given = advise(f"{page}#acpgwp_x")
+    assert given is None if advice is None else (given or "").startswith(advice)
+
+
+def test_without_a_listener_with_a_page_the_error_says_what_is_needed(tmp_path: Path) -> None:
+    config = make_config(tmp_path)
+    object.__setattr__(config, "listen", (ListenSection(url="unix:///run/s"),))
+    with pytest.raises(UsageError, match="no listener serves a page"):
+        require_page(config, None)
+
+
+LINK = "https://box.example/gateway/#acpgwp_x/s/a%26b"
+SCREEN = {"DISPLAY": ":0"}
+
+
+class Browser:
+    """A browser that looks at a file when it is opened, or after a number of pauses."""
+
+    def __init__(self, reads_after: int = 0) -> None:
+        self.url = ""
+        self.text = ""
+        self.modes: list[int] = []
+        self.pauses: list[float] = []
+        self._reads_after = reads_after
+
+    @property
+    def file(self) -> Path:
+        return Path(urlsplit(self.url).path)
+
+    def open(self, url: str) -> bool:
+        self.url = url
+        self.modes = [stat.S_IMODE(path.stat().st_mode) for path in (self.file.parent, self.file)]
+        self._look()
+        return True
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self._look()
+
+    def _look(self) -> None:
+        if len(self.pauses) == self._reads_after:
+            self.text = self.file.read_text()
+            # The file system of the tests may note no readings.
+            os.utime(self.file)
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr(browsers, "SNAPS", tmp_path / "snap")
+    return tmp_path
+
+
+def test_the_browser_gets_a_private_file_and_not_the_link(temporary: Path) -> None:
+    browser = Browser()
+    open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)
+    assert (urlsplit(browser.url).scheme, browser.file.parent.parent) == ("file", temporary)
+    assert "acpgwp_" not in browser.url
+    assert browser.modes == [0o700, 0o600]
+
+
+def test_the_file_leads_to_the_link_and_nowhere_else() -> None:
+    browser = Browser()
+    open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)
+    found: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            found.extend(value or "" for name, value in attrs if name in ("href", "content") and "box" in (value or ""))
+
+    Reader().feed(browser.text)
+    assert found == [f"0; url={LINK}", LINK]
+
+
+@pytest.mark.parametrize("reads_after", [0, 7])
+def test_the_file_is_removed_once_it_was_read(reads_after: int, temporary: Path) -> None:
+    browser = Browser(reads_after)
+    open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)
+    assert browser.pauses == [*[INTERVAL] * reads_after, READ_GRACE]
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_file_that_is_not_read_is_removed_after_a_while(temporary: Path) -> None:
+    browser = Browser(reads_after=10**6)
+    open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)
+    assert sum(browser.pauses) == pytest.approx(READ_TIMEOUT)
+    assert list(temporary.iterdir()) == []
+
+
+def test_where_browsers_may_be_snaps_the_file_is_in_the_users_folder(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = temporary / "home"
+    home.mkdir()
+    monkeypatch.setattr(browsers, "SNAPS", temporary)
+    monkeypatch.setenv("HOME", str(home))
+    browser = Browser()
+    open_in_browser(LINK, SCREEN, open_url=browser.open, sleep=browser.sleep)
+    assert browser.file.parent.parent == home
+    assert list(home.iterdir()) == []
+
+
+def test_without_a_browser_the_file_is_removed_and_an_error_says_what_to_do(temporary: Path) -> None:
+    with pytest.raises(UsageError, match="open the link yourself"):
+        open_in_browser(LINK, SCREEN, open_url=lambda _: False)
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_screen_no_browser_is_tried(temporary: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    with pytest.raises(UsageError, match="no screen here"):
+        open_in_browser(LINK, {}, open_url=lambda _: pytest.fail("tried"))
+    assert list(temporary.iterdir()) == []

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from acp_gateway.cli.gateway import page_links
-from acp_gateway.cli.tokens import commands as tokens
+from acp_gateway.cli import tokens as tokens
+from acp_gateway.cli.gateway import browsers as page_links
 from acp_gateway.client.joining import parse_invitation
 from acp_gateway.security.browser_sessions import BrowserStore
 from acp_gateway.security.certificates import create_certificate

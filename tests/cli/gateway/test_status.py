@@ -116,7 +116,7 @@ def test_a_duration_has_two_units_at_most(seconds: int, text: str) -> None:
     assert command._duration(seconds) == text
 
 
-@pytest.mark.parametrize("name", ["status", "reload"])
+@pytest.mark.parametrize("name", ["status", "reload", "nodes"])
 def test_where_no_gateway_runs_the_exit_code_is_6(config: Path, name: str) -> None:
     shown = run(name, "--config", config)
     assert shown.exit_code == 6
@@ -214,3 +214,60 @@ def test_reload_with_json_prints_one_object_on_stdout_and_the_lines_on_stderr(
     answers["reload"] = {"problems": ["line 1"]}
     done = run("reload", "--config", config, "--json")
     assert (done.exit_code, json.loads(done.stdout)["problems"]) == (3, ["line 1"])
+
+
+UP = {"name": "gpu1", "url": "wss://gpu1:7443/acp", "up": True, "since": "2026-11-22T09:00:00Z", "why": None}
+AWAY = {"name": "gpu2", "configured": False, "url": "wss://gpu2:7443/acp", "up": False, "since": "2026-11-22T10:00:00Z"}
+NODES: list[dict[str, Any]] = [
+    UP
+    | {"version": "1.2.3", "agents": ["opencode", "claude"], "sessions": 3, "turns": 2, "waiting": 1}
+    | {"load": {"sessions": 7, "turns": 5, "lag": 0.0123}},
+    AWAY | {"why": "no\x1b answer", "version": None, "agents": None, "sessions": 0, "turns": 0, "waiting": 0},
+]
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The answer of a running gateway; to be changed by tests."""
+    answer: dict[str, Any] = {"nodes": NODES}
+
+    async def status(self: LocalGateway, *, time_limit: float, nodes: bool) -> Any:
+        assert nodes
+        return answer
+
+    monkeypatch.setattr(LocalGateway, "status", status)
+    monkeypatch.setattr(LocalGateway, "check_running", lambda _: None)
+    return answer
+
+
+def test_nodes_are_rows_with_state_and_cause(config: Path, answer: dict[str, Any]) -> None:
+    shown = run("nodes", "--config", config)
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("NODE ")
+    assert [" ".join(line.split()) for line in shown.stdout.splitlines()[1:]] == [
+        "gpu1 config up 2026-11-22 09:00:00 UTC 1.2.3 opencode, claude 7 5 1 12 ms -",
+        r"gpu2 cluster away 2026-11-22 10:00:00 UTC - - 0 0 0 - no\x1b answer",
+    ]
+
+
+def test_a_node_that_tells_no_load_has_the_sessions_of_this_gateway(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = [NODES[0] | {"load": None}]
+    row = run("nodes", "--config", config).stdout.splitlines()[1]
+    assert " ".join(row.split()).endswith("opencode, claude 3 2 1 - -")
+
+
+def test_nodes_as_json_are_the_answer(config: Path, answer: dict[str, Any]) -> None:
+    assert json.loads(run("nodes", "--config", config, "--json").stdout) == NODES
+
+
+def test_without_nodes_nothing_but_a_hint_is_printed(config: Path, answer: dict[str, Any]) -> None:
+    answer["nodes"] = []
+    shown = run("nodes", "--config", config)
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "[nodes.NAME]" in shown.stderr
+
+
+@pytest.mark.parametrize("nodes", [None, [{}], [NODES[0] | {"since": "x"}]])
+def test_an_answer_of_another_version_is_an_error(config: Path, answer: dict[str, Any], nodes: Any) -> None:
+    answer["nodes"] = nodes
+    assert run("nodes", "--config", config).exit_code == 7

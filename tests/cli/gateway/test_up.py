@@ -58,7 +58,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("PATH", str(scene.bin))
     monkeypatch.setenv("USER", "ann")
     monkeypatch.setenv("LOGNAME", "ann")
-    monkeypatch.setattr("acp_gateway.config.agents.search.PLACES", ())
+    monkeypatch.setattr("acp_gateway.config.agent_search.PLACES", ())
     monkeypatch.setattr("acp_gateway.server.sockets.find_own_address", lambda: "192.0.2.7")
     monkeypatch.setattr("acp_gateway.server.sockets.check_free", lambda _: None)
     monkeypatch.setattr("platform.node", lambda: "box")
@@ -266,7 +266,7 @@ def registry(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Path:
     ]
     path = scene.home / "registry.json"
     path.write_text(json.dumps({"version": "1.0.0", "agents": entries}))
-    monkeypatch.setattr("acp_gateway.config.agents.registry.PUBLIC_REGISTRY", str(path))
+    monkeypatch.setattr("acp_gateway.config.agent_registry.PUBLIC_REGISTRY", str(path))
     return path
 
 

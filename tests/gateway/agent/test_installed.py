@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.config.agents.registry import Choice
+from acp_gateway.config.agent_registry import Choice
 from acp_gateway.errors import ConfigError, Unreachable
 from acp_gateway.gateway.agent.installed import FOLDER, Installed, InstalledAgents
 from tests.gateway.agent.web_server import serve

@@ -1,1 +1,0 @@
-"""The command `agents`: agents found, added, removed and updated."""

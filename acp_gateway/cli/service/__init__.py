@@ -1,1 +1,0 @@
-"""The command `service`: the gateway as a service of systemd or launchd."""

@@ -1,1 +1,0 @@
-"""The command `token`: tokens made, listed and revoked."""
