@@ -141,6 +141,8 @@ class Config:
     cluster: "ClusterSection | None" = None
     removed: tuple[str, ...] = ()
     """A line for each option in the file that is ignored, because this version does not have it any more."""
+    path: Path | None = None
+    """The file."""
 
     @property
     def default_agent(self) -> str:
@@ -279,6 +281,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         nodes=nodes,
         cluster=cluster,
         removed=tuple(map(str, file.removed)),
+        path=file.path,
     ), []
 
 

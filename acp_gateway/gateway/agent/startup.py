@@ -19,6 +19,7 @@ from acp_gateway.config.load import AgentSection, Config, agent_environment
 from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import AgentError, ConfigError
 from acp_gateway.gateway.agent.connection import DialAgent, LinkOrigin, run_listening_agent
+from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.agent.process import (
     STDERR_KEPT_SIZE,
     STDERR_TAIL_LINES,
@@ -134,6 +135,8 @@ class AgentRunner:
         environment: the gateway's own; agents get a part of it.
         dial: connects to agents that listen; None where there are none.
         audit: is told of each link to a node.
+        workspaces: returns the names of the workspaces that the clients of an agent's process may use, from its section
+            and their scope; None for all.
     """
 
     def __init__(
@@ -143,12 +146,14 @@ class AgentRunner:
         environment: Mapping[str, str],
         dial: DialAgent | None,
         audit: AuditThrottle,
+        workspaces: Callable[[AgentSection, SessionScope], Sequence[str] | None],
     ) -> None:
         self._config = config
         self._spawner = spawner
         self._environment = environment
         self._dial = dial
         self._audit = audit
+        self._workspaces = workspaces
 
     async def run(
         self, name: str, section: AgentSection, scope: SessionScope, *, task_status: trio.TaskStatus[Agent]
@@ -163,7 +168,7 @@ class AgentRunner:
         config = self._config()
         section = config.find_agent(name) or section
         if section.url is None:
-            await run_agent(self.launch(name, section), self._spawner, task_status=task_status)
+            await run_agent(self.launch(name, section, scope), self._spawner, task_status=task_status)
             return
         assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
         origin = None
@@ -183,7 +188,7 @@ class AgentRunner:
     def _find(self, name: str) -> AgentSection | None:
         return self._config().find_agent(name)
 
-    def launch(self, name: str, section: AgentSection) -> Launch:
+    def launch(self, name: str, section: AgentSection, scope: SessionScope) -> Launch:
         """Return how the process of an agent is started. Raises `AgentError`."""
         try:
             environment = agent_environment(section, self._environment)
@@ -198,4 +203,5 @@ class AgentRunner:
             eof_grace=section.eof_grace,
             term_grace=section.term_grace,
             log_stderr=section.log_stderr,
+            fence=fence_options(section, self._config(), scope, self._workspaces(section, scope)),
         )

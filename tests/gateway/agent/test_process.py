@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError
+from acp_gateway.fence.start import LAUNCHER, Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -277,8 +278,9 @@ async def test_a_file_that_is_not_a_program_ends_with_the_reason_on_stderr(spawn
 
 
 async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_before() -> None:
-    command = [sys.executable, "-c", agent_module._DIE_WITH_PARENT, "1", "True", "/bin/echo", "echo", "started"]
-    done = await trio.run_process(command, capture_stdout=True, check=False)
+    with Start("/bin/echo", ["echo", "started"], {}).order(1, {}) as order:
+        command = [sys.executable, LAUNCHER, str(order.fileno())]
+        done = await trio.run_process(command, capture_stdout=True, check=False, pass_fds=[order.fileno()])
     assert (done.returncode, done.stdout) == (1, b"")
 
 

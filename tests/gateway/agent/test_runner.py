@@ -44,7 +44,7 @@ async def origin_of(tmp_path: Path, name: str, scope: SessionScope) -> tuple[Lin
     node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
     config = replace(make_config(tmp_path, agents={"near": AgentSection(url="ws://127.0.0.1:1")}), nodes={"gpu": node})
     audit = Recorder()
-    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, dial, audit)
+    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, dial, audit, lambda *_: None)
     section = config.find_agent(name)
     assert section is not None
     with pytest.raises(AgentError, match="not now"):
