@@ -114,7 +114,8 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
         [*(path for path, writing in wanted.workspaces if not writing), *_expanded(wanted.readable, home), wanted.cwd]
     )
     for path in (*write, *named):
-        _check(wanted.agent, path, hidden, writing=path in write)
+        if not _within_any(path, trusted):
+            _check(wanted.agent, path, hidden, writing=path in write)
     programs = [
         path
         for path in _existing([*_expanded(TOOLS, home), *_programs(wanted, home)])

@@ -8,9 +8,12 @@ from urllib.parse import quote
 
 from acp_gateway.config.agents.known_agents import own_folders
 from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.requests import Problem
 from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.fence.plan import Fence
 from acp_gateway.fence.start import FenceOptions
 from acp_gateway.gateway.workspaces import workspaces_of
+from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.security.token_file import Token
 
 HOMES: Final = "homes"
@@ -70,6 +73,24 @@ def usable_workspaces(
             return None
         names += limit
     return tuple(dict.fromkeys(names))
+
+
+def first_outside(fence: Fence, directories: Iterable[str]) -> str | None:
+    """Return the first directory that a fence does not open; None if it opens all. It reads the disk."""
+    return next((directory for directory in directories if not fence.allows(directory)), None)
+
+
+def outside_fence(agent: str, directory: str, *, restarts: bool) -> Problem:
+    """Return the problem of a directory that is in a workspace, and outside of the fence of the running agent.
+
+    `restarts` tells whether the agent is restarted for it.
+    """
+    remedy = "it is restarted as soon as nothing is open in it; try again then" if restarts else "connect again"
+    message = (
+        f"the agent {agent} was started before its clients could use {in_one_line(directory, 300)}, and its fence does "
+        f"not open it: {remedy}"
+    )
+    return Problem(message, {"reason": "outside_fence", "cwd": directory})
 
 
 def _private(config: Config) -> Iterable[Path]:

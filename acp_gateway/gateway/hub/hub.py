@@ -450,6 +450,13 @@ class Hub:
             self._stop_idle("its configuration has changed")
         return self.supervisor.agent is None
 
+    def restart_when_idle(self, why: str) -> bool:
+        """Restart the agent as soon as nothing is open in it; return False for one that ends with its connection."""
+        if self._shared and self.supervisor.agent is not None and not self._outdated:
+            log.info("agent %s is restarted when nothing is open in it: %s", self.name, why)
+            self._outdated = True
+        return self._shared
+
     def _stop_idle(self, why: str) -> None:
         """Stop an idle agent, unless a client would lose a session by that; end the hub if it has no clients either."""
         attached = any(session.attached for session in self.multiplexer.sessions)

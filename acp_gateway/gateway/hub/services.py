@@ -19,6 +19,7 @@ from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.agent.fencing import first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
@@ -203,6 +204,12 @@ class GatewayServices:
         with contained(hub):
             with trio.move_on_after(CHECK_TIMEOUT):
                 result = await self.in_thread(look)
+                agent = hub.supervisor.agent
+                if result.problem is None and agent is not None and agent.fence is not None:
+                    outside: str | None = await self.in_thread(partial(first_outside, agent.fence, check.directories))
+                    if outside is not None:
+                        restarts = hub.restart_when_idle("a session needs a folder outside of its fence")
+                        result = DirectoryCheckResult(outside_fence(agent.name, outside, restarts=restarts))
             hub.directories_checked(check, result)
 
 
