@@ -19,6 +19,9 @@ from acp_gateway.security.token_file import Token
 HOMES: Final = "homes"
 """Folder in `state_dir` with the homes of identities."""
 
+OUTSIDE_FENCE: Final = "outside_fence"
+"""Reason of the error for a directory that the running agent's fence does not open."""
+
 SCRATCH: Final = "scratch"
 """Folder in `state_dir` with the temporary files of fenced agents."""
 
@@ -90,7 +93,7 @@ def outside_fence(agent: str, directory: str, *, restarts: bool) -> Problem:
         f"the agent {agent} was started before its clients could use {in_one_line(directory, 300)}, and its fence does "
         f"not open it: {remedy}"
     )
-    return Problem(message, {"reason": "outside_fence", "cwd": directory})
+    return Problem(message, {"reason": OUTSIDE_FENCE, "cwd": directory})
 
 
 def _private(config: Config) -> Iterable[Path]:
