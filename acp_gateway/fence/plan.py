@@ -9,6 +9,7 @@ import glob
 import os
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -75,21 +76,23 @@ class Fence:
         return _within_any(real, (*places, self.temporary))
 
 
-def choose(fence: str, *, bubblewrap: bool, landlock: bool, agent: str) -> Mechanism:
-    """Return the mechanism for the value of `fence`: `"on"`, `"bubblewrap"` or `"landlock"`. Raises `AgentError`."""
-    if fence in ("on", "bubblewrap") and bubblewrap:
+def choose(value: str, *, bubblewrap: bool, landlock: bool) -> Mechanism | None:
+    """Return the mechanism for a value of `fence`, `"on"`, `"bubblewrap"` or `"landlock"`; None without it here."""
+    if value in ("on", "bubblewrap") and bubblewrap:
         return "bubblewrap"
-    if fence in ("on", "landlock") and landlock:
-        return "landlock"
+    return "landlock" if value in ("on", "landlock") and landlock else None
+
+
+def remedy(value: str) -> str:
+    """Return what is missing on this machine for a value of `fence`, and what to do."""
     missing = {
         "bubblewrap": "bubblewrap does not work here: install it (in Debian: apt-get install bubblewrap)",
-        "landlock": "this kernel has no Landlock (Linux 5.13 or newer, not switched off by the parameter lsm=)",
-        "on": "there is no fence on this machine: install bubblewrap (in Debian: apt-get install bubblewrap)",
-    }
-    raise AgentError(
-        f'the agent {agent} cannot be started: {missing[fence]}, or set fence = "off" in [agents.{agent}], with '
-        "which it may read all that its user may"
-    )
+        "landlock": "this kernel has no Landlock (Linux 5.13 or newer, and not left out by its parameter lsm=)",
+        "on": "this machine has no means for a fence: install bubblewrap (in Debian: apt-get install bubblewrap)",
+    }[value]
+    if sys.platform != "linux":
+        missing = "fences need Linux, with Landlock or bubblewrap"
+    return f'{missing}, or set fence = "off", with which the agent may read all that its user may'
 
 
 def plan(by: Mechanism, wanted: Wanted) -> Fence:

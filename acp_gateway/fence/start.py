@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
-from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, plan
+from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, plan, remedy
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +93,9 @@ def fenced(
     """Return how an agent is started in a fence. Raises `AgentError` where there is none, or what it is to open is not
     allowed; `OSError` for a folder that cannot be made."""
     wrapper = find_bubblewrap() if options.value != "landlock" else None
-    by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0, agent=agent)
+    by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
+    if by is None:
+        raise AgentError(f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}]")
     if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
         raise AgentError(
             f"the agent {agent} cannot be started: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): set "
