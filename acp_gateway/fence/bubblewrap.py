@@ -18,7 +18,7 @@ PROBE_TIMEOUT: Final = 10.0
 """Seconds for bubblewrap to run a program that does nothing: it takes some milliseconds."""
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - it is the agent's own
-"""Where the agent finds the folder for its temporary files."""
+"""Path at which the agent finds the folder for its temporary files."""
 
 _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Folders that are links into `/usr` on most systems."""

@@ -20,10 +20,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Order(TypedDict):
-    """What the launcher does before it becomes the agent."""
+    """The work of the launcher before it becomes the agent."""
 
     gateway: int
-    """The process id of the gateway; the agent does not start when it has ended meanwhile."""
+    """The process id of the gateway; the agent does not start when it has ended before."""
     keeps_locale: bool
     """False if `LC_CTYPE` is not in the agent's environment: Python sets it where there is none."""
     limits: dict[str, int]

@@ -28,11 +28,11 @@ MAX_ENTRIES: Final = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a fence is made from. All paths are absolute; those of tables may begin with `~`."""
+    """The wishes that a fence is made from. All paths are absolute; those of tables may begin with `~`."""
 
     agent: str
     program: str
-    """Where the program of the command is."""
+    """The absolute path of the command's program."""
     command: Sequence[str]
     environment: Mapping[str, str]
     cwd: str
@@ -55,7 +55,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fence:
-    """What a fenced agent may use. Nothing in it is a symbolic link; no two lists have a path in common."""
+    """The places that a fenced agent may use. Nothing in it is a symbolic link; no two lists have a path in common."""
 
     by: Mechanism
     read: tuple[str, ...]
@@ -157,7 +157,7 @@ def _check(agent: str, path: str, hidden: Iterable[str], *, writing: bool) -> No
 def _programs(wanted: Wanted, home: str) -> Iterator[str]:
     """Yield the folders of the program, of its interpreters, of the files in its arguments, and those on its PATH."""
     program = wanted.program
-    for _ in range(4):  # A script, `env`, an interpreter that is a link; more are no programs.
+    for _ in range(4):  # A script, `env`, an interpreter that is a link, and no more.
         yield from _installation(program, home)
         interpreter = _interpreter(program, wanted.environment.get("PATH", os.defpath))
         if interpreter is None:
@@ -192,7 +192,7 @@ def _installation(program: str, home: str) -> Iterator[str]:
 
 
 def _interpreter(program: str, path: str) -> str | None:
-    """Return the program that runs a script, or None if it is no script."""
+    """Return the program that runs a script, or None for another file."""
     try:
         with open(program, "rb") as file:
             first = file.readline(512)
@@ -239,7 +239,9 @@ def _without(path: str, hidden: Sequence[str]) -> Iterator[tuple[str, bool]]:
     with os.scandir(path) as entries:
         for count, entry in enumerate(entries):
             if count >= MAX_ENTRIES:
-                raise AgentError(f"{path} has more than {MAX_ENTRIES} entries, some of which no fenced agent may read")
+                raise AgentError(
+                    f"{path} has more than {MAX_ENTRIES} entries, and no fenced agent may read some of them"
+                )
             # What a link leads to has its own rule, or none.
             if not entry.is_symlink():
                 yield from _without(entry.path, hidden)

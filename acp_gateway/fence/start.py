@@ -26,7 +26,7 @@ LAUNCHER: Final = str(Path(launcher.__file__))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FenceOptions:
-    """What the configuration and the clients of an agent ask of its fence."""
+    """The wishes of the configuration and of an agent's clients for its fence."""
 
     value: str
     """`"on"`, `"bubblewrap"` or `"landlock"`."""
@@ -49,14 +49,14 @@ class FenceOptions:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """How a process is started."""
+    """The start of a process."""
 
     program: str
     command: Sequence[str]
     environment: Mapping[str, str]
     landlock: Mapping[str, Any] | None = None
     fence: Fence | None = None
-    """What the agent may use; None without a fence."""
+    """The places that the agent may use; None without a fence."""
 
     def order(self, gateway: int, limits: Mapping[int, int]) -> BinaryIO:
         """Return an open file with the order for the launcher: the id of the gateway's process, and soft limits."""

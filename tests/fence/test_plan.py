@@ -1,4 +1,4 @@
-"""What a fence opens, from the configuration's wishes and the places of a machine."""
+"""The places that a fence opens, from the configuration's wishes and the places of a machine."""
 
 import os
 from dataclasses import replace

@@ -41,7 +41,7 @@ NAMED = {
     },
     "bubblewrap": set[str](),
 }
-"""What `docs/fence.md` says that a mechanism does not hold."""
+"""The ways that a mechanism leaves open, as `docs/fence.md` says."""
 
 IMPOSSIBLE = {
     "enter the mounts of another process",
@@ -65,7 +65,7 @@ IMPOSSIBLE = {
     "copy from the memory of another process",
     "take a descriptor of another process",
 }
-"""What the user or the kernel of a test may not be able to do without a fence either."""
+"""The ways that may be closed without a fence too, by the kernel or the rights of the user who runs the test."""
 
 
 class Scene:

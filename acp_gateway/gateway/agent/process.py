@@ -87,7 +87,7 @@ class Launch:
     log_stderr: bool = False
     """Log its stderr, redacted, at the level of other messages; otherwise only in detail."""
     fence: FenceOptions | None = None
-    """What its fence is to open; None without a fence."""
+    """The wishes for its fence; None without a fence."""
 
 
 class Spawner:
@@ -143,7 +143,7 @@ class Agent:
         self.pid = pid
         """Also the id of its process group and of its process session. None without a process of the gateway's."""
         self.fence = fence
-        """What it may use; None without a fence."""
+        """The places that it may use; None without a fence."""
         self.messages = messages
         """Its stdin and stdout, or its connection. Run and closed by `run_agent`, or `run_listening_agent`."""
         self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
