@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -248,9 +249,10 @@ async def test_a_gateway_whose_own_directory_is_gone_says_so(
     )
 
 
-async def test_a_command_that_the_system_refuses_is_an_error_of_the_agent(spawner: Spawner) -> None:
-    launch = make_launch(("cat", "x" * 1_000_000))
-    assert (await refusal(launch, spawner)).endswith("Argument list too long")
+async def test_a_command_that_the_system_refuses_ends_with_the_reason_on_stderr(spawner: Spawner) -> None:
+    async with running(make_launch(("cat", "x" * 1_000_000)), spawner) as agent:
+        await agent.ended.wait()
+        assert agent.last_lines() == [f"cannot execute {shutil.which('cat')}: Argument list too long"]
 
 
 async def test_an_agent_for_which_no_descriptor_is_left_is_refused_and_none_is_lost(spawner: Spawner) -> None:
