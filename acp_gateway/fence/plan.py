@@ -95,6 +95,13 @@ def remedy(value: str) -> str:
     return f'{missing}, or set fence = "off", with which the agent may read all that its user may'
 
 
+def may_open(folder: str, user_home: str, private: Iterable[str] = ()) -> bool:
+    """Return whether a fenced agent may write a folder: no secret of a user with this home is in it, nor around it."""
+    real = os.path.realpath(folder)
+    hidden = [*_existing(_expanded(SECRETS, user_home)), *_existing(private), os.path.realpath(user_home)]
+    return not any(_within(secret, real) for secret in hidden) and not any(_within(real, each) for each in hidden[:-1])
+
+
 def plan(by: Mechanism, wanted: Wanted) -> Fence:
     """Make the fence of an agent, and the folders of its own that are missing.
 

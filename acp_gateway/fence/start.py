@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
-from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, plan, remedy
+from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,13 @@ class Start:
         """Remove the temporary files of an agent that has ended."""
         if self.fence is not None:
             _remove(self.fence.temporary)
+
+
+def can_fence(folder: Path, state_dir: Path) -> bool:
+    """Return whether agents that work in a folder can be fenced on this machine."""
+    if choose("on", bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
+        return False
+    return may_open(str(folder), os.path.expanduser("~"), [str(state_dir)])
 
 
 def fenced(

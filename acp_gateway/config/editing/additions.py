@@ -36,13 +36,14 @@ def workspace_additions(config: Config, folder: Path, roots: list[str]) -> list[
     return additions
 
 
-def agent_additions(config: Config, agent: FoundAgent, cwd: Path) -> list[Addition]:
-    """Return what adds an agent, which starts in a folder. The default agent stays the same."""
+def agent_additions(config: Config, agent: FoundAgent, cwd: Path, *, fence: bool) -> list[Addition]:
+    """Return what adds an agent, fenced or not, which starts in a folder. The default agent stays the same."""
     name = free_name(agent.name, list(config.agents))
     options: dict[str, Value | None] = {
         "command": agent.command,
         "env": agent.env or None,
         "cwd": str(cwd),
+        "fence": "on" if fence else None,
         "login": agent.login,
     }
     additions = [Addition(("agents", name), options)]
