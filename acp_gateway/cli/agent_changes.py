@@ -62,6 +62,7 @@ class Configuration:
         if not os.access(self.path.parent, os.W_OK):
             raise ConfigError(f"can't be changed: you may not write into {self.path.parent}", file=str(self.path))
         self.agents = settings.agents
+        self._workspaces = settings.workspaces
         self._has_nodes = bool(settings.nodes or settings.cluster)
         self.default = settings.default_agent
         self.store = InstalledAgents(self._state_dir)
@@ -76,7 +77,15 @@ class Configuration:
             # With several, one must be the default: the one that it was.
             file = self._changed(file, ("gateway",), {"default_agent": self.default})
         options: dict[str, Value | None] = {"command": command, "env": env or None}
+        if name not in self.agents and self._can_fence():
+            options["fence"] = "on"
         return self._check(self._changed(file, ("agents", name), options))
+
+    def _can_fence(self) -> bool:
+        from acp_gateway.fence.start import can_fence
+
+        roots = [workspace.root for workspace in self._workspaces.values()]
+        return bool(roots) and all(can_fence(root, self._state_dir) for root in roots)
 
     def without(self, name: str) -> str:
         """Return the text without an agent. Raises `ConfigError`."""

@@ -1,5 +1,6 @@
 """The commands `check-agent` and `check-client`."""
 
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -59,6 +60,7 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="The directory of the agent's sessions. Default: a new one, removed at the end.",
 )
+@click.option("--no-fence", "unfenced", is_flag=True, help="Let the agent use all that you may, not only --cwd.")
 @_common_options
 @click.pass_context
 def check_agent(
@@ -70,12 +72,14 @@ def check_agent(
     output_limit: int,
     junit: Path | None,
     *,
+    unfenced: bool,
     as_json: bool,
 ) -> None:
     """Run an agent, play its client, and print which rules of the protocol it keeps: check-agent -- COMMAND...
 
     Each dialogue has a process of its own. The exit code is 1 if a rule of level MUST is broken, and 8 if the agent
-    can't be started. The agent really runs: --prompt is carried out, and permissions are granted.
+    can't be started. The agent really runs: --prompt is carried out, and permissions are granted. A fence, where this
+    machine has one, opens it the directory of its sessions, its own settings and the system's programs only.
     """
     import tempfile
     from functools import partial
@@ -89,9 +93,23 @@ def check_agent(
     limits = RunLimits(timeout=timeout, output_size=output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
         where = str(cwd.absolute()) if cwd is not None else directory
+        if not unfenced:
+            command = _in_fence(command, where, directory)
         run = partial(run_scenarios, command, SCENARIOS, where, prompt=prompt, limits=limits, progress=_show_progress)
         dialogues = trio.run(run)
     context.exit(_report("check-agent", CHECKS, dialogues, junit, as_json=as_json))
+
+
+def _in_fence(command: tuple[str, ...], where: str, scratch: str) -> tuple[str, ...]:
+    """Return the command that runs another one in a fence; that one where there is no fence, with a note."""
+    from acp_gateway.fence.start import can_fence
+
+    if shutil.which(command[0]) is None:
+        return command  # The error of its start says so.
+    if not can_fence(Path(where), Path(scratch) / "scratch"):
+        click.echo(f"note: the agent is not fenced: this machine has no fence, or {where} can't be in one", err=True)
+        return command
+    return (sys.executable, "-m", "acp_gateway.cli.fenced", where, f"{scratch}/scratch", *command)
 
 
 @click.command(

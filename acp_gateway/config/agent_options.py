@@ -65,6 +65,25 @@ def _mcp_servers(entry: Entry) -> McpPolicy:
     return tuple(entry.value)
 
 
+FenceValue = Literal["on", "bubblewrap", "landlock", "off"]
+
+Network = Literal["on", "off"] | tuple[int, ...]
+"""The network of a fenced agent. A tuple holds the TCP ports that it may connect to."""
+
+
+def _network(entry: Entry) -> Network:
+    what = '"on", "off" or an array of TCP ports'
+    if isinstance(entry.value, str):
+        for word in ("on", "off"):
+            if entry.value == word:
+                return word
+        raise entry.expected_word(what, ("on", "off"))
+    for element in entry.array(what):
+        if type(element.value) is not int or not 0 < element.value < 65536:
+            raise element.error("expected a port from 1 to 65535")
+    return tuple(entry.value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSection(ReachedSection):
     """`[agents.NAME]`: a program that speaks ACP on its stdin and stdout."""
@@ -143,6 +162,25 @@ class AgentSection(ReachedSection):
 
     login: Text | None = None
     """The command that logs the agent in on the gateway's machine. An editor whose agent is not logged in shows it."""
+
+    fence: Annotated[FenceValue, choice(*get_args(FenceValue))] | None = None
+    """Limits the agent's process, and all that it starts, to the folders of the workspaces, its own folders and the
+    system's programs: `"on"` by the best means of the machine, `"bubblewrap"` or `"landlock"` by that one, `"off"` not
+    at all. Where the machine has no means, the agent does not start. Without the option there is no fence, and the log
+    says so; `acp-gateway up` and `serve --agent` set it."""
+
+    writable: Texts = ()
+    """More files and folders that the fenced agent may write. `~` is its home."""
+
+    readable: Texts = ()
+    """More files and folders that the fenced agent may read."""
+
+    network: Annotated[Network, _network] = "on"
+    """The fenced agent's network: `"on"`, `"off"`, or an array of the TCP ports that it may connect to."""
+
+    homes: Flag = False
+    """Gives the fenced agent another home for each identity, in `state_dir`, so that people don't share logins and
+    can't read each other's work. Off, because each person has to log in there."""
 
     client_fs: Flag = False
     """Lets the agent read and write files on the client's machine; in a shared session on that of its host, the

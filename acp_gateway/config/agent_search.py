@@ -29,6 +29,8 @@ class AcpAgent:
     """The command that logs it in."""
     install: str | None = None
     """The command that installs it."""
+    folders: tuple[str, ...] = ()
+    """The files and folders of its own, with its settings, logins and sessions. A folder ends with a slash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,9 @@ def _read_agent(program: str, table: Mapping[str, Any]) -> AcpAgent | Adapted:
     if "adapters" in table:
         return Adapted(tuple(table["adapters"]))
     arguments = tuple(tuple(words) for words in table["arguments"])
-    return AcpAgent(arguments, table.get("name", program), table.get("login"), table.get("install"))
+    return AcpAgent(
+        arguments, table.get("name", program), table.get("login"), table.get("install"), tuple(table.get("folders", ()))
+    )
 
 
 _TABLE: Final = tomllib.loads(Path(__file__).with_name("known_agents.toml").read_text(encoding="utf-8"))
@@ -104,6 +108,12 @@ def program_of(command: Sequence[str]) -> tuple[str, Sequence[str]]:
     """Return the name of the program that a command finally runs, that of a package too, and its arguments."""
     name, arguments, _ = _program(command)
     return name, arguments
+
+
+def own_folders(command: Sequence[str]) -> tuple[str, ...]:
+    """Return the files and folders of the agent that a command runs; none for an agent that is not known."""
+    known = KNOWN.get(_program(command)[0])
+    return known.folders if isinstance(known, AcpAgent) else ()
 
 
 def _program(command: Sequence[str]) -> tuple[str, Sequence[str], list[str]]:

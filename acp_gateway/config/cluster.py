@@ -111,7 +111,7 @@ class ClusterSection(ReachedSection):
     timeout: Fixed[Seconds] = 3.0
     """Seconds for one operation of Redis; then it counts as lost. Short enough for another attempt within `ttl`."""
 
-    isolation_limit: Seconds = 3600.0
+    isolation_limit: Fixed[Seconds] = 3600.0
     """Seconds for which shared tokens are accepted while this node can't know which were revoked: it reaches neither
     Redis, nor a node that does, nor all other nodes. Then their connections are closed, and others refused (503), until
     it can. An hour to repair Redis; no revoked token works for longer."""

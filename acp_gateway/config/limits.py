@@ -107,7 +107,7 @@ class LimitsSection:
     """Seconds for one message, from its first byte to its last, plus a second for each 4 KiB received. A modem of
     56 kbit/s is fast enough; an unfinished message that does not grow occupies memory for this long at most."""
 
-    max_sessions: Count = 4096
+    max_sessions: Fixed[Count] = 4096
     """Maximum open sessions; a further `session/new` is refused, and for one identity beyond a quarter of it. Each has
     a history in memory, which `memory_limit` bounds, and a few kilobytes besides."""
 

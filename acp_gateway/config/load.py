@@ -141,6 +141,8 @@ class Config:
     cluster: "ClusterSection | None" = None
     removed: tuple[str, ...] = ()
     """A line for each option in the file that is ignored, because this version does not have it any more."""
+    path: Path | None = None
+    """The file."""
 
     @property
     def default_agent(self) -> str:
@@ -279,6 +281,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
         nodes=nodes,
         cluster=cluster,
         removed=tuple(map(str, file.removed)),
+        path=file.path,
     ), []
 
 
@@ -442,7 +445,8 @@ def _agent_problems(table: Mapping[str, Entry]) -> Iterator[ConfigError]:
             yield entry.error(f"variables that begin with {RESERVED_PREFIX} are the gateway's own")
 
 
-_FOR_COMMAND = ("env", "pass_env", "env_file")
+_OF_FENCE = ("writable", "readable", "network", "homes")
+_FOR_COMMAND = ("env", "pass_env", "env_file", "fence", *_OF_FENCE)
 _FOR_URL = ("token_file", "far_agent", "pin", "ca", "insecure_plaintext")
 
 
@@ -454,6 +458,12 @@ def _url_problems(agent: AgentSection, entry: Entry, table: Mapping[str, Entry])
         for option in _FOR_URL:
             if option in table:
                 yield table[option].error("is for an agent with a url")
+        if agent.fence in (None, "off"):
+            for option in _OF_FENCE:
+                if option in table:
+                    yield table[option].error('is for a fenced agent: set fence = "on" beside it')
+        if agent.homes and agent.scope == "shared":
+            yield table["homes"].error('needs scope "identity" or "connection": several people share this agent')
         return
     address = parse_target(agent.url)
     if agent.command is not None:

@@ -291,6 +291,9 @@ class WorkspaceSection:
     """The folder of the workspace, absolute. Sessions may use it and everything below it as `cwd`, after symbolic links
     are followed."""
 
+    access: Annotated[Literal["write", "read"], choice("write", "read")] = "write"
+    """The use of the folder by fenced agents: `"write"`, or `"read"` for one where nothing is to be changed."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateSection:

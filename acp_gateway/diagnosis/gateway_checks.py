@@ -89,6 +89,8 @@ class AgentFacts:
     """Names of variables of this shell that look like keys and that the agent does not get."""
     promised: tuple[str, ...] = ()
     """Those of them that `pass_env` names: the gateway has not got them itself."""
+    fenced: bool = True
+    """False for an agent that the gateway starts without a fence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,9 @@ def _check_agent(agent: AgentFacts, facts: MachineFacts) -> Iterator[Line]:
         yield warning("agent", text, "write the absolute path of the one that is meant into the configuration")
     else:
         yield ok("agent", f"{agent.name} is {agent.in_service or agent.here}")
+    if not agent.fenced:
+        text = f"{agent.name} has no fence: it reads and writes all that its user may"
+        yield warning("fence", text, f'set fence = "on" under [agents.{agent.name}]: see docs/fence.md')
     if agent.promised:
         text = f"{agent.name} is to get {', '.join(agent.promised[:SHOWN])}, which the running gateway has not got"
         remedy = f"set it for the service, or in a file named by env_file under [agents.{agent.name}]"

@@ -193,6 +193,7 @@ def _agent(name: str, section: AgentSection, shell: Mapping[str, str], served: M
         None if served is None else _find(section, program, got),
         withheld,
         tuple(variable for variable in withheld if variable in section.pass_env),
+        section.fence not in (None, "off"),
     )
 
 

@@ -4,7 +4,7 @@ import logging
 import math
 import os
 import secrets
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from acp_gateway.core.sessions.session import AgentHandle, Client, Role, Session
 from acp_gateway.errors import AccessError, ConfigError, LinkGone
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.admission import Authorizer
+from acp_gateway.gateway.agent.fencing import usable_workspaces
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.agent.startup import AgentRunner, DialAgent
 from acp_gateway.gateway.browsers import browsers_of, end_expired_browsers
@@ -232,7 +233,9 @@ class Gateway:
         """Reads the histories of sessions, live or not."""
         self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
-        self._agents = AgentRunner(lambda: self.config, spawner, environment, dial, self.audit_throttle)
+        self._agents = AgentRunner(
+            lambda: self.config, spawner, environment, dial, self.audit_throttle, self._usable_workspaces
+        )
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None, bool], Hub] = {}
@@ -465,6 +468,15 @@ class Gateway:
         if shared is None or shared.ended:
             shared = self._shared[key] = self._start_hub(agent, section, run_agent)
         return shared
+
+    def _usable_workspaces(self, section: AgentSection, scope: SessionScope) -> Sequence[str] | None:
+        """Return the names of the workspaces that the clients of an agent's process may use; None for all."""
+        if section.scope == "connection":
+            return scope.workspaces
+        if section.scope == "shared":
+            return None
+        own = default_identity(self.config.gateway.state_dir)
+        return usable_workspaces(scope.identity, self.tokens.tokens(), self.config, own)
 
     def _start_hub(self, agent: str, section: AgentSection, run_agent: RunAgent) -> Hub:
         self.metrics.add_agents([agent])

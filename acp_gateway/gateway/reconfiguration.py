@@ -70,13 +70,20 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         config,
         tuple(changed),
         tuple(needs_restart),
-        _outdated(now.agents, then.agents),
+        _outdated(now.agents, then.agents) | _refenced(now, then),
         _outdated(now.nodes, then.nodes),
     )
 
 
 def _outdated(now: Mapping[str, Any], then: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(name for name, section in now.items() if then.get(name) != section)
+
+
+def _refenced(now: Config, then: Config) -> frozenset[str]:
+    """Return the names of the agents whose fence opens something else, because workspaces have changed."""
+    if now.workspaces == then.workspaces:
+        return frozenset()
+    return frozenset(name for name, section in then.agents.items() if section.fence not in (None, "off"))
 
 
 def _named(kind: str, now: Mapping[str, Any], then: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,7 @@ A session's directory must exist and be in a workspace after symbolic links are 
 error is the same for directories that exist and those that do not. These functions read the disk, so they are called in
 a thread.
 
-Workspaces limit sessions and are not a sandbox: an agent may read and write all files that its user may.
+Workspaces limit sessions. What the agent itself may read and write is limited by its fence (`fence/`), if it has one.
 """
 
 import os

@@ -8,26 +8,28 @@ certificate.
 At its unix socket a gateway accepts its own user without a token. Its agents run as the same user, and must not be able
 to connect there and approve their own requests.
 
-This keeps out an agent that runs `acp-gateway connect` or a similar program. It is not a sandbox: a malicious program
-that runs as the user can leave its session and its parents, as a daemon does, and has other ways to act as the user.
+This keeps out an agent that runs `acp-gateway connect` or a similar program. A malicious program can leave its session
+and its parents, as a daemon does; only in a fence it is still told from its user.
 """
 
 import hmac
 import logging
 import os
+import re
 import socket
 import struct
 import time
 from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, replace
 from http import HTTPStatus
+from pathlib import Path
 
 import trio
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Forbidden, Unauthorized
 from acp_gateway.gateway.access import Access, ConnectRequest
-from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
+from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.tls import certificate_end, certificate_subject
@@ -89,6 +91,15 @@ def belongs_to_agent(
         pid = stat.parent
     # Ids were used again while they were followed.
     return True
+
+
+def has_no_new_privileges(pid: int, proc: Path = PROC) -> bool:
+    """Return whether the system keeps a process from gaining privileges; True also if that can't be determined."""
+    try:
+        text = (proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return True
+    return re.search(r"^NoNewPrivs:\s*0$", text, re.MULTILINE) is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +195,13 @@ class ConnectionAuthorizer:
         # The gateway's own process is not an agent, though all agents descend from it.
         if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
             raise Forbidden("an agent can't let itself in: a token is needed here")
+        if self._has_fences() and has_no_new_privileges(peer.pid):
+            # So are all processes of a fenced agent, for ever, also those that have left its family.
+            raise Forbidden("a process that can gain no privileges (no_new_privs), as in a fence, needs a token here")
         return Access(default_identity(self._state_dir), None)
+
+    def _has_fences(self) -> bool:
+        return any(section.fence not in (None, "off") for section in self._gateway.config.agents.values())
 
     def _by_certificate(self, stream: ThrottledStream) -> Access | None:
         """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""

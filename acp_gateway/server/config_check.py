@@ -22,6 +22,8 @@ from acp_gateway.config.load import (
 )
 from acp_gateway.config.schema import Entry, missing_credential
 from acp_gateway.errors import ConfigError
+from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.fence.plan import choose, remedy
 from acp_gateway.gateway.gateway import DATABASE
 from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
 from acp_gateway.security.browser_sessions import BrowserStore
@@ -241,6 +243,15 @@ def _check_agent(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Fi
     if advice is not None:
         yield Finding("warning", table["command"].error(advice))
     yield from _check_program(agent.command[0], agent.cwd or Path.cwd(), environment, table["command"])
+    yield from _check_fence(agent, table)
+
+
+def _check_fence(agent: AgentSection, table: Mapping[str, Entry]) -> Iterator[Finding]:
+    """Report a fence that this machine does not have."""
+    if agent.fence in (None, "off"):
+        return
+    if choose(agent.fence, bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
+        yield Finding("error", table["fence"].error(remedy(agent.fence)))
 
 
 def _check_token(

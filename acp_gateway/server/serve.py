@@ -273,6 +273,12 @@ async def serve(
             tokens.tokens() or any(section.peer_uid for section in config.listen if section.address.scheme == "unix")
         ):
             log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
+        unfenced = [name for name, each in config.agents.items() if each.command and each.fence in (None, "off")]
+        if unfenced:
+            log.warning(
+                "without a fence, agents read and write all that their user may: %s (option fence, docs/fence.md)",
+                ", ".join(unfenced),
+            )
         control = await _open_control(gateway, shared)
         if control is not None:
             stack.callback(control.close)

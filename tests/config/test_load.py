@@ -61,7 +61,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         journal_storage = "memory"
         retention_days = 8
         [limits]
-        max_sessions = 1
+        max_connections = 1
         [[listen]]
         url = "wss://0.0.0.0:7443"
         cert = "tls/cert.pem"
@@ -92,7 +92,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
     read = load_config(path)
     assert read.gateway.state_dir == Path("/var/lib/acp-gateway")
     gateway = read.gateway
-    assert (gateway.memory_limit, gateway.away_grace, read.limits.max_sessions) == (2, math.inf, 1)
+    assert (gateway.memory_limit, gateway.away_grace, read.limits.max_connections) == (2, math.inf, 1)
     assert (gateway.journal_storage, gateway.retention_days) == ("memory", 8)
     assert read.default_agent == "two"
     wss, unix = read.listen

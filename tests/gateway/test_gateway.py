@@ -571,7 +571,7 @@ async def test_the_configuration_reaches_those_who_go_by_it(scope: Scope, scene:
     assert (limits.write_high_water, limits.outbox_limit, limits.stall_timeout) == (14, 15, 16.0)
     assert (limits.idle_timeout, limits.max_restarts, limits.permission_timeout) == (50.0, 4, 60.0)
     assert (limits.initialize_timeout, policy.common) == (45.0, scope == "shared")
-    launch = gateway._agents.launch("fake", section)
+    launch = gateway._agents.launch("fake", section, SessionScope("me"))
     assert (launch.cwd, launch.max_message_size) == (str(tmp_path / "proj"), 17)
     assert (launch.eof_grace, launch.term_grace) == (1.5, 2.5)
 

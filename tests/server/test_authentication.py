@@ -22,6 +22,7 @@ from acp_gateway.server.authentication import (
     Client,
     PeerCredentials,
     belongs_to_agent,
+    has_no_new_privileges,
     peer_credentials,
 )
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
@@ -327,3 +328,11 @@ def test_a_real_child_of_a_real_agent_is_found_out(tmp_path: Path) -> None:
             assert belongs_to_agent(peer.pid, {agent.pid})
             assert not belongs_to_agent(peer.pid, set())
         assert agent.wait() == 0
+
+
+@pytest.mark.parametrize(("status", "fenced"), [("NoNewPrivs:\t0\n", False), ("NoNewPrivs:\t1\n", True), ("", True)])
+def test_a_process_that_may_be_in_a_fence_is_told_by_the_system(status: str, fenced: bool, tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "status").write_text(f"Name:\tNoNewPrivs: 0\n{status}")
+    assert has_no_new_privileges(7, tmp_path) == fenced
+    assert has_no_new_privileges(8, tmp_path)

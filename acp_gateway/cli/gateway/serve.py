@@ -59,6 +59,7 @@ def temporary_config(
     from acp_gateway.config.editing.first_config import FirstConfig
     from acp_gateway.config.editing.section_writer import replace_file
     from acp_gateway.config.load import RUNNING_CONFIG, load_config
+    from acp_gateway.fence.start import can_fence
     from acp_gateway.gateway.storage.state_folder import check_state_folder, find_holder
 
     state_dir, folder = state_home(), current_folder()
@@ -78,6 +79,7 @@ def temporary_config(
         agents=agents,
         cwd=folder,
         public_host=host,
+        fence=can_fence(folder, state_dir),
     )
     text = first.write()
     check_address(first.url, port)

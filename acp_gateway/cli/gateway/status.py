@@ -25,7 +25,7 @@ from acp_gateway.printable import printable
 _AWAY_SHOWN = 10
 """Maximum number of nodes that are away with a line of their own; `acp-gateway nodes` lists all."""
 
-COLUMNS = ("AGENT", "PID", "MEMORY", "SESSIONS", "TURNS", "CONNECTED", "AWAY", "WAITING")
+COLUMNS = ("AGENT", "PID", "MEMORY", "FENCE", "SESSIONS", "TURNS", "CONNECTED", "AWAY", "WAITING")
 
 
 @click.command(
@@ -99,6 +99,7 @@ def _row(agent: dict[str, Any]) -> tuple[str, ...]:
         agent["name"],
         place,
         memory,
+        agent.get("fence", "-"),
         *(str(agent[name]) for name in ("sessions", "turns", "connected", "away", "waiting")),
     )
 

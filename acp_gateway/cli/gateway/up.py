@@ -132,8 +132,10 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
     from acp_gateway.config.editing.first_config import FirstConfig
     from acp_gateway.config.editing.section_writer import replace_file
     from acp_gateway.config.load import load_config
+    from acp_gateway.fence.start import can_fence
 
     folder = current_folder()
+    fence = can_fence(folder, state_home())
     agents = find_agents_here(command, folder)
     first = FirstConfig(
         host=address,
@@ -145,6 +147,7 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
         agents=agents,
         cwd=folder if command else None,
         public_host=host,
+        fence=fence,
     )
     text = first.write()
     check_address(first.url, port)
@@ -156,6 +159,10 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
     for number, agent in enumerate(agents):
         default = " (the default)" if number == 0 and len(agents) > 1 else ""
         print_line(f"Agent {agent.name}: {shlex.join(agent.command)}{default}")
+    if fence:
+        click.echo("Agents are fenced: they use that folder, their own settings and the system's programs.")
+    else:
+        click.echo("note: agents are not fenced here, and read all that you may: see docs/fence.md.", err=True)
     if len(agents) == 1 and agents[0].login:
         click.echo(f"Is it logged in? `{agents[0].login}` does that.")
     return load_config(file)
@@ -164,13 +171,14 @@ def _set_up(file: Path, command: tuple[str, ...], port: int, address: str, host:
 def _use(settings: "Config", file: Path, command: tuple[str, ...], *, adds: bool) -> "Config":
     """Use an existing configuration; add what it lacks for this call, or say so. Returns the configuration."""
     from acp_gateway.config.editing.first_config import add, agent_additions, workspace_additions
+    from acp_gateway.fence.start import can_fence
 
     click.echo(f"Using {file}; agents: {describe_agents(settings)}.")
     folder, roots = current_folder(), _roots(settings)
     additions, lacks = [], []
     if command and all(agent.command != command for agent in settings.agents.values()):
         (agent,) = find_agents_here(command, folder)
-        additions += agent_additions(settings, agent, folder)
+        additions += agent_additions(settings, agent, folder, fence=can_fence(folder, settings.gateway.state_dir))
         lacks.append(f"`{shlex.join(command)}` is not an agent in it")
     if not any(folder.is_relative_to(root) for root in roots):
         additions += workspace_additions(settings, folder, roots)

@@ -49,6 +49,8 @@ class FirstConfig:
     """The working directory of the agents; None for the gateway's."""
     public_host: str | None = None
     """The name or address by which others reach this machine; None if it was not given."""
+    fence: bool = False
+    """True if the agents are to have a fence."""
 
     @property
     def url(self) -> str:
@@ -85,7 +87,7 @@ class FirstConfig:
         sections.append(workspace_section(self.workspace))
         sections.append(
             "# PATH is that of the shell in which `up` was run: a service has a shorter one, where agents do not find\n"
-            "# their tools.\n" + "\n".join(agent_section(agent, self.cwd) for agent in self.agents)
+            "# their tools.\n" + "\n".join(agent_section(agent, self.cwd, fence=self.fence) for agent in self.agents)
         )
         return "\n".join(sections)
 
@@ -110,7 +112,7 @@ def free_name(name: str, taken: Sequence[str]) -> str:
     return next(each for each in numbered if each not in taken)
 
 
-def agent_section(agent: FoundAgent, cwd: Path | None = None) -> str:
+def agent_section(agent: FoundAgent, cwd: Path | None = None, *, fence: bool = False) -> str:
     """Return the section of an agent."""
     lines = [
         f"[agents.{_key(agent.name)}]",
@@ -120,6 +122,8 @@ def agent_section(agent: FoundAgent, cwd: Path | None = None) -> str:
         lines.append(f"env = {{ {', '.join(f'{_key(name)} = {quote(value)}' for name, value in agent.env.items())} }}")
     if cwd is not None:
         lines.append(f"cwd = {quote(str(cwd))}")
+    if fence:
+        lines.append('fence = "on"')
     if agent.login is not None:
         lines.append(f"login = {quote(agent.login)}")
     return "\n".join(lines) + "\n"
@@ -164,13 +168,14 @@ def workspace_additions(config: Config, folder: Path, roots: list[str]) -> list[
     return additions
 
 
-def agent_additions(config: Config, agent: FoundAgent, cwd: Path) -> list[Addition]:
-    """Return what adds an agent, which starts in a folder. The default agent stays the same."""
+def agent_additions(config: Config, agent: FoundAgent, cwd: Path, *, fence: bool) -> list[Addition]:
+    """Return what adds an agent, fenced or not, which starts in a folder. The default agent stays the same."""
     name = free_name(agent.name, list(config.agents))
     options: dict[str, Value | None] = {
         "command": agent.command,
         "env": agent.env or None,
         "cwd": str(cwd),
+        "fence": "on" if fence else None,
         "login": agent.login,
     }
     additions = [Addition(("agents", name), options)]

@@ -11,6 +11,7 @@ when they have been idle for a while, which would kill healthy agents. So a `Spa
 the gateway lives. What that doesn't reach, a wrapper's children, is recorded and killed at the next start (`orphans`).
 """
 
+import contextlib
 import logging
 import os
 import re
@@ -29,6 +30,8 @@ import trio
 
 from acp_gateway.config.agent_search import explain_missing
 from acp_gateway.errors import AgentError
+from acp_gateway.fence.plan import Fence, refusals
+from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
 from acp_gateway.printable import printable
@@ -60,29 +63,6 @@ LAST_OUTPUT_TIMEOUT = 1.0
 """Seconds that the rest of stdout and stderr is waited for when a process has ended: it is in the pipes already, unless
 others of its group still have something to say, and they get this time to end by themselves."""
 
-# What a new agent on Linux runs first: die with the gateway, unless that has happened already, and become the agent.
-# What this Python has changed about its process until then is put right, or the agent would inherit it: two signals
-# that it ignores, and the locale that it sets where there is none. So are the limits that the gateway has changed for
-# itself.
-_DIE_WITH_PARENT = """
-import ctypes, os, resource, signal, sys
-gateway, keeps_locale, limits, program, *command = sys.argv[1:]
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(gateway):
-    os._exit(1)
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-if keeps_locale == "False":
-    os.environ.pop("LC_CTYPE", None)
-for limit in limits.split():
-    number, soft = map(int, limit.split("="))
-    resource.setrlimit(number, (soft, resource.getrlimit(number)[1]))
-try:
-    os.execv(program, command)
-except OSError as error:
-    sys.exit(f"cannot execute {program}: {error.strerror}")
-"""
-
 # Colours; they may stand in the middle of a secret.
 _COLOURS = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 # The first line of a private key; and the end of one whose beginning is not there any more.
@@ -106,6 +86,8 @@ class Launch:
     """Seconds from SIGTERM to SIGKILL."""
     log_stderr: bool = False
     """Log its stderr, redacted, at the level of other messages; otherwise only in detail."""
+    fence: FenceOptions | None = None
+    """The wishes for its fence; None without a fence."""
 
 
 class Spawner:
@@ -151,6 +133,7 @@ class Agent:
         messages: MaintainedStream,
         command: Sequence[str] = (),
         url: str | None = None,
+        fence: Fence | None = None,
     ) -> None:
         self.name = name
         self.url = url
@@ -159,6 +142,8 @@ class Agent:
         """As the configuration has it. It may hold secrets."""
         self.pid = pid
         """Also the id of its process group and of its process session. None without a process of the gateway's."""
+        self.fence = fence
+        """The places that it may use; None without a fence."""
         self.messages = messages
         """Its stdin and stdout, or its connection. Run and closed by `run_agent`, or `run_listening_agent`."""
         self.stderr_tail: deque[bytes] = deque(maxlen=STDERR_TAIL_LINES)
@@ -184,6 +169,10 @@ class Agent:
             how = f"ended with exit code {self.exit_code}"
             if self.exit_code == NOT_FOUND:
                 how += ", as programs do that find another one not on PATH"
+        if self.fence is not None and (refused := refusals(self.fence, self.last_lines())):
+            path, option = refused[0]
+            data["fence"] = {option: [path for path, needed in refused if needed == option] for _, option in refused}
+            how += f"; its fence refuses {path}: add it to {option} of [agents.{self.name}], if it may use that"
         return f"the agent {self.name} {how}", data
 
 
@@ -257,39 +246,46 @@ class _Spawned:
     stdin: int
     stdout: int
     stderr: int
+    start: Start
 
 
 def _spawn(launch: Launch, program: str) -> _Spawned:
-    command = [*launch.command]
-    executable = program
-    if sys.platform == "linux":
-        # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
-        limits = " ".join(f"{number}={soft}" for number, soft in inherited_limits().items())
-        arguments = [str(os.getpid()), str("LC_CTYPE" in launch.environment), limits, program, *command]
-        executable = sys.executable
-        command = [executable, "-I", "-S", "-c", _DIE_WITH_PARENT, *arguments]
+    cwd = launch.cwd or os.getcwd()
+    start = Start(program, launch.command, launch.environment)
+    if launch.fence is not None:
+        start = fenced(launch.name, program, launch.command, launch.environment, cwd, launch.fence)
     descriptors: list[int] = []
     try:
         for _ in range(3):
             descriptors += os.pipe()
         far_stdin, stdin, stdout, far_stdout, stderr, far_stderr = descriptors
-        popen = subprocess.Popen(
-            command,
-            executable=executable,
-            stdin=far_stdin,
-            stdout=far_stdout,
-            stderr=far_stderr,
-            cwd=launch.cwd,
-            env=dict(launch.environment),
-            start_new_session=True,
-        )
+        with contextlib.ExitStack() as files:
+            executable, command = start.program, [*start.command]
+            passed: tuple[int, ...] = ()
+            if sys.platform == "linux":
+                # A program of its own instead of `preexec_fn`, which is not safe in a process with threads.
+                order = files.enter_context(start.order(os.getpid(), inherited_limits()))
+                executable, passed = sys.executable, (order.fileno(),)
+                command = [executable, "-I", "-S", LAUNCHER, str(order.fileno())]
+            popen = subprocess.Popen(
+                command,
+                executable=executable,
+                stdin=far_stdin,
+                stdout=far_stdout,
+                stderr=far_stderr,
+                cwd=launch.cwd,
+                env=dict(start.environment),
+                start_new_session=True,
+                pass_fds=passed,
+            )
     except BaseException:
         for descriptor in descriptors:
             os.close(descriptor)
+        start.clean_up()
         raise
     for descriptor in (far_stdin, far_stdout, far_stderr):
         os.close(descriptor)
-    return _Spawned(popen, stdin, stdout, stderr)
+    return _Spawned(popen, stdin, stdout, stderr, start)
 
 
 class _Process:
@@ -302,8 +298,13 @@ class _Process:
         self._stderr = spawned.stderr
         self._pipes = FileBytes(spawned.stdout, spawned.stdin)
         self._pid = spawned.popen.pid
+        self._start = spawned.start
         self.agent = Agent(
-            launch.name, self._pid, LineStream(self._pipes, max_message_size=launch.max_message_size), launch.command
+            launch.name,
+            self._pid,
+            LineStream(self._pipes, max_message_size=launch.max_message_size),
+            launch.command,
+            fence=spawned.start.fence,
         )
         self._stderr_level = logging.INFO if launch.log_stderr else logging.DEBUG
         # Bytes of stderr that have been logged, and whether they end within a private key.
@@ -313,7 +314,8 @@ class _Process:
         started = process_start_time(self._pid)
         if started is not None:
             spawner.registry.record(self._pid, started)
-        log.info("agent %s started with pid %d", launch.name, self._pid)
+        within = "" if self.agent.fence is None else f", fenced by {self.agent.fence.by}"
+        log.info("agent %s started with pid %d%s", launch.name, self._pid, within)
 
     async def run(self) -> None:
         """Write stdin and read stderr until the process has ended; then end its group, and only then reap it.
@@ -339,6 +341,8 @@ class _Process:
                 os.close(self._stderr)
                 self._spawner.registry.forget(self._pid)
                 self._spawner.ancestors.discard(self._pid)
+                if self.agent.fence is not None:
+                    await trio.to_thread.run_sync(self._start.clean_up)
                 log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
                 self.agent.ended.set()
 

@@ -22,6 +22,7 @@ from acp_gateway.config.agent_search import guess
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, agent_environment
 from acp_gateway.core.sessions.session import SessionScope
 from acp_gateway.errors import AgentError, ConfigError, GatewayError, Unreachable
+from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.agent.process import (
     STDERR_KEPT_SIZE,
     STDERR_TAIL_LINES,
@@ -223,6 +224,8 @@ class AgentRunner:
         environment: the gateway's own; agents get a part of it.
         dial: connects to agents that listen; None where there are none.
         audit: is told of each link to a node.
+        workspaces: returns the names of the workspaces that the clients of an agent's process may use, from its section
+            and their scope; None for all.
     """
 
     def __init__(
@@ -232,12 +235,14 @@ class AgentRunner:
         environment: Mapping[str, str],
         dial: DialAgent | None,
         audit: AuditThrottle,
+        workspaces: Callable[[AgentSection, SessionScope], Sequence[str] | None],
     ) -> None:
         self._config = config
         self._spawner = spawner
         self._environment = environment
         self._dial = dial
         self._audit = audit
+        self._workspaces = workspaces
 
     async def run(
         self, name: str, section: AgentSection, scope: SessionScope, *, task_status: trio.TaskStatus[Agent]
@@ -252,7 +257,7 @@ class AgentRunner:
         config = self._config()
         section = config.find_agent(name) or section
         if section.url is None:
-            await run_agent(self.launch(name, section), self._spawner, task_status=task_status)
+            await run_agent(self.launch(name, section, scope), self._spawner, task_status=task_status)
             return
         assert self._dial is not None, "a gateway with agents that listen is given a function that connects to them"
         origin = None
@@ -272,7 +277,7 @@ class AgentRunner:
     def _find(self, name: str) -> AgentSection | None:
         return self._config().find_agent(name)
 
-    def launch(self, name: str, section: AgentSection) -> Launch:
+    def launch(self, name: str, section: AgentSection, scope: SessionScope) -> Launch:
         """Return how the process of an agent is started. Raises `AgentError`."""
         try:
             environment = agent_environment(section, self._environment)
@@ -287,4 +292,5 @@ class AgentRunner:
             eof_grace=section.eof_grace,
             term_grace=section.term_grace,
             log_stderr=section.log_stderr,
+            fence=fence_options(section, self._config(), scope, self._workspaces(section, scope)),
         )

@@ -472,4 +472,6 @@ class AgentSupervisor:
 
 def _place(agent: Agent) -> dict[str, Any]:
     """Return what the audit has of an agent's process, or of its connection."""
-    return {"pid": agent.pid} if agent.url is None else {"url": agent.url}
+    if agent.url is not None:
+        return {"url": agent.url}
+    return {"pid": agent.pid} | ({} if agent.fence is None else {"fence": agent.fence.by})

@@ -174,7 +174,8 @@ class Hub:
         self.name = name
         self.multiplexer = multiplexer
         self.attachments: dict[Client, Attachment] = {}
-        self._shared = shared
+        self.shared = shared
+        """True if connections share the agent; False if it ends with its one connection."""
         self._limits = limits
         self._services = services
         self._wall_clock = wall_clock
@@ -269,7 +270,7 @@ class Hub:
             self.multiplexer.traffic.bytes_to_clients += attachment.outbox.put_bytes
             self._wake()
             # Guests do not keep an agent that belongs to one connection.
-            if not self._shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
+            if not self.shared and all(attachment.client.scope.guest for attachment in self.attachments.values()):
                 self.end()
             assert attachment.connection is not None
             with trio.CancelScope(shield=True):
@@ -355,7 +356,7 @@ class Hub:
         leaving = [
             attachment
             for attachment in self.attachments.values()
-            if not self._shared or attachment.client.phase is ClientPhase.WAITING
+            if not self.shared or attachment.client.phase is ClientPhase.WAITING
         ]
         self.multiplexer.agent_lost(why, data, written, details)
         self.deliver()
@@ -416,13 +417,13 @@ class Hub:
             self.deliver()
             self._expire_away_clients(now)
             idle = now - self._last_activity >= limits.idle_timeout
-            if self._shared and (idle or self._outdated) and not self.multiplexer.busy:
+            if self.shared and (idle or self._outdated) and not self.multiplexer.busy:
                 self._stop_idle(f"idle for {limits.idle_timeout:g} s" if idle else "its configuration has changed")
 
     def _expire_away_clients(self, now: float) -> None:
         """Close the links of clients that have been away for too long."""
         limits = self._limits
-        idle = not self._shared and not self.multiplexer.busy
+        idle = not self.shared and not self.multiplexer.busy
         for attachment in list(self.attachments.values()):
             if attachment.away_since is None:
                 continue
@@ -444,9 +445,15 @@ class Hub:
         self._limits = limits
         self.supervisor.set_limits(limits.max_restarts, limits.initialize_timeout)
         self._outdated = (restart or self._outdated) and self.supervisor.agent is not None
-        if self._outdated and self._shared and not self.multiplexer.busy:
+        if self._outdated and self.shared and not self.multiplexer.busy:
             self._stop_idle("its configuration has changed")
         return self.supervisor.agent is None
+
+    def restart_when_idle(self, why: str) -> None:
+        """Restart an agent that connections share, as soon as nothing is open in it."""
+        if self.shared and self.supervisor.agent is not None and not self._outdated:
+            log.info("agent %s is restarted when nothing is open in it: %s", self.name, why)
+            self._outdated = True
 
     def _stop_idle(self, why: str) -> None:
         """Stop an idle agent, unless a client would lose a session by that; end the hub if it has no clients either."""

@@ -19,6 +19,7 @@ from acp_gateway.core.output import AuditEvent, HookEvent
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.agent.fencing import OUTSIDE_FENCE, first_outside, outside_fence
 from acp_gateway.gateway.connections import Connections
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.gateway.events.hooks import STRING_LENGTH, Hooks
@@ -190,19 +191,31 @@ class GatewayServices:
             with contained(hub):
                 hub.directories_checked(check, DirectoryCheckResult())
             return
-        look = partial(
+        judge = partial(
             directory_check,
             check.directories,
             self.workspaces(hub.name),
             client.scope.workspaces,
             required=message.method == NEW,
         )
+        agent = hub.supervisor.agent
+        fence = None if agent is None else agent.fence
+
+        def look() -> DirectoryCheckResult:
+            judged = judge()
+            outside = None if fence is None or judged.problem else first_outside(fence, check.directories)
+            if outside is None:
+                return judged
+            return DirectoryCheckResult(outside_fence(hub.name, outside, restarts=hub.shared))
+
         result = DirectoryCheckResult(
             Problem("the disk did not say in time whether that directory is there", {"reason": "slow"})
         )
         with contained(hub):
             with trio.move_on_after(CHECK_TIMEOUT):
                 result = await self.in_thread(look)
+            if result.problem is not None and result.problem.data["reason"] == OUTSIDE_FENCE:
+                hub.restart_when_idle("a session needs a folder outside of its fence")
             hub.directories_checked(check, result)
 
 

@@ -21,7 +21,7 @@ STATUS: dict[str, Any] = {
     "problems": [],
     "listeners": ["wss://0.0.0.0:7443/acp"],
     "agents": [
-        {"name": "a", "pid": 12, "memory": 3 * 2**30, "sessions": 2, "turns": 1}
+        {"name": "a", "pid": 12, "memory": 3 * 2**30, "fence": "landlock", "sessions": 2, "turns": 1}
         | {"connected": 1, "away": 2, "waiting": 3},
         {"name": "b", "pid": None, "memory": None, "sessions": 0, "turns": 0, "connected": 0, "away": 0, "waiting": 0},
         {"name": "c", "pid": None, "memory": None, "url": "tcp://127.0.0.1:1", "sessions": 0, "turns": 0}
@@ -61,10 +61,10 @@ def test_status_prints_the_gateway_and_a_row_for_each_agent(config: Path, answer
         "listening on wss://0.0.0.0:7443/acp",
         "configuration: /c/config.toml; state: /s",
         "1 connected, 2 away, 3 waiting for a decision (`acp-gateway sessions` shows them)",
-        "AGENT  PID                MEMORY   SESSIONS  TURNS  CONNECTED  AWAY  WAITING",
-        "a      12                 3.0 GiB  2         1      1          2     3",
-        "b      -                  -        0         0      0          0     0",
-        "c      tcp://127.0.0.1:1  -        0         0      0          0     0",
+        "AGENT  PID                MEMORY   FENCE     SESSIONS  TURNS  CONNECTED  AWAY  WAITING",
+        "a      12                 3.0 GiB  landlock  2         1      1          2     3",
+        "b      -                  -        -         0         0      0          0     0",
+        "c      tcp://127.0.0.1:1  -        -         0         0      0          0     0",
     ]
 
 

@@ -118,17 +118,18 @@ def test_the_first_workspace_comes_with_the_default_that_it_would_replace(config
 
 
 def test_an_agent_is_added_under_a_free_name_and_the_default_stays(config: Path, tmp_path: Path) -> None:
-    added = add(config, agent_additions(load_config(config), AGENT, tmp_path))
+    added = add(config, agent_additions(load_config(config), AGENT, tmp_path, fence=True))
     assert list(added.agents) == ["demo", "demo-2"]
     agent = added.agents["demo-2"]
-    assert (agent.command, agent.env, agent.cwd, agent.login) == (
+    assert (agent.fence, agent.command, agent.env, agent.cwd, agent.login) == (
+        "on",
         ("other", "--acp"),
         {"PATH": "/usr/bin"},
         tmp_path,
         "other login",
     )
     assert added.default_agent == "demo"
-    third = agent_additions(added, AGENT, tmp_path)
+    third = agent_additions(added, AGENT, tmp_path, fence=False)
     assert [addition.keys for addition in third] == [("agents", "demo-3")]
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import resource
+import shutil
 import signal
 import sys
 import threading
@@ -16,6 +17,7 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError
+from acp_gateway.fence.start import LAUNCHER, Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -233,9 +235,10 @@ async def test_a_gateway_whose_own_directory_is_gone_says_so(
     )
 
 
-async def test_a_command_that_the_system_refuses_is_an_error_of_the_agent(spawner: Spawner) -> None:
-    launch = make_launch(("cat", "x" * 1_000_000))
-    assert (await refusal(launch, spawner)).endswith("Argument list too long")
+async def test_a_command_that_the_system_refuses_ends_with_the_reason_on_stderr(spawner: Spawner) -> None:
+    async with running(make_launch(("cat", "x" * 1_000_000)), spawner) as agent:
+        await agent.ended.wait()
+        assert agent.last_lines() == [f"cannot execute {shutil.which('cat')}: Argument list too long"]
 
 
 async def test_an_agent_for_which_no_descriptor_is_left_is_refused_and_none_is_lost(spawner: Spawner) -> None:
@@ -263,8 +266,9 @@ async def test_a_file_that_is_not_a_program_ends_with_the_reason_on_stderr(spawn
 
 
 async def test_what_starts_the_agent_ends_where_the_gateway_has_ended_before() -> None:
-    command = [sys.executable, "-c", agent_module._DIE_WITH_PARENT, "1", "True", "/bin/echo", "echo", "started"]
-    done = await trio.run_process(command, capture_stdout=True, check=False)
+    with Start("/bin/echo", ["echo", "started"], {}).order(1, {}) as order:
+        command = [sys.executable, LAUNCHER, str(order.fileno())]
+        done = await trio.run_process(command, capture_stdout=True, check=False, pass_fds=[order.fileno()])
     assert (done.returncode, done.stdout) == (1, b"")
 
 

@@ -273,7 +273,7 @@ async def origin_of(tmp_path: Path, name: str, scope: SessionScope) -> tuple[Lin
     node = NodeSection(url=parse_target("wss://gpu.example"), token_file=Path("/token"))
     config = replace(make_config(tmp_path, agents={"near": AgentSection(url="ws://127.0.0.1:1")}), nodes={"gpu": node})
     audit = Recorder()
-    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, dial, audit)
+    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, dial, audit, lambda *_: None)
     section = config.find_agent(name)
     assert section is not None
     with pytest.raises(AgentError, match="not now"):
@@ -318,7 +318,7 @@ async def test_an_agent_starts_by_the_configuration_in_force_and_else_by_the_sec
 
     monkeypatch.setattr(startup, "run_agent", run)
     config = make_config(tmp_path, agents={"near": AgentSection(command=("new",))})
-    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, Recorder())
+    runner = AgentRunner(lambda: config, Spawner(ProcessRegistry(tmp_path)), {}, None, Recorder(), lambda *_: None)
     for name in ("near", "removed"):
         await runner.run(name, AgentSection(command=("old",)), SessionScope("me"), task_status=_NEVER)
     assert commands == [("new",), ("old",)]

@@ -1,0 +1,78 @@
+"""Writes a fence as arguments of bubblewrap, which gives a program a file system of its own.
+
+What is not named there does not exist for the program.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from typing import Final
+
+from acp_gateway.fence.landlock import KEPT_CAPABILITIES
+from acp_gateway.fence.places import DEVICES
+from acp_gateway.fence.plan import Fence
+
+PROBE_TIMEOUT: Final = 10.0
+"""Seconds for bubblewrap to run a program that does nothing: it takes some milliseconds."""
+
+TEMPORARY: Final = "/tmp"  # noqa: S108 - it is the agent's own
+"""Path at which the agent finds the folder for its temporary files."""
+
+_LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+"""Folders that are links into `/usr` on most systems."""
+
+
+@cache
+def find() -> str | None:
+    """Return the path of a bubblewrap that works here, or None. Systems may forbid what it needs: it is tried once."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return None
+    trial = [program, "--ro-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--dev", "/dev", "--", "/bin/true"]
+    try:
+        ended = subprocess.run(trial, capture_output=True, timeout=PROBE_TIMEOUT, check=False, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return program if ended.returncode == 0 else None
+
+
+def arguments(fence: Fence) -> list[str]:
+    """Return the arguments of bubblewrap for a fence, without the command."""
+    return [*_namespaces(fence), *_files(fence), "--chdir", fence.cwd]
+
+
+def _namespaces(fence: Fence) -> Iterator[str]:
+    yield from ("--die-with-parent", "--unshare-pid", "--unshare-ipc")
+    yield from ("--cap-drop", "ALL")
+    if os.geteuid() == 0:
+        for name in KEPT_CAPABILITIES:
+            yield from ("--cap-add", name)
+    if fence.network == "off":
+        yield "--unshare-net"
+
+
+def _files(fence: Fence) -> Iterator[str]:
+    yield from ("--proc", "/proc", "--dev", "/dev")
+    if os.geteuid() == 0:
+        # Root changes the kernel there, and bubblewrap does not notice that it may.
+        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
+            yield from ("--ro-bind-try", path, path)
+    for path in fence.devices:
+        if path not in DEVICES:
+            yield from ("--dev-bind-try", path, path)
+    yield from ("--bind", fence.temporary, TEMPORARY)
+    for link in _LINKS:
+        if os.path.islink(link):
+            yield from ("--symlink", os.readlink(link), link)
+    places: list[tuple[str, tuple[str, ...]]] = [(path, ("--ro-bind-try", path, path)) for path in fence.read]
+    places += [(path, ("--bind-try", path, path)) for path in fence.write if path != fence.temporary]
+    for secret in fence.hidden:
+        places.append((secret, ("--tmpfs", secret) if os.path.isdir(secret) else ("--ro-bind", "/dev/null", secret)))
+    # A place below another one is mounted over it.
+    for _, mount in sorted(places, key=lambda place: len(place[0])):
+        yield from mount
+
+    # What bubblewrap has made to hold these places is in memory: a write there would be lost.
+    yield from ("--remount-ro", "/")

@@ -1,0 +1,67 @@
+"""The first program of each agent on Linux: it prepares its own process, and becomes the agent.
+
+`python -I -S launcher.py DESCRIPTOR` reads an order as JSON from an open file, because a list of paths may be longer
+than an argument. It imports nothing but the standard library, because it runs once for each agent.
+
+It dies with the gateway, puts right what Python and the gateway have changed about the process, and fences it with
+Landlock (`landlock.py`). The process and all that it starts keep the fence, because Landlock cannot be undone.
+"""
+
+import ctypes
+import json
+import os
+import resource
+import runpy
+import signal
+import sys
+from typing import Any, TypedDict
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Order(TypedDict):
+    """The work of the launcher before it becomes the agent."""
+
+    gateway: int
+    """The process id of the gateway; the agent does not start when it has ended before."""
+    keeps_locale: bool
+    """False if `LC_CTYPE` is not in the agent's environment: Python sets it where there is none."""
+    limits: dict[str, int]
+    """Soft limits to set, by resource number."""
+    landlock: dict[str, Any] | None
+    """The rules for `landlock.restrict`; None without them."""
+    program: str
+    """The absolute path of the program that is executed."""
+    command: list[str]
+    """Its arguments, beginning with its name."""
+
+
+def main() -> None:
+    """Carry out the order in the file of `sys.argv[1]`. Ends with a line on stderr where that fails."""
+    with os.fdopen(int(sys.argv[1]), "rb") as file:
+        order: Order = json.load(file)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != order["gateway"]:
+        os._exit(1)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    if not order["keeps_locale"]:
+        os.environ.pop("LC_CTYPE", None)
+    for number, soft in order["limits"].items():
+        resource.setrlimit(int(number), (soft, resource.getrlimit(int(number))[1]))
+    if order["landlock"] is not None:
+        landlock = runpy.run_path(os.path.join(os.path.dirname(__file__), "landlock.py"))
+        try:
+            landlock["restrict"](**order["landlock"])
+            if order["landlock"]["files"]:
+                landlock["drop_capabilities"]()
+        except OSError as error:
+            sys.exit(f"cannot fence the agent: {error.filename or 'landlock'}: {error.strerror}")
+    try:
+        os.execv(order["program"], order["command"])  # noqa: S606 - the agent is what the configuration names
+    except OSError as error:
+        sys.exit(f"cannot execute {order['program']}: {error.strerror}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+"""Prepares the start of an agent's process: the order for the launcher, with a fence or without one.
+
+These functions read the disk, so they are called in a thread.
+"""
+
+import json
+import logging
+import os
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from acp_gateway.errors import AgentError
+from acp_gateway.fence import bubblewrap, landlock, launcher
+from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
+
+log = logging.getLogger(__name__)
+
+LAUNCHER: Final = str(Path(launcher.__file__))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FenceOptions:
+    """The wishes of the configuration and of an agent's clients for its fence."""
+
+    value: str
+    """`"on"`, `"bubblewrap"` or `"landlock"`."""
+    workspaces: Sequence[tuple[str, bool]]
+    """Folders of the workspaces that its clients may use, and whether the agent may write there."""
+    own: Sequence[str] = ()
+    """Files and folders of the agent's own."""
+    writable: Sequence[str] = ()
+    readable: Sequence[str] = ()
+    private: Sequence[str] = ()
+    """Places of the gateway and of other people."""
+    user_home: str = ""
+    """The home of the gateway's user."""
+    home: str | None = None
+    """A home for the agent instead of its user's; it is made if it is missing."""
+    scratch: str
+    """Folder in which the folder for the agent's temporary files is made."""
+    network: Network = "on"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """The start of a process."""
+
+    program: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    landlock: Mapping[str, Any] | None = None
+    fence: Fence | None = None
+    """The places that the agent may use; None without a fence."""
+
+    def order(self, gateway: int, limits: Mapping[int, int]) -> BinaryIO:
+        """Return an open file with the order for the launcher: the id of the gateway's process, and soft limits."""
+        order: launcher.Order = {
+            "gateway": gateway,
+            "keeps_locale": "LC_CTYPE" in self.environment,
+            "limits": {str(number): soft for number, soft in limits.items()},
+            "landlock": None if self.landlock is None else dict(self.landlock),
+            "program": self.program,
+            "command": [*self.command],
+        }
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+        file.write(json.dumps(order).encode(errors="surrogateescape"))
+        file.seek(0)
+        return file
+
+    def clean_up(self) -> None:
+        """Remove the temporary files of an agent that has ended."""
+        if self.fence is not None:
+            _remove(self.fence.temporary)
+
+
+def can_fence(folder: Path, state_dir: Path) -> bool:
+    """Return whether agents that work in a folder can be fenced on this machine."""
+    if choose("on", bubblewrap=bubblewrap.find() is not None, landlock=landlock.abi() > 0) is None:
+        return False
+    return may_open(str(folder), os.path.expanduser("~"), [str(state_dir)])
+
+
+def fenced(
+    agent: str,
+    program: str,
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    cwd: str,
+    options: FenceOptions,
+    *,
+    find_bubblewrap: Callable[[], str | None] = bubblewrap.find,
+    abi: Callable[[], int] = landlock.abi,
+) -> Start:
+    """Return how an agent is started in a fence. Raises `AgentError` where there is none, or what it is to open is not
+    allowed; `OSError` for a folder that cannot be made."""
+    wrapper = find_bubblewrap() if options.value != "landlock" else None
+    by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
+    if by is None:
+        raise AgentError(f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}]")
+    if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
+        raise AgentError(
+            f"the agent {agent} cannot be started: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): set "
+            f'network = "on" or "off" in [agents.{agent}]'
+        )
+    environment = dict(environment)
+    os.makedirs(options.scratch, mode=0o700, exist_ok=True)
+    if options.home is not None:
+        os.makedirs(options.home, mode=0o700, exist_ok=True)
+        environment["HOME"] = options.home
+        for name in [name for name in environment if name.startswith("XDG_")]:
+            del environment[name]
+    temporary = tempfile.mkdtemp(prefix=f"{agent.replace('/', '-')}-", dir=options.scratch)
+    environment["TMPDIR"] = bubblewrap.TEMPORARY if by == "bubblewrap" else temporary
+    wanted = Wanted(
+        agent=agent,
+        program=program,
+        command=command,
+        environment=environment,
+        cwd=cwd,
+        workspaces=options.workspaces,
+        own=options.own,
+        writable=options.writable,
+        readable=options.readable,
+        private=options.private,
+        user_home=options.user_home,
+        home=options.home,
+        temporary=temporary,
+        network=options.network,
+    )
+    try:
+        fence = plan(by, wanted)
+        if by == "landlock":
+            return Start(program, command, environment, landlock_rules(fence), fence)
+        assert wrapper is not None
+        words = [wrapper, *bubblewrap.arguments(fence), "--", program, *command[1:]]
+        # What bubblewrap cannot do, Landlock adds where there is one: ports, signals, and sockets without a path.
+        rest = {"files": False, "read": [], "write": [], "look": [], "ports": None, "scoped": True}
+        if isinstance(options.network, tuple):
+            rest["ports"] = [*options.network]
+        return Start(wrapper, words, environment, rest if abi() else None, fence)
+    except BaseException:
+        _remove(temporary)
+        raise
+
+
+def _remove(folder: str) -> None:
+    def retry(function: Callable[[str], Any], path: str, _: object) -> None:
+        # An agent may have taken its own permissions away.
+        try:
+            os.chmod(os.path.dirname(path), stat.S_IRWXU)
+            function(path)
+        except OSError as error:
+            log.warning("cannot remove %s: %s", folder, error.strerror)
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(folder, onexc=retry)
+    else:
+        shutil.rmtree(folder, onerror=retry)

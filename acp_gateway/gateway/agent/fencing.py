@@ -1,0 +1,122 @@
+"""Says what the fence of an agent is to open: its workspaces, and the places of the gateway that stay private."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from acp_gateway.config.agent_search import own_folders
+from acp_gateway.config.load import AgentSection, Config
+from acp_gateway.core.requests import Problem
+from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.fence.plan import Fence
+from acp_gateway.fence.start import FenceOptions
+from acp_gateway.gateway.workspaces import workspaces_of
+from acp_gateway.protocol.reasons import in_one_line
+from acp_gateway.security.token_store import Token
+
+HOMES: Final = "homes"
+"""Folder in `state_dir` with the homes of identities."""
+
+OUTSIDE_FENCE: Final = "outside_fence"
+"""Reason of the error for a directory that the running agent's fence does not open."""
+
+SCRATCH: Final = "scratch"
+"""Folder in `state_dir` with the temporary files of fenced agents."""
+
+
+def fence_options(
+    section: AgentSection, config: Config, scope: SessionScope, allowed: Sequence[str] | None
+) -> FenceOptions | None:
+    """Return what the fence of an agent is to open; None for an agent without a fence.
+
+    Args:
+        section: the agent's options.
+        config: the configuration in force.
+        scope: that of the clients that share the process.
+        allowed: the names of the workspaces that these may use; None for all.
+    """
+    if section.fence in (None, "off"):
+        return None
+    workspaces = workspaces_of(config.workspaces, section.cwd)
+    opened = [workspace for workspace in workspaces if allowed is None or workspace.name in allowed]
+    others = [workspace.root for workspace in workspaces if workspace not in opened]
+    state_dir = config.gateway.state_dir
+    home = state_dir / HOMES / _file_name(scope.identity) if section.homes and section.scope != "shared" else None
+    access = {name: workspace.access == "write" for name, workspace in config.workspaces.items()}
+    return FenceOptions(
+        value=section.fence,
+        workspaces=[(each.root, each.name is None or access[each.name]) for each in opened],
+        own=own_folders(section.command or ()),
+        writable=section.writable,
+        readable=section.readable,
+        private=[*map(str, _private(config)), *_below(others, [workspace.root for workspace in opened])],
+        user_home=os.path.expanduser("~"),
+        home=None if home is None else str(home),
+        scratch=str(state_dir / SCRATCH),
+        network=section.network,
+    )
+
+
+def usable_workspaces(
+    identity: str, tokens: Iterable[Token], config: Config, gateway_identity: str
+) -> tuple[str, ...] | None:
+    """Return the names of the workspaces that an identity may use by any of its credentials; None for all.
+
+    The gateway's own user, `gateway_identity`, may use all.
+    """
+    if identity == gateway_identity:
+        return None
+    limits = [token.workspaces for token in tokens if token.identity == identity and token.session is None]
+    limits += [section.workspaces for section in config.certificates.values() if section.identity == identity]
+    names: list[str] = []
+    for limit in limits:
+        if limit is None:
+            return None
+        names += limit
+    return tuple(dict.fromkeys(names))
+
+
+def first_outside(fence: Fence, directories: Iterable[str]) -> str | None:
+    """Return the first directory that a fence does not open; None if it opens all. It reads the disk."""
+    return next((directory for directory in directories if not fence.allows(directory)), None)
+
+
+def outside_fence(agent: str, directory: str, *, restarts: bool) -> Problem:
+    """Return the problem of a directory that is in a workspace, and outside of the fence of the running agent.
+
+    `restarts` tells whether the agent is restarted for it.
+    """
+    remedy = "it is restarted as soon as nothing is open in it; try again then" if restarts else "connect again"
+    message = (
+        f"the agent {agent} was started before its clients could use {in_one_line(directory, 300)}, and its fence does "
+        f"not open it: {remedy}"
+    )
+    return Problem(message, {"reason": OUTSIDE_FENCE, "cwd": directory})
+
+
+def _private(config: Config) -> Iterable[Path]:
+    """Yield the files and folders of the gateway."""
+    gateway = config.gateway
+    yield gateway.state_dir
+    if config.path is not None:
+        yield config.path
+    if gateway.record_dir is not None:
+        yield gateway.record_dir
+    yield from (section.env_file for section in config.agents.values() if section.env_file is not None)
+    for listen in config.listen:
+        yield from (path for path in (listen.key,) if path is not None)
+        if listen.address.scheme == "unix":
+            yield Path(listen.address.path)
+
+
+def _below(roots: Iterable[str], places: Sequence[str]) -> Iterable[str]:
+    """Yield the roots that are below one of the places."""
+    return (root for root in roots if any(root.startswith(place.rstrip("/") + "/") for place in places))
+
+
+def _file_name(identity: str) -> str:
+    """Return a name of a folder for an identity."""
+    name = quote(identity, safe="@+")
+    return name if not name.startswith(".") else "%2E" + name[1:]

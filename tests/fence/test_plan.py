@@ -1,0 +1,244 @@
+"""The places that a fence opens, from the configuration's wishes and the places of a machine."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.errors import AgentError
+from acp_gateway.fence import places, plan
+from acp_gateway.fence.plan import Fence, Wanted, choose, landlock_rules, refusals, remedy
+
+
+class Machine:
+    """A file system below a folder, with a home, a workspace and what the gateway keeps."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for folder in ("home/.ssh", "home/.local/bin", "work", "state/homes/bob", "tmp", "tools/bin", "tools/lib"):
+            (root / folder).mkdir(parents=True)
+        (root / "tools/bin/agent").write_text("#!/bin/sh\n")
+        self.wanted = Wanted(
+            agent="a",
+            program=str(root / "tools/bin/agent"),
+            command=["agent"],
+            environment={"PATH": f"{root}/home/.local/bin:/usr/bin", "HOME": str(root / "home")},
+            cwd=str(root / "work"),
+            workspaces=[(str(root / "work"), True)],
+            private=[str(root / "state")],
+            user_home=str(root / "home"),
+            temporary=str(root / "tmp"),
+        )
+
+    def fence(self, **changes: object) -> Fence:
+        return plan.plan("landlock", replace(self.wanted, **changes))  # type: ignore[arg-type]
+
+    def refusal(self, **changes: object) -> str:
+        with pytest.raises(AgentError) as refused:
+            self.fence(**changes)
+        return str(refused.value).replace(str(self.root), "")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_an_agent_writes_in_its_workspaces_and_reads_programs(machine: Machine) -> None:
+    fence, root = machine.fence(), machine.root
+    for path, reads, writes in (
+        ("work/new", True, True),
+        ("tmp/new", True, True),
+        ("tools/lib/library", True, False),
+        ("home/.local/bin/tool", True, False),
+        ("home/.bashrc", False, False),
+        ("home/.ssh/id", False, False),
+        ("state/secret", False, False),
+        ("state/homes/bob/x", False, False),
+    ):
+        assert (fence.allows(str(root / path)), fence.allows(str(root / path), writing=True)) == (reads, writes), path
+    assert fence.allows("/usr/bin/env")
+    assert not fence.allows("/etc/shadow")
+    assert not fence.allows(f"/proc/{os.getpid()}/environ", writing=True)
+
+
+def test_a_workspace_to_read_is_not_written(machine: Machine) -> None:
+    fence = machine.fence(workspaces=[(str(machine.root / "work"), False)])
+    assert fence.allows(str(machine.root / "work/file"))
+    assert not fence.allows(str(machine.root / "work/file"), writing=True)
+
+
+def test_own_folders_are_made_and_written_and_files_only_if_they_exist(machine: Machine) -> None:
+    fence = machine.fence(own=["~/.agent/", "~/.agent.json"])
+    assert (machine.root / "home/.agent").is_dir()
+    assert fence.allows(str(machine.root / "home/.agent/session"), writing=True)
+    assert not (machine.root / "home/.agent.json").exists()
+
+
+def test_a_runner_of_packages_writes_its_cache(machine: Machine) -> None:
+    fence = machine.fence(command=["npx", "an-agent"])
+    assert fence.allows(str(machine.root / "home/.npm/_npx"), writing=True)
+
+
+def test_with_a_home_of_its_own_an_agent_has_nothing_of_the_user(machine: Machine) -> None:
+    home = machine.root / "state/homes/ann"
+    home.mkdir()
+    fence = machine.fence(home=str(home), own=["~/.agent/"])
+    assert fence.allows(str(home / ".bashrc"), writing=True)
+    assert not fence.allows(str(machine.root / "home/.local/bin"), writing=True)
+    assert not fence.allows(str(machine.root / "state/homes/bob"))
+    assert (home / ".agent").is_dir()
+
+
+def test_a_link_opens_what_it_leads_to(machine: Machine) -> None:
+    (machine.root / "elsewhere").mkdir()
+    (machine.root / "link").symlink_to(machine.root / "elsewhere")
+    fence = machine.fence(readable=[str(machine.root / "link")])
+    assert str(machine.root / "elsewhere") in fence.read
+    assert str(machine.root / "link") not in fence.read
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        (
+            {"readable": ["~/.ssh/config"]},
+            "is to open /home/.ssh/config, which no fenced agent may use (it is in /home/.ssh)",
+        ),
+        ({"writable": ["ROOT/state/x"]}, "is to open /state/x, which no fenced agent may use (it is in /state)"),
+        ({"readable": ["ROOT"]}, "let it read , which contains"),
+        (
+            {"workspaces": [("ROOT/home", True)]},
+            "let it write /home, which contains /home/.ssh: name a folder below it",
+        ),
+    ],
+)
+def test_what_no_fenced_agent_may_use_is_not_opened_by_the_configuration(
+    changes: dict[str, object], error: str, machine: Machine
+) -> None:
+    (machine.root / "home/.ssh/config").write_text("")
+    (machine.root / "state/x").write_text("")
+    text = str(machine.root)
+    spelled = {
+        name: [
+            value.replace("ROOT", text) if isinstance(value, str) else (value[0].replace("ROOT", text), value[1])
+            for value in values  # type: ignore[attr-defined]
+        ]
+        for name, values in changes.items()
+    }
+    assert error in machine.refusal(**spelled)
+
+
+def test_every_place_of_secrets_is_refused(machine: Machine) -> None:
+    home = machine.root / "home"
+    listed = [path for path in places.SECRETS if path.startswith("~/")]
+    assert len(listed) >= 40
+    for path in listed:
+        (home / path[2:]).mkdir(parents=True, exist_ok=True)
+    fence = machine.fence()
+    for path in listed:
+        assert not fence.allows(str(home / path[2:] / "x")), path
+        assert "which no fenced agent may use" in machine.refusal(readable=[path]), path
+
+
+def test_landlock_is_told_the_names_around_a_hidden_place(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    etc = machine.root / "etc"
+    for name in ("hosts", "shadow", "deep/open", "deep/secret"):
+        (etc / name).parent.mkdir(parents=True, exist_ok=True)
+        (etc / name).write_text("")
+    (etc / "link").symlink_to(etc / "shadow")
+    monkeypatch.setattr(plan, "SYSTEM", (str(etc),))
+    monkeypatch.setattr(plan, "SECRETS", (str(etc / "shadow"), str(etc / "deep/secret")))
+    rules = landlock_rules(machine.fence())
+    assert {path for path in rules["read"] if path.startswith(str(etc))} == {str(etc / "hosts"), str(etc / "deep/open")}
+    assert set(rules["look"]) == {str(etc), str(etc / "deep")}
+
+
+def test_the_devices_of_graphics_processors_are_opened(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidiactl", "sda"):
+        (machine.root / name).write_text("")
+    monkeypatch.setattr(plan, "ACCELERATORS", (f"{machine.root}/nvidia*",))
+    opened = [path for path in machine.fence().devices if path.startswith(str(machine.root))]
+    assert opened == [f"{machine.root}/nvidia0", f"{machine.root}/nvidiactl"]
+
+
+def test_programs_are_found_by_links_interpreters_and_arguments(machine: Machine) -> None:
+    root = machine.root
+    package = root / "prefix/lib/node_modules/agent/bin"
+    package.mkdir(parents=True)
+    (package / "agent.js").write_text("#!/usr/bin/env interpreter\n")
+    (root / "prefix/bin").mkdir()
+    (root / "prefix/bin/agent").symlink_to(package / "agent.js")
+    (root / "runtime/bin").mkdir(parents=True)
+    (root / "runtime/bin/interpreter").write_text("#!/bin/sh\n")
+    (root / "runtime/bin/interpreter").chmod(0o755)
+    (root / "scripts").mkdir()
+    (root / "scripts/main.py").write_text("")
+    venv = root / "venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin/python").write_text("")
+    (venv / "pyvenv.cfg").write_text(f"home = {root}/python/bin\n")
+    (root / "python/bin").mkdir(parents=True)
+    fence = machine.fence(
+        program=str(root / "prefix/bin/agent"),
+        command=["agent", str(root / "scripts/main.py"), str(venv / "bin/python")],
+        environment={"PATH": f"{root}/runtime/bin", "HOME": str(root / "home")},
+    )
+    for place in ("prefix/lib/node_modules/other", "runtime/lib", "scripts/other.py", "venv/lib", "python/lib"):
+        assert fence.allows(str(root / place)), place
+
+
+@pytest.mark.parametrize(
+    ("value", "bubblewrap", "landlock", "chosen"),
+    [
+        ("on", True, True, "bubblewrap"),
+        ("on", False, True, "landlock"),
+        ("landlock", True, True, "landlock"),
+        ("bubblewrap", True, False, "bubblewrap"),
+        (
+            "bubblewrap",
+            False,
+            True,
+            "bubblewrap does not work here: install it (in Debian: apt-get install bubblewrap)",
+        ),
+        ("landlock", True, False, "this kernel has no Landlock"),
+        ("on", False, False, "this machine has no means for a fence: install"),
+    ],
+)
+def test_the_best_means_of_the_machine_is_chosen(value: str, bubblewrap: bool, landlock: bool, chosen: str) -> None:
+    found = choose(value, bubblewrap=bubblewrap, landlock=landlock)
+    assert (found or remedy(value)).startswith(chosen)
+    assert 'set fence = "off"' in remedy(value)
+
+
+@pytest.mark.parametrize(
+    ("line", "option"),
+    [
+        ("Error: EACCES: permission denied, open 'ROOT/home/data'", "readable"),
+        ("Error: EROFS: read-only file system, mkdir 'ROOT/home/data'", "writable"),
+        ("PermissionError: [Errno 13] Permission denied: 'ROOT/home/data'", "readable"),
+        ("cat: ROOT/home/data: Permission denied", "readable"),
+        ("touch: cannot touch 'ROOT/home/data': Read-only file system", "writable"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'ROOT/home/data'", "readable"),
+        ("OSError: [Errno 30] Read-only file system: 'ROOT/tools/lib/new'", "writable"),
+        ("cat: ROOT/work/data: Permission denied", None),
+        ("all is well in ROOT/home/data", None),
+    ],
+)
+def test_what_a_fence_refused_is_read_from_stderr(line: str, option: str | None, machine: Machine) -> None:
+    (machine.root / "home/data").write_text("")
+    found = refusals(machine.fence(), [line.replace("ROOT", str(machine.root))] * 3)
+    assert [needed for _, needed in found] == ([] if option is None else [option])
+
+
+def test_a_listing_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = machine.root / "many"
+    many.mkdir()
+    for number in range(4):
+        (many / str(number)).write_text("")
+    monkeypatch.setattr(plan, "MAX_ENTRIES", 3)
+    monkeypatch.setattr(plan, "SYSTEM", (str(many),))
+    monkeypatch.setattr(plan, "SECRETS", (str(many / "0"),))
+    with pytest.raises(AgentError, match="has more than 3 entries"):
+        landlock_rules(machine.fence())

@@ -1,0 +1,200 @@
+"""A hostile agent tries to get out of its fence, by each means that the machine has, and without a fence."""
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
+
+HOSTILE = Path(__file__).parent.parent / "agents" / "hostile_agent.py"
+
+VICTIM = """
+import ctypes, os, sys
+file = open(sys.argv[1])
+memory = ctypes.create_string_buffer(b"the secret")
+os.chdir(os.path.dirname(sys.argv[1]))
+print(file.fileno(), ctypes.addressof(memory), flush=True)
+sys.stdin.read()
+"""
+
+NAMED = {
+    "landlock": {
+        "connect to the socket of the gateway",
+        "connect to a socket of docker",
+        "connect to a socket of ssh agent",
+        "connect to a socket of d bus",
+        "share memory with others",
+        "slow another process",
+    },
+    "bubblewrap": set[str](),
+}
+"""The ways that a mechanism leaves open, as `docs/fence.md` says."""
+
+IMPOSSIBLE = {
+    "enter the mounts of another process",
+    "gain privileges by a program",
+    "leave the control group",
+    "change where core dumps go",
+    "change the environment of the gateway",
+    "make a device of the memory",
+    "mount a folder",
+    "mount in namespaces of ones own",
+    "unmount what hides",
+    "change the root",
+    "open by a handle",
+    "open by io uring",
+    "use a descriptor that was inherited",
+    "read the passwords of the machine",
+    "change a program of the machine",
+    "trace another process",
+    "seize another process",
+    "read the memory of another process",
+    "copy from the memory of another process",
+    "take a descriptor of another process",
+}
+"""The ways that may be closed without a fence too, by the kernel or the rights of the user who runs the test."""
+
+
+class Scene:
+    """Places, sockets and a process that a fenced agent must not reach."""
+
+    def __init__(self, root: Path, stack: ExitStack) -> None:
+        self.root = root
+        folders = ("work", "state", "other", "readonly", "home/.ssh", "homes/bob", "sockets", "tmp", "scratch")
+        for folder in folders:
+            (root / folder).mkdir(parents=True)
+        for name in ("secret", "overwritten", "truncated", "removed", "moved", "exchanged"):
+            (root / "state" / name).write_text("the secret")
+        for place in ("other/secret", "homes/bob/secret", "config.toml", "home/.ssh/id_ed25519", "tmp/mine"):
+            (root / place).write_text("the secret")
+        (root / "readonly" / "removed").write_text("")
+        self.shm = Path("/dev/shm") / f"acp-gateway-test-{os.getpid()}"
+        self.shm.write_text("the secret")
+        stack.callback(self.shm.unlink)
+        self.abstract = f"acp-gateway-test-{os.getpid()}"
+        # A path of a socket is short; the root of a test is not.
+        os.symlink(root, short := Path(f"/tmp/agt-{os.getpid()}"))
+        stack.callback(short.unlink)
+        for path in ("state/socket", "sockets/docker.sock", "sockets/agent.1", "sockets/bus"):
+            self._listen(stack, str(short / path))
+        self._listen(stack, "\0" + self.abstract)
+        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        datagrams.bind("\0" + self.abstract + "-datagrams")
+        self.server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.shm_key = 0x41430000 + os.getpid() % 65536
+        segment = libc.shmget(self.shm_key, 4, 0o1600)
+        stack.callback(libc.shmctl, segment, 0, None)
+        victim = stack.enter_context(
+            subprocess.Popen(
+                [sys.executable, "-c", VICTIM, str(root / "state/secret")],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={"KEY": "the secret"},
+                start_new_session=True,
+            )
+        )
+        assert victim.stdout is not None
+        descriptor, address = map(int, victim.stdout.readline().split())
+        self.order = {
+            "work": str(root / "work"),
+            "state": str(root / "state"),
+            "other": str(root / "other"),
+            "readonly": str(root / "readonly"),
+            "home": str(root / "home"),
+            "other_home": str(root / "homes/bob"),
+            "config": str(root / "config.toml"),
+            "sockets": str(root / "sockets"),
+            "tmp": str(root / "tmp"),
+            "in_tmp": "mine",
+            "system": "/usr/lib",
+            "python": sysconfig.get_path("purelib"),
+            "victim": victim.pid,
+            "descriptor": descriptor,
+            "address": address,
+            "abstract": self.abstract,
+            "port": self.server.getsockname()[1],
+            "shm": self.shm_key,
+            "in_shm": self.shm.name,
+        }
+
+    @staticmethod
+    def _listen(stack: ExitStack, address: str) -> None:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(address)
+        listener.listen(100)
+
+    def start(self, value: str) -> Start:
+        """Return how the hostile agent is started, `value` as `fence` has it, or "off"."""
+        command = [sys.executable, str(HOSTILE), json.dumps(self.order)]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home")}
+        if value == "off":
+            return Start(sys.executable, command, environment)
+        options = FenceOptions(
+            value=value,
+            workspaces=[(str(self.root / "work"), True), (str(self.root / "readonly"), False)],
+            private=[str(self.root / name) for name in ("state", "config.toml", "homes")],
+            user_home=str(self.root / "home"),
+            scratch=str(self.root / "scratch"),
+            network="on" if landlock.abi() < landlock.NETWORK_ABI else (1,),
+        )
+        return fenced("hostile", sys.executable, command, environment, str(self.root / "work"), options)
+
+    def run(self, value: str) -> dict[str, Any]:
+        """Run the hostile agent, and return what came of each way."""
+        start = self.start(value)
+        with start.order(os.getpid(), {}) as order:
+            command = [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())]
+            done = subprocess.run(
+                command,
+                pass_fds=[order.fileno()],
+                env=dict(start.environment),
+                cwd=self.root / "work",
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        start.clean_up()
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(tmp_path, stack)
+
+
+def reached(found: dict[str, Any]) -> set[str]:
+    return {name for name, result in found.items() if result is not None}
+
+
+@pytest.mark.parametrize("by", ["landlock", "bubblewrap"])
+def test_no_way_leads_out_of_a_fence_but_those_that_the_docs_name(by: str, scene: Scene) -> None:
+    if by == "landlock" and landlock.abi() < landlock.SCOPE_ABI:
+        pytest.skip("this kernel's Landlock has no scopes")
+    if by == "bubblewrap" and bubblewrap.find() is None:
+        pytest.skip("bubblewrap is not installed, or not allowed")
+    found = scene.run(by)
+    assert len(found) >= 60
+    assert reached(found) <= NAMED[by]
+    assert not list((scene.root / "scratch").iterdir())
+
+
+def test_without_a_fence_the_same_ways_lead_out(scene: Scene) -> None:
+    found = scene.run("off")
+    assert {name for name, result in found.items() if result is None} <= IMPOSSIBLE
