@@ -34,6 +34,7 @@ from acp_gateway.fence.plan import Fence, refusals
 from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
+from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import HIDDEN, MAX_SECRET_LENGTH, redact_text
 from acp_gateway.transports.maintained import MaintainedStream
@@ -302,7 +303,7 @@ class _Process:
         self.agent = Agent(
             launch.name,
             self._pid,
-            LineStream(self._pipes, max_message_size=launch.max_message_size),
+            VersionedStream(LineStream(self._pipes, max_message_size=launch.max_message_size)),
             launch.command,
             fence=spawned.start.fence,
         )

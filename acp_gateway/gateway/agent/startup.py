@@ -32,6 +32,7 @@ from acp_gateway.gateway.agent.process import (
     readable_lines,
     run_agent,
 )
+from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.gateway.events.audit import AuditThrottle
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
@@ -97,7 +98,7 @@ async def run_listening_agent(
         seconds = connect_timeout if isinstance(error, Unreachable) else 0.0
         why = printable(str(error))
         raise AgentError(f"the agent {name} cannot be reached: {why}", retry_for=seconds) from error
-    agent = ListeningAgent(name, url, stream)
+    agent = ListeningAgent(name, url, VersionedStream(stream))
     log.info("agent %s is connected at %s", name, url)
     # Shielded, because the last messages must be written when this is cancelled.
     writing = trio.CancelScope(shield=True)

@@ -1,0 +1,87 @@
+"""Finds out which version an agent speaks, and translates where that is not the one of the core, version 1.
+
+An agent is asked for version 1. One that refuses, or answers with another version, is asked again for version 2, once.
+"""
+
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
+from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.translator import Output, result_of
+
+_OLD = b"1"
+
+
+class AgentEdge:
+    """The edge between the core and one agent process. It never raises."""
+
+    def __init__(self) -> None:
+        self.is_settled = False
+        """True once the agent has answered in version 1: then nothing is translated."""
+        self._translator: NewAgent | None = None
+        self._initialize: tuple[RawId, bytes] | None = None
+        """The id and the text of the core's `initialize`, while that is open."""
+        self._refusal: bytes | None = None
+        """The agent's answer to the request for version 1, while it is asked again."""
+
+    @property
+    def translates(self) -> bool:
+        """True if the agent speaks version 2."""
+        return self._translator is not None and self._refusal is None
+
+    def to_agent(self, text: bytes) -> Output:
+        """Translate a message of the core."""
+        if self._translator is not None:
+            return self._translator.from_client(text)
+        if not self.is_settled and self._initialize is None:
+            message = _parse(text)
+            if message is not None and message.kind is Kind.REQUEST and message.method == methods.INITIALIZE:
+                self._initialize = message.id, text
+        return Output(to_agent=[text])
+
+    def from_agent(self, text: bytes) -> Output:
+        """Translate a message of the agent."""
+        response = None if self._initialize is None else self._response(text)
+        if response is not None:
+            return self._answered(response)
+        if self._translator is not None:
+            return self._translator.from_agent(text)
+        return Output(to_client=[text])
+
+    def _response(self, text: bytes) -> Message | None:
+        """Return the response to `initialize`; None for another message."""
+        assert self._initialize is not None
+        message = _parse(text)
+        if message is None or message.kind is not Kind.RESPONSE or id_key(message.id) != id_key(self._initialize[0]):
+            return None
+        return message
+
+    def _answered(self, response: Message) -> Output:
+        assert self._initialize is not None
+        _, initialize = self._initialize
+        version = None if response.error else result_of(response).get("protocolVersion")
+        if self._refusal is not None:
+            self._initialize, refusal, self._refusal = None, self._refusal, None
+            if response.error:
+                # Its first refusal was not about the version.
+                self._translator, self.is_settled = None, True
+                return Output(to_client=[refusal])
+            assert self._translator is not None
+            return self._translator.from_agent(response.text)
+        if version == _OLD or (version is None and not response.error):
+            self._initialize, self.is_settled = None, True
+            return Output(to_client=[response.text])
+        self._translator = NewAgent()
+        asked = self._translator.from_client(initialize)
+        if response.error:
+            self._refusal = response.text
+            return Output(to_agent=asked.to_agent)
+        # It has taken the request for version 1, and speaks another one.
+        self._initialize = None
+        return self._translator.from_agent(response.text)
+
+
+def _parse(text: bytes) -> Message | None:
+    try:
+        return jsonrpc.parse(text)
+    except InvalidMessage:
+        return None

@@ -1,0 +1,60 @@
+"""The stream to an agent of either version, over an in-memory pair."""
+
+import json
+
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from acp_gateway.gateway.agent.versions import VersionedStream
+from acp_gateway.transports.memory import memory_message_stream_pair
+from tests.doubles import TIMEOUT
+from tests.versions.wire import request, result
+
+ASKED = request(0, "initialize", protocolVersion=1)
+
+
+async def test_an_agent_of_version_1_is_read_without_a_translation() -> None:
+    near, far = memory_message_stream_pair()
+    stream = VersionedStream(near)
+    stream.send_nowait([ASKED])
+    assert await far.receive_batch() == [ASKED]
+    far.send_nowait([answer := result(0, {"protocolVersion": 1})])
+    assert await stream.receive_batch() == [answer]
+    assert stream.version == 1
+    far.send_nowait([b"anything"])
+    assert await stream.receive_batch() == [b"anything"]
+
+
+async def test_what_cannot_be_said_to_an_agent_is_answered_while_nothing_comes_from_it() -> None:
+    near, far = memory_message_stream_pair()
+    stream = VersionedStream(near)
+    stream.send_nowait([ASKED])
+    far.send_nowait([result(0, {"protocolVersion": 2, "info": {"name": "a", "version": "1"}})])
+    with trio.fail_after(TIMEOUT):
+        (answer,) = await stream.receive_batch()
+        assert json.loads(answer)["result"]["protocolVersion"] == 1
+        assert stream.version == 2
+        got: list[bytes] = []
+
+        async def receive() -> None:
+            got.extend(await stream.receive_batch())
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive)
+            await wait_all_tasks_blocked()
+            stream.send_nowait([request(1, "session/set_mode", sessionId="s", modeId="m")])
+        assert "offers no modes" in json.loads(got[0])["error"]["message"]
+
+
+async def test_an_agent_that_refuses_is_asked_again_without_the_core() -> None:
+    near, far = memory_message_stream_pair()
+    stream = VersionedStream(near)
+    stream.send_nowait([ASKED])
+    await far.receive_batch()
+    with trio.fail_after(TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.receive_batch)
+            far.send_nowait([b'{"jsonrpc":"2.0","id":0,"error":{"code":-32602,"message":"no"}}'])
+            (again,) = await far.receive_batch()
+            assert json.loads(again)["params"]["protocolVersion"] == 2
+            far.send_nowait([result(0, {"protocolVersion": 2, "info": {"name": "a", "version": "1"}})])

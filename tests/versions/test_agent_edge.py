@@ -1,0 +1,77 @@
+"""Which version an agent speaks: what it is asked, and what the core gets."""
+
+import json
+from typing import Any
+
+import pytest
+
+from acp_gateway.versions.agent_edge import AgentEdge
+from tests.versions.wire import failure, notification, request, result, text, to_agent, to_client, update
+
+ASKED = request(7, "initialize", protocolVersion=1, clientCapabilities={})
+NEW = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}}
+
+
+def asked() -> AgentEdge:
+    edge = AgentEdge()
+    assert edge.to_agent(ASKED).to_agent == [ASKED]
+    return edge
+
+
+def test_with_an_agent_of_version_1_no_byte_changes() -> None:
+    edge = asked()
+    early = notification("_x/early")
+    assert edge.from_agent(early).to_client == [early]
+    answer = result(7, {"protocolVersion": 1})
+    assert edge.from_agent(answer).to_client == [answer]
+    assert edge.is_settled
+    assert not edge.translates
+
+
+@pytest.mark.parametrize("line", [b"not a message", b'{"id":7}', b"", b"[]"])
+def test_what_is_not_the_answer_is_passed_on(line: bytes) -> None:
+    edge = asked()
+    assert edge.from_agent(line).to_client == [line]
+    assert not edge.is_settled
+
+
+def test_an_agent_that_refuses_version_1_is_asked_for_version_2_once() -> None:
+    edge = asked()
+    (again,) = to_agent(edge.from_agent(failure(7, -32602, "only 2")))
+    assert (again["id"], again["params"]["protocolVersion"]) == (7, 2)
+    (answer,) = to_client(edge.from_agent(result(7, NEW)))
+    assert answer["id"] == 7
+    assert answer["result"]["protocolVersion"] == 1
+    assert edge.translates
+
+
+def test_an_agent_that_refuses_both_is_quoted_with_its_first_refusal() -> None:
+    edge = asked()
+    first = failure(7, -32000, "log in first")
+    edge.from_agent(first)
+    assert edge.from_agent(failure(7, -32602, "what?")).to_client == [first]
+    assert edge.is_settled
+    assert not edge.translates
+
+
+def test_an_agent_that_answers_with_version_2_at_once_is_taken_at_its_word() -> None:
+    edge = asked()
+    (answer,) = to_client(edge.from_agent(result(7, NEW)))
+    assert answer["result"]["protocolVersion"] == 1
+    assert edge.translates
+
+
+def test_a_turn_ends_for_the_core_when_the_agent_is_idle() -> None:
+    edge = asked()
+    edge.from_agent(result(7, NEW))
+    assert len(to_agent(edge.to_agent(request(8, "session/prompt", sessionId="s", prompt=[text("hi")])))) == 1
+    sent: list[Any] = []
+    for message in (
+        result(8, {}),
+        update("state_update", state="running"),
+        update("agent_message_chunk", messageId="a", content=text("hello")),
+        update("state_update", state="idle", stopReason="end_turn"),
+    ):
+        sent += map(json.loads, edge.from_agent(message).to_client)
+    assert [message.get("id", message.get("method")) for message in sent] == ["session/update", 8]
+    assert sent[-1]["result"]["stopReason"] == "end_turn"
