@@ -17,6 +17,7 @@ from acp_gateway.cli.main import SECTIONS, main
 from acp_gateway.errors import GatewayError
 from acp_gateway.gateway.events.audit import EVENTS
 from acp_gateway.server.http.metrics import FAMILIES, PREFIX
+from acp_gateway.versions import table as version_table
 from tools.man_page import EXIT_STATUS, default_of, value_of, walk
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,11 +158,64 @@ def log() -> Iterator[str]:
         yield from ("", f"## {level or 'At several levels'}", "", *table(("line", "module"), rows))
 
 
+def versions() -> Iterator[str]:
+    """Yield the lines of the page of both versions: methods, updates, members and values, and what becomes of them."""
+    yield from ("", "[How the gateway translates](../versions.md). An empty cell is the same without a loss, a dash is")
+    yield "a message that the version does not have. (d) marks what only the drafts of the schemas have."
+
+    def name(word: str | None, *, draft: bool = False) -> str:
+        return "-" if word is None else code(word) + (" (d)" if draft else "")
+
+    heads = ("version 1", "version 2", "from version 1 to version 2", "from version 2 to version 1")
+    sides = (
+        ("clients", version_table.Caller.CLIENT),
+        ("agents", version_table.Caller.AGENT),
+        ("both", version_table.Caller.BOTH),
+    )
+    for title, caller in sides:
+        yield from ("", f"## Methods of {title}", "")
+        yield from table(
+            heads,
+            (
+                (name(row.old, draft=row.draft), name(row.new, draft=row.draft), row.to_new, row.to_old)
+                for row in version_table.METHODS
+                if row.caller is caller
+            ),
+        )
+    yield from ("", "## Updates of a session", "")
+    yield from table(
+        heads,
+        (
+            (name(row.old, draft=row.draft), name(row.new, draft=row.draft), row.to_new, row.to_old)
+            for row in version_table.UPDATES
+        ),
+    )
+    yield from ("", "## Members", "")
+    yield from table(
+        ("of", *heads),
+        ((row.where, name(row.old), name(row.new), row.to_new, row.to_old) for row in version_table.MEMBERS),
+    )
+    yield from (
+        "",
+        "## Values",
+        "",
+        "Version 1 has closed lists, version 2 open ones. Values that both have are not listed.",
+        "",
+    )
+    rows = []
+    for listed in version_table.ENUMERATIONS:
+        further = {**{code(new): code(old) if " " not in old else old for new, old in listed.to_old.items()}}
+        further["any other"] = "left out" if listed.unknown is None else code(listed.unknown)
+        rows += [(listed.where, new, old) for new, old in further.items()]
+    yield from table(("of", "version 2", "version 1"), rows)
+
+
 PAGES = {
     "commands": ("Commands", "the commands in `acp_gateway/cli/`", commands),
     "metrics": ("Metrics", "`acp_gateway/server/http/metrics.py`", metrics),
     "audit": ("Events of the audit", "`acp_gateway/gateway/events/audit.py`", audit),
     "exit-codes": ("Exit codes and errors", "`acp_gateway/errors.py` and `tools/man_page.py`", exit_codes),
+    "versions": ("Versions of the protocol", "`acp_gateway/versions/table.py`", versions),
     "log-lines": ("Lines of the log", "the calls that write them", log),
 }
 """Title, source and lines of each page."""

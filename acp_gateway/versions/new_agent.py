@@ -1,0 +1,726 @@
+"""Translates for a client of version 1 whose agent speaks version 2.
+
+Messages and tool calls of version 2 are changed in place; version 1 can add text and replace the content of a tool call
+as a whole. So this remembers what the client was shown. What it sends is a function of the agent's messages alone,
+except that the client's own prompts are not shown to it again: a client that gets the history sees the same.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
+from acp_gateway.protocol.text import lookup
+from acp_gateway.versions import initialize, table, values
+from acp_gateway.versions.parts import (
+    EMPTY,
+    Untranslatable,
+    array,
+    elements,
+    error,
+    given,
+    is_object,
+    members,
+    notification,
+    request,
+    result,
+    text,
+    text_block,
+)
+from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
+from acp_gateway.versions.state import MADE, WITHHELD, Memory, bounded, digest_id
+from acp_gateway.versions.terminals import Terminal
+from acp_gateway.versions.translator import ERROR, Asked, Output, Translator, params_of, result_of
+
+_compose: Final = jsonrpc.compose
+_encode: Final = jsonrpc.encode
+
+_Members = dict[str, bytes]
+
+REMEMBERED_PROMPTS: Final = 64
+"""Messages of the client's own prompts, and of other users, that are recognized at most."""
+
+_CHUNKS: Final = {
+    methods.USER_CHUNK: methods.USER_CHUNK,
+    methods.AGENT_CHUNK: methods.AGENT_CHUNK,
+    table.THOUGHT_CHUNK: table.THOUGHT_CHUNK,
+}
+_MESSAGES: Final = {
+    table.USER_MESSAGE: methods.USER_CHUNK,
+    table.AGENT_MESSAGE: methods.AGENT_CHUNK,
+    table.AGENT_THOUGHT: table.THOUGHT_CHUNK,
+}
+_OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
+_CANCELLED: Final = b'{"stopReason":"cancelled"}'
+_ENDED: Final = frozenset({"completed", "failed", "cancelled"})
+
+
+class _Prompt:
+    """A prompt of the client that is not answered yet."""
+
+    def __init__(self, raw_id: RawId) -> None:
+        self.id = raw_id
+        self.is_accepted = False
+
+
+class _Session:
+    """State of one session."""
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.memory = Memory()
+        self.prompts: dict[IdKey, _Prompt] = {}
+        self.own: dict[str, bool] = {}
+        """Ids of the messages that are the client's own prompts."""
+        self.withheld: list[tuple[str, bytes]] = []
+        """User messages that may be the client's own prompt, by their ids."""
+        self.seen: dict[str, int] = {}
+        """User messages, by the number of turns that had ended before them."""
+        self.turns = 0
+        """Number of turns that have ended."""
+        self.end = EMPTY
+        """The update that ended the last turn."""
+        self.is_busy = False
+        self.has_spoken = False
+        """True if text of the agent has come since the last turn."""
+        self.pending: dict[str, None] = {}
+        """Tool calls whose content has to be sent."""
+        self.mode: bytes | None = None
+        self.mode_option: bytes | None = None
+        self.model_option: bytes | None = None
+        self.plan = ""
+        """Id of the plan that changed last."""
+
+    @property
+    def waits_for_acceptance(self) -> bool:
+        """True while the agent has not said which message a prompt is."""
+        return any(not prompt.is_accepted for prompt in self.prompts.values())
+
+    def take_accepted(self) -> list[_Prompt]:
+        """Remove and return the prompts that the agent has accepted."""
+        accepted = [prompt for prompt in self.prompts.values() if prompt.is_accepted]
+        for prompt in accepted:
+            del self.prompts[id_key(prompt.id)]
+        return accepted
+
+
+class NewAgent(Translator[_Session]):
+    """Translator for a client of version 1 and an agent of version 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shows_booleans = self._shows_notices = self._shows_compaction = False
+        self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
+            methods.INITIALIZE: self._initialize,
+            methods.AUTHENTICATE: self._rename,
+            table.LOGOUT: self._rename,
+            methods.NEW: self._open,
+            methods.LOAD: self._open,
+            methods.RESUME: self._open,
+            methods.FORK: self._open,
+            methods.PROMPT: self._prompt,
+            methods.SET_MODE: self._set_mode,
+            methods.SET_MODEL: self._set_mode,
+            methods.SET_CONFIG_OPTION: self._set_option,
+        }
+        self._updates: dict[str, Callable[[_Session, _Members, _Members, Output], None]] = {
+            **dict.fromkeys(_CHUNKS, self._chunk),
+            **dict.fromkeys(_MESSAGES, self._message),
+            table.STATE_UPDATE: self._state,
+            methods.TOOL_CALL_UPDATE: self._tool_update,
+            table.CONTENT_CHUNK: self._tool_chunk,
+            table.TERMINAL_UPDATE: self._terminal_update,
+            table.TERMINAL_CHUNK: self._terminal_chunk,
+            table.PLAN_UPDATE: self._plan_update,
+            table.PLAN_REMOVED: self._plan_removed,
+            table.COMMANDS_UPDATE: self._commands,
+            methods.CONFIG_UPDATE: self._config,
+            table.NOTICE: self._notice,
+            table.COMPACTION_UPDATE: self._compaction,
+            table.COMPACTION_CHUNK: self._compaction,
+        }
+
+    def _new_session(self, session_id: str) -> _Session:
+        return _Session(session_id)
+
+    def begin_replay(self, session_id: str) -> None:
+        session = self._session(session_id)
+        session.memory = Memory()
+        session.pending.clear()
+        session.plan = ""
+
+    def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
+        """Do nothing: an agent of version 2 says so itself."""
+        return Output()
+
+    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+        """Answer the session's prompts: the agent will not say that the turn has ended, as it was cut off."""
+        out = Output()
+        session = self._session(session_id)
+        self._flush(session, out)
+        for prompt in session.take_accepted():
+            out.to_client.append(_answer(prompt.id, EMPTY if error is None else _compose({"error": error})))
+        session.is_busy = False
+        return out
+
+    def forget(self, session_id: str) -> Output:
+        out = Output()
+        session = self._sessions.pop(session_id, None)
+        for prompt in () if session is None else session.take_accepted():
+            out.to_client.append(result(prompt.id, _CANCELLED))
+        return out
+
+    # From the client
+
+    def _from_client(self, message: Message, out: Output) -> None:
+        if message.kind is Kind.REQUEST:
+            handle = self._requests.get(message.method)
+            if handle is None:
+                self._pass(message, out)
+            else:
+                handle(message, params_of(message), out)
+        elif message.method == methods.CANCEL_REQUEST:
+            self._cancel_request(message, out)
+        else:
+            out.to_agent.append(message.text)
+
+    def _initialize(self, message: Message, params: _Members, out: Output) -> None:
+        offered = members(members(params.get("clientCapabilities")).get("session"))
+        self._shows_booleans = given(members(offered.get("configOptions")).get("boolean"))
+        self._shows_notices = given(offered.get("notices"))
+        self._shows_compaction = given(offered.get("compaction"))
+        self._ask(message, out, methods.INITIALIZE, initialize.new_params(params))
+
+    def _rename(self, message: Message, params: _Members, out: Output) -> None:
+        self._ask(message, out, table.NEW_NAMES[message.method], params)
+
+    def _open(self, message: Message, params: _Members, out: Output) -> None:
+        if "mcpServers" in params:
+            params["mcpServers"] = values.new_servers(params["mcpServers"])
+        if message.method == methods.LOAD:
+            params["replayFrom"] = b'{"type":"start"}'
+            if message.session is not None:
+                self.begin_replay(message.session)
+        self._ask(message, out, table.NEW_NAMES.get(message.method, message.method), params)
+
+    def _prompt(self, message: Message, params: _Members, out: Output) -> None:
+        params["prompt"] = values.new_prompt(params.get("prompt"))
+        self._ask(message, out, methods.PROMPT, params)
+        if message.session is not None:
+            session = self._session(message.session)
+            session.prompts[id_key(message.id)] = _Prompt(message.id)
+
+    def _set_mode(self, message: Message, params: _Members, out: Output) -> None:
+        is_mode = message.method == methods.SET_MODE
+        session = self._session(message.session or "")
+        option = session.mode_option if is_mode else session.model_option
+        value = params.pop("modeId" if is_mode else "modelId", None)
+        if option is None or value is None:
+            what = "modes" if is_mode else "models"
+            raise Untranslatable(f"{message.method}: the agent offers no {what} in this session")
+        params |= {"configId": option, "type": b'"id"', "value": value}
+        self._ask(message, out, methods.SET_CONFIG_OPTION, params)
+
+    def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        value = params.get("value", b"")
+        params["type"] = b'"boolean"' if value in (b"true", b"false") else b'"id"'
+        self._ask(message, out, methods.SET_CONFIG_OPTION, params)
+
+    def _cancel_request(self, message: Message, out: Output) -> None:
+        """Cancel the turn of an accepted prompt, as the agent has answered the request."""
+        raw = lookup.param(message, "requestId")
+        for session in self._sessions.values() if raw is not None else ():
+            prompt = session.prompts.get(id_key(RawId(raw or b"")))
+            if prompt is not None and prompt.is_accepted:
+                out.to_agent.append(notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)}))
+                return
+        out.to_agent.append(message.text)
+
+    # Responses of the agent
+
+    def _takes_errors(self, asked: Asked) -> bool:
+        return asked.method == methods.PROMPT
+
+    def _response(self, asked: Asked, response: Message, out: Output) -> None:
+        match asked.method:
+            case methods.PROMPT:
+                self._accepted(asked, response, out)
+                return
+            case methods.INITIALIZE:
+                answer = _compose(initialize.old_result(result_of(response)))
+            case methods.NEW | methods.LOAD | methods.RESUME | methods.FORK:
+                self._opened(asked, response, out)
+                return
+            case methods.SET_MODE | methods.SET_MODEL:
+                self._note_options(self._session(asked.session), result_of(response).get("configOptions"))
+                answer = EMPTY
+            case methods.SET_CONFIG_OPTION:
+                found = result_of(response)
+                found["configOptions"] = self._options(self._session(asked.session), found.get("configOptions"))
+                answer = _compose(found)
+            case _:
+                out.to_client.append(response.text)
+                return
+        out.to_client.append(result(asked.id, answer))
+
+    def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
+        session = self._session(asked.session)
+        key = id_key(asked.id)
+        prompt = session.prompts.get(key)
+        if prompt is None or response.error:
+            session.prompts.pop(key, None)
+            out.to_client.append(response.text if response.error else result(asked.id, _CANCELLED))
+        else:
+            prompt.is_accepted = True
+            message_id = text(result_of(response).get("messageId"))
+            if message_id is not None:
+                bounded(session.own, message_id, True, REMEMBERED_PROMPTS)
+                session.withheld = [held for held in session.withheld if held[0] != message_id]
+                if session.seen.get(message_id, session.turns) < session.turns:
+                    del session.prompts[key]
+                    out.to_client.append(_answer(asked.id, session.end))
+        if not session.waits_for_acceptance:
+            self._release(session, out)
+
+    def _release(self, session: _Session, out: Output) -> None:
+        """Show the user messages that were not the client's own prompts."""
+        out.to_client += [update for _, update in session.withheld]
+        session.withheld.clear()
+
+    def _opened(self, asked: Asked, response: Message, out: Output) -> None:
+        found = result_of(response)
+        session_id = text(found.get("sessionId")) or asked.session
+        session = self._session(session_id)
+        commands = found.pop("availableCommands", None)
+        if "configOptions" in found:
+            options = found["configOptions"]
+            found["configOptions"] = self._options(session, options)
+            mode = _option_of(options, "mode")
+            if mode is not None:
+                found["modes"] = values.modes_of(mode)
+        out.to_client.append(result(asked.id, _compose(found)))
+        if given(commands):
+            update = {
+                "sessionUpdate": _encode(table.COMMANDS_UPDATE),
+                "availableCommands": values.old_commands(commands),
+            }
+            out.to_client.append(
+                notification(methods.SESSION_UPDATE, {"sessionId": _encode(session_id), "update": _compose(update)})
+            )
+
+    def _note_options(self, session: _Session, options: bytes | None) -> None:
+        """Remember the options that stand for modes and models."""
+        mode, model = _option_of(options, "mode"), _option_of(options, "model")
+        session.mode_option = None if mode is None else mode.get("configId")
+        session.model_option = None if model is None else model.get("configId")
+        session.mode = None if mode is None else mode.get("currentValue")
+
+    def _options(self, session: _Session, options: bytes | None) -> bytes:
+        """Return the config options for the client, and remember those for modes and models."""
+        self._note_options(session, options)
+        found = (values.old_option(option, booleans=self._shows_booleans) for option in elements(options))
+        return array(option for option in found if option is not None)
+
+    # Requests and notifications of the agent
+
+    def _from_agent(self, message: Message, position: int | None, out: Output) -> None:
+        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
+            self._update(message, out)
+            return
+        if message.kind is Kind.REQUEST:
+            if message.method == methods.REQUEST_PERMISSION:
+                self._permission(message, out)
+                return
+            if message.method == methods.CREATE_ELICITATION:
+                params = params_of(message)
+                changed = values.old_form(params)
+                same = changed is params
+                out.to_client.append(message.text if same else request(message.id, message.method, changed))
+                return
+            if message.method in table.UNSERVED:
+                why = f"{message.method}: version 2 of the protocol has no such method"
+                raise Untranslatable(why, jsonrpc.METHOD_NOT_FOUND)
+        out.to_client.append(message.text)
+
+    def _update(self, message: Message, out: Output) -> None:
+        handle = self._updates.get(message.update or "")
+        session = self._session(message.session or "")
+        if session.pending and message.update not in (table.TERMINAL_CHUNK, table.CONTENT_CHUNK):
+            self._flush(session, out)
+        if handle is None:
+            out.to_client.append(message.text)
+            return
+        params = params_of(message)
+        if handle == self._chunk and self._passes(session, message, params):
+            out.to_client.append(message.text)
+            return
+        handle(session, params, members(params.get("update")), out)
+
+    def _passes(self, session: _Session, message: Message, params: _Members) -> bool:
+        """Return True for a chunk that is the same in version 1, as most are; it is noted as shown."""
+        if message.update == methods.USER_CHUNK:
+            return False
+        update = members(params.get("update"))
+        block, message_id = update.get("content", b""), text(update.get("messageId"))
+        if message_id is None or values.old_block(block) is not block:
+            return False
+        shown = session.memory.get(ShownMessage, message_id)
+        if shown is None:
+            shown = ShownMessage()
+        elif shown.versions:
+            return False
+        shown.append(block)
+        session.memory.keep(message_id, shown)
+        session.has_spoken = True
+        return True
+
+    def _send(self, params: _Members, update: _Members, out: Output) -> None:
+        out.to_client.append(_notify(params, update))
+
+    # Messages
+
+    def _chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        kind, message_id = text(update["sessionUpdate"]) or "", text(update.get("messageId")) or ""
+        block = update.get("content", b"")
+        shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
+        shown.append(block)
+        session.memory.keep(message_id, shown)
+        update["content"] = values.old_block(block)
+        if message_id:
+            update["messageId"] = _encode(shown.id(message_id))
+        self._show(session, kind, message_id, [_notify(params, update)], out)
+
+    def _message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        kind, message_id = _MESSAGES[text(update["sessionUpdate"]) or ""], text(update.get("messageId")) or ""
+        shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
+        blocks = shown.replace(elements(update["content"])) if "content" in update else []
+        session.memory.keep(message_id, shown)
+        name = {"sessionUpdate": _encode(kind), "messageId": _encode(shown.id(message_id))}
+        chunks = [_notify(params, {**name, "content": values.old_block(block)}) for block in blocks]
+        self._show(session, kind, message_id, chunks, out)
+
+    def _show(self, session: _Session, kind: str, message_id: str, chunks: list[bytes], out: Output) -> None:
+        """Send chunks of a message, except those of the client's own prompt."""
+        if kind != methods.USER_CHUNK:
+            session.has_spoken = True
+            out.to_client += chunks
+            return
+        if message_id not in session.seen:
+            bounded(session.seen, message_id, session.turns, REMEMBERED_PROMPTS)
+        if message_id in session.own:
+            return
+        if session.waits_for_acceptance:
+            session.withheld += [(message_id, chunk) for chunk in chunks]
+            if len(session.withheld) > WITHHELD:
+                self._release(session, out)
+        else:
+            out.to_client += chunks
+
+    # Turns
+
+    def _state(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        if text(update.get("state")) != "idle":
+            session.is_busy = True
+            return
+        for name, terminal in session.memory.all(Terminal).items():
+            self._show_alone(session, name, terminal, out)
+        reason = text(update.get("stopReason"))
+        if not session.is_busy and not (session.has_spoken and reason is not None):
+            # The same state again, or that of a session which was opened.
+            return
+        session.is_busy = session.has_spoken = False
+        session.turns += 1
+        session.end = _compose(update)
+        ended = session.take_accepted()
+        out.to_client += [_answer(prompt.id, session.end) for prompt in ended]
+        if reason == "error" and not ended:
+            words = text(members(update.get("error")).get("message")) or "it said nothing"
+            self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
+
+    def _say(self, params: _Members, words: str, out: Output) -> None:
+        """Send a message of its own."""
+        raw = text_block(words)
+        message_id = _encode(digest_id(raw))
+        self._send(
+            {"sessionId": params.get("sessionId", b'""')},
+            {"sessionUpdate": _encode(methods.AGENT_CHUNK), "messageId": message_id, "content": raw},
+            out,
+        )
+
+    # Tool calls
+
+    def _tool_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        tool_id = text(update.get("toolCallId"))
+        if tool_id is None:
+            return
+        tool = session.memory.get(Tool, tool_id)
+        is_new = tool is None
+        tool = tool or Tool()
+        session.pending.pop(tool_id, None)
+        sent = {"sessionUpdate": _encode(methods.TOOL_CALL if is_new else methods.TOOL_CALL_UPDATE)}
+        for name, value in update.items():
+            match name:
+                case "sessionUpdate" | "capabilities":
+                    pass
+                case "title":
+                    tool.title = text(value) or ""
+                    sent["title"] = _encode(tool.title or _title(update))
+                case "kind":
+                    sent["kind"] = values.old_value(table.TOOL_KIND, value, "other")
+                case "status":
+                    sent["status"] = values.old_value(table.TOOL_STATUS, value, "pending")
+                    is_cancelled = text(value) == "cancelled"
+                    if is_cancelled != tool.is_cancelled:
+                        tool.is_cancelled, tool.has_content = is_cancelled, True
+                case "content":
+                    tool.replace(elements(value))
+                    self._refer(session, tool_id, tool)
+                case "locations":
+                    sent["locations"] = array(elements(value))
+                case _ if given(value):
+                    sent[name] = value
+        if (is_new and "title" not in sent) or tool.is_renamed:
+            sent["title"] = _encode(tool.title or _title(update))
+        if tool.is_renamed or tool.has_content:
+            sent["content"] = tool.content(session.memory)
+        tool.is_renamed = False
+        session.memory.keep(tool_id, tool)
+        self._send(params, sent, out)
+
+    def _tool_chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        tool_id = text(update.get("toolCallId"))
+        if tool_id is None or "content" not in update:
+            return
+        tool = session.memory.get(Tool, tool_id)
+        if tool is None:
+            self._tool_update(
+                session, params, {"toolCallId": update["toolCallId"], "content": array([update["content"]])}, out
+            )
+            return
+        tool.append(update["content"])
+        self._refer(session, tool_id, tool)
+        session.memory.keep(tool_id, tool)
+        self._repeat(session, tool_id, tool, out)
+
+    def _refer(self, session: _Session, tool_id: str, tool: Tool) -> None:
+        """Remember which terminals a tool call shows."""
+        for name in tool.terminals():
+            terminal = session.memory.get(Terminal, name) or Terminal()
+            terminal.tools[tool_id] = None
+            session.memory.keep(name, terminal)
+
+    def _repeat(self, session: _Session, tool_id: str, tool: Tool, out: Output, *, at_once: bool = False) -> None:
+        """Send the content of a tool call, at once or with the next other message."""
+        if not at_once and not tool.may_repeat(session.memory):
+            session.pending[tool_id] = None
+            return
+        session.pending.pop(tool_id, None)
+        sent = {"sessionUpdate": _encode(methods.TOOL_CALL_UPDATE), "toolCallId": _encode(tool_id)}
+        sent["content"] = tool.content(session.memory)
+        self._send({"sessionId": _encode(session.id)}, sent, out)
+
+    def _flush(self, session: _Session, out: Output) -> None:
+        """Send the content that waits."""
+        for tool_id in list(session.pending):
+            tool = session.memory.get(Tool, tool_id)
+            if tool is not None:
+                self._repeat(session, tool_id, tool, out, at_once=True)
+        session.pending.clear()
+
+    # Terminals
+
+    def _terminal_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        name = text(update.get("terminalId"))
+        if name is None:
+            return
+        terminal = session.memory.get(Terminal, name) or Terminal()
+        terminal.command = text(update.get("command")) or terminal.command
+        count = 0
+        if "output" in update:
+            count = terminal.replace(members(update["output"]).get("data"))
+        has_ended = is_object(update.get("exitStatus"))
+        if has_ended:
+            terminal.end(update["exitStatus"])
+        session.memory.keep(name, terminal)
+        if count or "output" in update or has_ended:
+            self._grown(session, name, terminal, count, out, at_once=has_ended)
+        if has_ended:
+            self._show_alone(session, name, terminal, out)
+
+    def _terminal_chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        name = text(update.get("terminalId"))
+        if name is None:
+            return
+        terminal = session.memory.get(Terminal, name) or Terminal()
+        count = terminal.append(update.get("data"))
+        session.memory.keep(name, terminal)
+        self._grown(session, name, terminal, count, out)
+
+    def _grown(
+        self, session: _Session, name: str, terminal: Terminal, count: int, out: Output, *, at_once: bool = False
+    ) -> None:
+        """Send the text of a terminal in the tool calls that refer to it."""
+        for tool_id in list(terminal.tools):
+            tool = session.memory.get(Tool, tool_id)
+            if tool is None or name not in tool.terminals():
+                del terminal.tools[tool_id]
+            else:
+                tool.terminal_grew(count)
+                self._repeat(session, tool_id, tool, out, at_once=at_once)
+
+    def _show_alone(self, session: _Session, name: str, terminal: Terminal, out: Output) -> None:
+        """Make a tool call for a terminal that has ended, or is at rest, and that no tool call refers to."""
+        if terminal.tools or not terminal.shown():
+            return
+        tool_id = f"{MADE}terminal-{name}"
+        status = b'"completed"' if terminal.is_over else b'"in_progress"'
+        made = {
+            "toolCallId": _encode(tool_id),
+            "title": _encode(terminal.command or "terminal"),
+            "kind": b'"execute"',
+            "status": status,
+            "content": array([_compose({"type": b'"terminal"', "terminalId": _encode(name)})]),
+        }
+        self._tool_update(session, {"sessionId": _encode(session.id)}, made, out)
+
+    # Plans
+
+    def _plan_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        plan = members(update.get("plan"))
+        plan_id = text(plan.get("planId")) or ""
+        session.memory.keep(plan_id, _read_plan(plan_id, plan))
+        session.plan = plan_id
+        self._send_plan(session, params, out)
+
+    def _plan_removed(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        session.memory.drop(ShownPlan, text(update.get("planId")) or "")
+        session.plan = next(reversed(session.memory.all(ShownPlan)), "")
+        self._send_plan(session, params, out)
+
+    def _send_plan(self, session: _Session, params: _Members, out: Output) -> None:
+        """Send the plan that changed last, with the names of the others."""
+        plans = session.memory.all(ShownPlan)
+        entries = list(plans[session.plan].entries) if session.plan in plans else []
+        others = (plan for plan_id, plan in plans.items() if plan_id != session.plan)
+        entries += [values.made_entry(plan.words, done=plan.is_done) for plan in others]
+        self._send(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries)}, out)
+
+    # State of the session
+
+    def _commands(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        self._send(params, update | {"availableCommands": values.old_commands(update.get("availableCommands"))}, out)
+
+    def _config(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        before = session.mode
+        options = self._options(session, update.get("configOptions"))
+        self._send(params, update | {"configOptions": options}, out)
+        if session.mode is not None and session.mode != before:
+            mode = {"sessionUpdate": _encode(methods.MODE_UPDATE), "currentModeId": session.mode}
+            self._send({"sessionId": _encode(session.id)}, mode, out)
+
+    def _notice(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        if self._shows_notices:
+            self._send(params, update, out)
+            return
+        words = [text(update.get(name)) for name in ("title", "description")]
+        said = ": ".join(word for word in words if word)
+        self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out)
+
+    def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        if self._shows_compaction:
+            blocks = update.get("summary")
+            if given(blocks):
+                update["summary"] = array(map(values.old_block, elements(blocks)))
+            elif "content" in update:
+                update["content"] = values.old_block(update["content"])
+            self._send(params, update, out)
+        elif text(update.get("status")) in _ENDED:
+            why = text(update.get("error"))
+            words = f"the compaction of the conversation: {text(update['status'])}{f', {why}' if why else ''}"
+            self._say(params, f"[{words}]", out)
+
+    # Permissions
+
+    def _permission(self, message: Message, out: Output) -> None:
+        params = params_of(message)
+        session = self._session(message.session or "")
+        self._flush(session, out)
+        title = text(params.pop("title", None)) or "The agent asks for permission"
+        words = [text(params.pop("description", None)) or ""]
+        subject = members(params.pop("subject", None))
+        kind = text(subject.get("type"))
+        call = members(subject.get("toolCall")) if kind == "tool_call" else {}
+        if text(call.get("toolCallId")) is not None:
+            self._tool_update(session, {"sessionId": params.get("sessionId", b'""')}, call, out)
+        else:
+            call = {"toolCallId": subject.get("toolCallId", b""), "kind": b'"other"', "status": b'"pending"'}
+            if text(call["toolCallId"]) is None:
+                call["toolCallId"] = _encode(digest_id(lookup.raw_params(message)))
+            if kind == "command":
+                call["kind"] = b'"execute"'
+                call["rawInput"] = _compose({name: subject[name] for name in ("command", "cwd") if name in subject})
+                words.append(f"{text(subject.get('command')) or ''}\n(in {text(subject.get('cwd')) or ''})")
+            elif subject:
+                words.append(values.shown(_compose(subject)))
+        tool = session.memory.get(Tool, text(call["toolCallId"]) or "")
+        blocks = [_compose({"type": b'"content"', "content": text_block(word)}) for word in words if word]
+        shown: Iterable[bytes] = blocks
+        if tool is not None:
+            tool.is_renamed = True
+            shown = [*blocks, *elements(tool.content(session.memory))]
+        params["toolCall"] = _permission_call(call, title, array(shown))
+        params["options"] = values.old_answers(params.get("options"))
+        out.to_client.append(request(message.id, message.method, params))
+
+
+def _notify(params: _Members, update: _Members) -> bytes:
+    return notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)})
+
+
+def _answer(raw_id: RawId, end: bytes) -> bytes:
+    """Return the response to a prompt whose turn has ended with this update."""
+    update = members(end)
+    reason = text(update.get("stopReason"))
+    if reason == "error" or "error" in update:
+        failure = update.get("error")
+        parts = members(failure)
+        whole = failure is not None and text(parts.get("message")) is not None and "code" in parts
+        return error(raw_id, failure if whole and failure is not None else ERROR)
+    answer = {"stopReason": _encode(table.STOP_REASON.value(reason or "") or "end_turn")}
+    if given(update.get("usage")):
+        answer["usage"] = update["usage"]
+    return result(raw_id, _compose(answer))
+
+
+def _option_of(options: bytes | None, category: str) -> _Members | None:
+    """Return the first option of a category that has choices."""
+    for option in map(members, elements(options)):
+        if text(option.get("category")) == category and text(option.get("type")) == "select":
+            return option
+    return None
+
+
+def _title(update: _Members) -> str:
+    """Return a title for a tool call without one."""
+    return text(update.get("name")) or text(update.get("kind")) or "tool call"
+
+
+def _permission_call(call: _Members, title: str, content: bytes) -> bytes:
+    """Return the tool call of a permission request."""
+    parts = {name: value for name, value in call.items() if given(value) and name not in ("capabilities", "content")}
+    parts |= {"title": _encode(title), "content": content}
+    if "kind" in parts:
+        parts["kind"] = values.old_value(table.TOOL_KIND, parts["kind"], "other")
+    if "status" in parts:
+        parts["status"] = values.old_value(table.TOOL_STATUS, parts["status"], "pending")
+    return _compose(parts)
+
+
+def _read_plan(plan_id: str, plan: _Members) -> ShownPlan:
+    kind = text(plan.get("type"))
+    if kind == "items":
+        entries = values.old_entries(plan.get("entries"))
+        done = sum(text(members(entry).get("status")) == "completed" for entry in entries)
+        return ShownPlan(entries, f"plan {plan_id}: {done} of {len(entries)} done", is_done=done == len(entries))
+    words = text(plan.get("content")) or text(plan.get("uri")) or f"a plan of the type {kind or 'unknown'}"
+    return ShownPlan([values.made_entry(words)], f"plan {plan_id}: {words[:80]}", is_done=False)

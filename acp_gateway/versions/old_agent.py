@@ -1,0 +1,481 @@
+"""Translates for a client of version 2 whose agent speaks version 1.
+
+An agent of version 1 says neither that a turn has begun nor who has sent a prompt: whatever runs the turns tells that.
+Messages without an id get one from their position in the journal, which is the same for all clients.
+"""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
+from acp_gateway.protocol.text import lookup
+from acp_gateway.versions import initialize, table, values
+from acp_gateway.versions.diffs import new_diff
+from acp_gateway.versions.parts import (
+    EMPTY,
+    Untranslatable,
+    array,
+    elements,
+    given,
+    is_object,
+    members,
+    notification,
+    request,
+    result,
+    text,
+)
+from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, STATE_SIZE, made_id
+from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of
+
+_compose: Final = jsonrpc.compose
+_encode: Final = jsonrpc.encode
+
+_Members = dict[str, bytes]
+
+_THOUGHT: Final = ".thought"
+"""End of the id of a thought: agents of version 1 may give it that of the message which follows."""
+
+_OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
+_CHUNKS: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK})
+_HISTORY: Final = _CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
+
+
+class _Choice(NamedTuple):
+    """An option that stands for the modes or the models of the agent."""
+
+    config_id: str
+    name: str
+    category: str
+    member: str
+    offered: str
+    current: str
+    method: str
+    param: str
+
+
+_MODES: Final = _Choice(
+    MADE_MODE, "Mode", "mode", "modes", "availableModes", "currentModeId", methods.SET_MODE, "modeId"
+)
+_MODELS: Final = _Choice(
+    MADE_MODEL, "Model", "model", "models", "availableModels", "currentModelId", methods.SET_MODEL, "modelId"
+)
+_CHOICES: Final = (_MODES, _MODELS)
+
+
+class _Prompt:
+    """A prompt of the client whose turn has not ended yet."""
+
+    def __init__(self, raw_id: RawId, blocks: bytes) -> None:
+        self.id = raw_id
+        self.blocks = blocks
+        self.is_answered = False
+
+
+class _Session:
+    """State of one session."""
+
+    def __init__(self, session_id: str) -> None:
+        self.id = session_id
+        self.prompts: dict[IdKey, _Prompt] = {}
+        self.message: tuple[str, str] | None = None
+        """Kind and id of the message that the next chunk without an id continues."""
+        self.made = 0
+        """Number of ids made for messages that are not in a journal."""
+        self.is_running = False
+        self.is_silent = False
+        """True while the agent sends a history that the client did not ask for."""
+        self.options: bytes = b"[]"
+        self.choices: dict[str, _Members] = {}
+        """The modes and models of the agent, by the member that they came in."""
+
+
+class OldAgent(Translator[_Session]):
+    """Translator for a client of version 2 and an agent of version 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._has: _Members = {}
+        """Capabilities of the agent's sessions."""
+        self._can_load = False
+        self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
+            methods.INITIALIZE: self._initialize,
+            table.AUTH_LOGIN: self._rename,
+            table.AUTH_LOGOUT: self._rename,
+            methods.NEW: self._open,
+            methods.RESUME: self._open,
+            methods.FORK: self._open,
+            methods.PROMPT: self._prompt,
+            methods.SET_CONFIG_OPTION: self._set_option,
+            methods.LIST: self._list,
+            methods.CLOSE: self._close,
+            table.CANCEL_TOOL_CALL: self._refuse_cancel,
+            table.CANCEL_TERMINAL: self._refuse_cancel,
+        }
+        self._updates: dict[str, Callable[[_Session, _Members, _Members], _Members | None]] = {
+            methods.TOOL_CALL: self._tool_call,
+            methods.TOOL_CALL_UPDATE: self._tool_call,
+            table.PLAN: self._plan,
+            table.COMMANDS_UPDATE: self._commands,
+            methods.MODE_UPDATE: self._mode,
+            methods.CONFIG_UPDATE: self._config,
+        }
+
+    def _new_session(self, session_id: str) -> _Session:
+        return _Session(session_id)
+
+    def begin_replay(self, session_id: str) -> None:
+        self._session(session_id).message = None
+
+    def turn_boundary(self, session_id: str) -> None:
+        self._session(session_id).message = None
+
+    def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
+        out = Output()
+        session = self._session(session_id)
+        session.message = None
+        prompt = None if request is None else session.prompts.get(id_key(request))
+        if prompt is not None and not prompt.is_answered:
+            self._begin(session, prompt, position, out)
+        self._run(session, out)
+        return out
+
+    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+        out = Output()
+        session = self._session(session_id)
+        session.message = None
+        if session.is_running:
+            self._rest(session, {} if error is None else {"stopReason": b'"error"', "error": error}, out)
+        return out
+
+    # From the client
+
+    def _from_client(self, message: Message, out: Output) -> None:
+        match message.kind:
+            case Kind.REQUEST:
+                handle = self._requests.get(message.method)
+                if handle is None:
+                    self._pass(message, out)
+                else:
+                    handle(message, params_of(message), out)
+            case Kind.RESPONSE:
+                outcome = text(members(result_of(message).get("outcome")).get("outcome"))
+                if outcome not in (None, "selected", "cancelled"):
+                    raise Untranslatable(f"the agent speaks version 1, which has no outcome {outcome!r:.80}")
+                out.to_agent.append(message.text)
+            case Kind.NOTIFICATION:
+                if message.method != methods.CANCEL_REQUEST or not self._has_answered(message):
+                    out.to_agent.append(message.text)
+
+    def _has_answered(self, message: Message) -> bool:
+        """Return True if a cancelled request is a prompt that the client has the response of."""
+        raw = lookup.param(message, "requestId")
+        key = None if raw is None else id_key(RawId(raw))
+        prompts = (session.prompts.get(key) for session in self._sessions.values() if key is not None)
+        return any(prompt is not None and prompt.is_answered for prompt in prompts)
+
+    def _initialize(self, message: Message, params: _Members, out: Output) -> None:
+        self._ask(message, out, methods.INITIALIZE, initialize.old_params(params))
+
+    def _rename(self, message: Message, params: _Members, out: Output) -> None:
+        self._ask(message, out, table.OLD_NAMES[message.method], params)
+
+    def _open(self, message: Message, params: _Members, out: Output) -> None:
+        method, is_silent = message.method, False
+        if method == methods.RESUME:
+            cursor = params.pop("replayFrom", None)
+            if given(cursor):
+                kind = text(members(cursor).get("type"))
+                if kind != "start":
+                    raise Untranslatable(f"the agent speaks version 1, which has no replay from {kind!r:.80}")
+                method = methods.LOAD
+            elif self._can_load and not given(self._has.get("resume")):
+                method, is_silent = methods.LOAD, True
+        if method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
+            params["mcpServers"] = values.old_servers(params.get("mcpServers"))
+        if method == methods.LOAD and message.session is not None:
+            self.begin_replay(message.session)
+            self._session(message.session).is_silent = is_silent
+        self._ask(message, out, method, params)
+
+    def _prompt(self, message: Message, params: _Members, out: Output) -> None:
+        blocks = params.get("prompt", b"[]")
+        params["prompt"] = values.old_prompt(blocks)
+        self._ask(message, out, methods.PROMPT, params)
+        if message.session is not None:
+            self._session(message.session).prompts[id_key(message.id)] = _Prompt(message.id, blocks)
+
+    def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        kind, config_id = text(params.get("type")), text(params.get("configId"))
+        if kind not in ("id", "boolean", None):
+            raise Untranslatable(
+                f"the agent speaks version 1, which has no option with a value of the type {kind!r:.80}"
+            )
+        choice = next((choice for choice in _CHOICES if choice.config_id == config_id), None)
+        if choice is None:
+            if kind == "id":
+                del params["type"]
+            self._ask(message, out, methods.SET_CONFIG_OPTION, params)
+        else:
+            rest = {name: value for name, value in params.items() if name in ("sessionId", "_meta")}
+            value = params.get("value", b"null")
+            self._ask(message, out, choice.method, {**rest, choice.param: value}, (choice, value))
+
+    def _list(self, message: Message, params: _Members, out: Output) -> None:
+        if self._has and not given(self._has.get("list")):
+            out.to_client.append(result(message.id, b'{"sessions":[]}'))
+        else:
+            self._pass(message, out)
+
+    def _close(self, message: Message, params: _Members, out: Output) -> None:
+        if self._has and not given(self._has.get("close")):
+            session_id = {name: params[name] for name in ("sessionId",) if name in params}
+            out.to_agent.append(notification(methods.SESSION_CANCEL, session_id))
+            out.to_client.append(result(message.id, EMPTY))
+        else:
+            self._pass(message, out)
+
+    def _refuse_cancel(self, message: Message, params: _Members, out: Output) -> None:
+        raise Untranslatable(f"{message.method}: it is unknown, or can't be cancelled alone")
+
+    # Responses of the agent
+
+    def _takes_errors(self, asked: Asked) -> bool:
+        return asked.method in (methods.PROMPT, methods.RESUME)
+
+    def _response(self, asked: Asked, response: Message, out: Output) -> None:
+        session = self._session(asked.session)
+        match asked.method:
+            case methods.PROMPT:
+                self._prompted(session, asked, response, out)
+            case methods.INITIALIZE:
+                found = result_of(response)
+                has = members(found.get("agentCapabilities"))
+                self._has = members(has.get("sessionCapabilities")) | {"": b"true"}
+                self._can_load = has.get("loadSession") == b"true"
+                out.to_client.append(result(asked.id, _compose(initialize.new_result(found))))
+            case methods.NEW | methods.RESUME | methods.FORK:
+                session.is_silent = False
+                if response.error:
+                    out.to_client.append(response.text)
+                else:
+                    self._opened(asked, result_of(response), out)
+            case methods.SET_CONFIG_OPTION:
+                found = result_of(response)
+                if asked.detail is not None:
+                    choice, value = asked.detail
+                    session.choices.setdefault(choice.member, {})[choice.current] = value
+                else:
+                    session.options = _limited(found.get("configOptions"))
+                rest = {"_meta": found["_meta"]} if "_meta" in found else {}
+                out.to_client.append(result(asked.id, _compose({"configOptions": self._options(session), **rest})))
+            case table.AUTH_LOGIN | table.AUTH_LOGOUT | methods.CLOSE | methods.DELETE:
+                # Agents of version 1 may answer null.
+                whole = is_object(lookup.raw_at(response.text, "result"))
+                out.to_client.append(response.text if whole else result(asked.id, EMPTY))
+            case _:
+                out.to_client.append(response.text)
+
+    def _opened(self, asked: Asked, found: _Members, out: Output) -> None:
+        session = self._session(text(found.get("sessionId")) or asked.session)
+        session.options = _limited(found.pop("configOptions", None))
+        session.choices = {
+            choice.member: members(_limited(raw, b"{}"))
+            for choice in _CHOICES
+            if is_object(raw := found.pop(choice.member, None))
+        }
+        found["configOptions"] = self._options(session)
+        if asked.method == methods.RESUME:
+            state = b'"running"' if session.is_running else b'"idle"'
+            self._update({"sessionId": _encode(session.id)}, _state(state), out)
+        out.to_client.append(result(asked.id, _compose(found)))
+
+    def _options(self, session: _Session) -> bytes:
+        """Return all options of version 2, with those for modes and models that have no option of their own."""
+        found = [new for option in elements(session.options) if (new := values.new_option(option)) is not None]
+        categories = {text(members(option).get("category")) for option in found}
+        for choice in _CHOICES:
+            offered = session.choices.get(choice.member, {})
+            choices = elements(offered.get(choice.offered))
+            if choices and choice.category not in categories:
+                current = offered.get(choice.current)
+                found.append(values.option_for(choice.config_id, choice.name, choice.category, current, choices))
+        return array(found)
+
+    # Turns
+
+    def _prompted(self, session: _Session, asked: Asked, response: Message, out: Output) -> None:
+        """End the turn of a prompt, or answer it with an error if its turn has not begun."""
+        prompt = session.prompts.pop(id_key(asked.id), None)
+        if prompt is None or (response.error and not prompt.is_answered):
+            out.to_client.append(response.text)
+            return
+        if not prompt.is_answered:
+            self._begin(session, prompt, None, out)
+            self._run(session, out)
+        if session.is_running:
+            end = {"stopReason": b'"error"', "error": error_of(response)} if response.error else result_of(response)
+            self._rest(session, {name: end[name] for name in ("stopReason", "error", "usage") if name in end}, out)
+
+    def _begin(self, session: _Session, prompt: _Prompt, position: int | None, out: Output) -> None:
+        """Answer a prompt, and show it as the message that it is now."""
+        prompt.is_answered = True
+        message_id = _encode(self._made(session, position))
+        out.to_client.append(result(prompt.id, b'{"messageId":%b}' % message_id))
+        shown = {"sessionUpdate": _encode(table.USER_MESSAGE), "messageId": message_id, "content": prompt.blocks}
+        self._update({"sessionId": _encode(session.id)}, shown, out)
+        prompt.blocks = b""
+
+    def _run(self, session: _Session, out: Output) -> None:
+        if not session.is_running:
+            session.is_running = True
+            self._update({"sessionId": _encode(session.id)}, _state(b'"running"'), out)
+
+    def _rest(self, session: _Session, end: _Members, out: Output) -> None:
+        session.is_running = False
+        self._update({"sessionId": _encode(session.id)}, _state(b'"idle"') | end, out)
+
+    def _made(self, session: _Session, position: int | None) -> str:
+        if position is not None:
+            return made_id(position)
+        session.made += 1
+        return f"{made_id(0)}-{session.made}"
+
+    # Requests and notifications of the agent
+
+    def _from_agent(self, message: Message, position: int | None, out: Output) -> None:
+        name = methods.current_name(message.method)
+        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
+            self._session_update(message, position, out)
+        elif message.kind is not Kind.REQUEST:
+            out.to_client.append(message.text)
+        elif name in table.UNSERVED:
+            raise Untranslatable(
+                f"{message.method}: the client speaks version 2, which serves no files and terminals",
+                jsonrpc.METHOD_NOT_FOUND,
+            )
+        elif name == methods.REQUEST_PERMISSION:
+            self._permission(message, out)
+        elif name == methods.CREATE_ELICITATION:
+            out.to_client.append(request(message.id, name, values.new_form(params_of(message))))
+        else:
+            out.to_client.append(message.text)
+
+    def _permission(self, message: Message, out: Output) -> None:
+        params = params_of(message)
+        if not elements(params.get("options")):
+            raise Untranslatable("the client speaks version 2, in which a permission request has options")
+        call = members(params.pop("toolCall", None))
+        title = text(call.get("title")) or text(call.get("name")) or "The agent asks for permission"
+        subject = {"type": b'"tool_call"', "toolCall": _compose(_tool(call))}
+        params = {"title": _encode(title), **params, "subject": _compose(subject)}
+        out.to_client.append(request(message.id, methods.REQUEST_PERMISSION, params))
+
+    def _session_update(self, message: Message, position: int | None, out: Output) -> None:
+        kind = message.update or ""
+        session = self._session(message.session or "")
+        if session.is_silent and kind in _HISTORY:
+            return
+        if kind in _CHUNKS:
+            self._chunk(session, kind, message, position, out)
+            return
+        handle = self._updates.get(kind)
+        if handle is None:
+            out.to_client.append(message.text)
+            return
+        params = params_of(message)
+        update = handle(session, params, members(params.get("update")))
+        if update is not None:
+            self._update(params, update, out)
+
+    def _update(self, params: _Members, update: _Members, out: Output) -> None:
+        out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
+
+    def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:
+        params = params_of(message)
+        update = members(params.get("update"))
+        given_id, block = text(update.get("messageId")), update.get("content", b"")
+        content = values.new_block(block)
+        if given_id is not None:
+            session.message = None
+            if kind != table.THOUGHT_CHUNK and content is block:
+                out.to_client.append(message.text)
+                return
+            message_id = given_id + _THOUGHT if kind == table.THOUGHT_CHUNK else given_id
+        elif session.message is not None and session.message[0] == kind:
+            message_id = session.message[1]
+        else:
+            message_id = self._made(session, position)
+            session.message = kind, message_id
+        self._update(params, update | {"messageId": _encode(message_id), "content": content}, out)
+
+    def _tool_call(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        if text(update.get("sessionUpdate")) == methods.TOOL_CALL:
+            session.message = None
+        return _tool(update) | {"sessionUpdate": _encode(methods.TOOL_CALL_UPDATE)}
+
+    def _plan(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        plan = {
+            "type": b'"items"',
+            "planId": _encode(MADE_PLAN),
+            "entries": array(elements(update.pop("entries", None))),
+        }
+        return update | {"sessionUpdate": _encode(table.PLAN_UPDATE), "plan": _compose(plan)}
+
+    def _commands(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        return update | {"availableCommands": values.new_commands(update.get("availableCommands"))}
+
+    def _config(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        session.options = _limited(update.get("configOptions"))
+        return update | {"configOptions": self._options(session)}
+
+    def _mode(self, session: _Session, params: _Members, update: _Members) -> _Members | None:
+        current = update.get("currentModeId", b"null")
+        session.choices.setdefault(_MODES.member, {})[_MODES.current] = current
+        session.options = array(_with_mode(option, current) for option in elements(session.options))
+        options = self._options(session)
+        if options == b"[]":
+            return None
+        rest = {"_meta": update["_meta"]} if "_meta" in update else {}
+        return {"sessionUpdate": _encode(methods.CONFIG_UPDATE), "configOptions": options, **rest}
+
+
+def _state(state: bytes) -> _Members:
+    return {"sessionUpdate": _encode(table.STATE_UPDATE), "state": state}
+
+
+def _with_mode(option: bytes, current: bytes) -> bytes:
+    """Return an option of version 1 with another value, if it is that of the modes and has this one."""
+    parts = members(option)
+    is_mode = text(parts.get("category")) == _MODES.category
+    if not is_mode or all(choice.get("value") != current for choice in values.choices(parts)):
+        return option
+    return _compose({**parts, "currentValue": current})
+
+
+def _tool(update: _Members) -> _Members:
+    """Return the members of a tool call of version 2; null changes nothing in version 1."""
+    found = {name: value for name, value in update.items() if given(value)}
+    if "content" in found:
+        found["content"] = array(map(_item, elements(found["content"])))
+    if "locations" in found:
+        found["locations"] = values.new_locations(found["locations"])
+    return found
+
+
+def _item(item: bytes) -> bytes:
+    """Return an item of a tool call's content of version 2."""
+    parts = members(item)
+    match text(parts.get("type")):
+        case "diff":
+            return new_diff(parts)
+        case "content":
+            block = parts.get("content", b"")
+            changed = values.new_block(block)
+            return item if changed is block else _compose({**parts, "content": changed})
+    return item
+
+
+def _limited(raw: bytes | None, empty: bytes = b"[]") -> bytes:
+    """Return what is remembered of options, modes or models; nothing beyond `STATE_SIZE`."""
+    return raw if raw is not None and given(raw) and len(raw) <= STATE_SIZE else empty

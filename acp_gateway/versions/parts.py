@@ -1,0 +1,83 @@
+"""Takes JSON texts apart and puts them together; all that is not translated stays the text that it was."""
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.text import lookup, spans
+
+NULL: Final = b"null"
+EMPTY: Final = b"{}"
+
+
+class Untranslatable(Exception):
+    """The other version can't say this; a request is answered with this error."""
+
+    def __init__(self, message: str, code: int = jsonrpc.INVALID_PARAMS) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def members(raw: bytes | None) -> dict[str, bytes]:
+    """Return the members of an object; none of anything else, nor of an object with more than `spans.MEMBERS`."""
+    return {} if raw is None else lookup.members_at(raw)
+
+
+def elements(raw: bytes | None) -> list[bytes]:
+    """Return the elements of an array, none of anything else."""
+    return lookup.elements_of(raw, len(raw)) if raw is not None and raw[:1] == b"[" else []
+
+
+def text(raw: bytes | None) -> str | None:
+    """Return the value of a JSON text that is a string, None for any other value and for no text."""
+    return spans.string_or_none(raw)
+
+
+def number(raw: bytes | None) -> float | None:
+    """Return the value of a JSON text that is a number, None for any other value and for no text."""
+    return float(raw) if raw is not None and raw[:1] in b"-0123456789" else None
+
+
+def given(raw: bytes | None) -> bool:
+    """Return True for a value that is present and not null."""
+    return raw is not None and raw != NULL
+
+
+def is_object(raw: bytes | None) -> bool:
+    """Return True for an object."""
+    return raw is not None and raw[:1] == b"{"
+
+
+def array(items: Iterable[bytes]) -> bytes:
+    """Return the array of these elements."""
+    return b"[%b]" % b",".join(items)
+
+
+def text_block(words: str) -> bytes:
+    """Return a content block of text."""
+    return b'{"type":"text","text":%b}' % jsonrpc.encode(words)
+
+
+def request(raw_id: RawId, method: str, params: Mapping[str, bytes]) -> bytes:
+    """Return a request."""
+    return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (
+        raw_id,
+        jsonrpc.encode(method),
+        jsonrpc.compose(params),
+    )
+
+
+def notification(method: str, params: Mapping[str, bytes]) -> bytes:
+    """Return a notification."""
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (jsonrpc.encode(method), jsonrpc.compose(params))
+
+
+def result(raw_id: RawId, value: bytes) -> bytes:
+    """Return a response with a result."""
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (raw_id, value)
+
+
+def error(raw_id: RawId, value: bytes) -> bytes:
+    """Return a response with an error object."""
+    return b'{"jsonrpc":"2.0","id":%b,"error":%b}' % (raw_id, value)

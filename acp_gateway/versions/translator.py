@@ -1,0 +1,185 @@
+"""The interface of the translators, and what both share: the way of a message, open requests, sessions."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
+from acp_gateway.protocol.text import lookup
+from acp_gateway.versions import parts
+from acp_gateway.versions.parts import Untranslatable
+from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
+
+
+@dataclass(slots=True)
+class Output:
+    """The messages that one message becomes, in order."""
+
+    to_client: list[bytes] = field(default_factory=list)
+    to_agent: list[bytes] = field(default_factory=list)
+    """For the agent, or what stands before it: the gateway's core."""
+
+
+class Asked(NamedTuple):
+    """An open request of the client, as the agent has it."""
+
+    id: RawId
+    method: str
+    """The client's method."""
+    session: str = ""
+    detail: Any = None
+    """Details that the translation of its response needs."""
+
+
+SessionT = TypeVar("SessionT")
+
+
+class Translator(ABC, Generic[SessionT]):
+    """Translates between one client and its agent, which speak different versions.
+
+    It is fed each message in its order and returns what takes its place. It never raises. A message that both
+    versions share is returned as the same object.
+    """
+
+    def __init__(self) -> None:
+        self._asked: dict[IdKey, Asked] = {}
+        self._sessions: dict[str, SessionT] = {}
+
+    def from_client(self, text: bytes) -> Output:
+        """Translate a message of the client. What is not a message is passed on: the core refuses it."""
+        out = Output()
+        message = _parse(text)
+        if message is None:
+            out.to_agent.append(text)
+            return out
+        try:
+            self._from_client(message, out)
+        except Untranslatable as error:
+            out = Output()
+            if message.kind is Kind.REQUEST:
+                out.to_client.append(jsonrpc.error(message.id, error.code, str(error)))
+            elif message.kind is Kind.RESPONSE:
+                out.to_agent.append(jsonrpc.error(message.id, error.code, str(error)))
+        return out
+
+    def from_agent(self, text: bytes, position: int | None = None) -> Output:
+        """Translate a message of the agent for the client. What is not a message is dropped.
+
+        Args:
+            text: the message.
+            position: number of messages before it in the journal of its session; None if it is not in a journal.
+        """
+        out = Output()
+        message = _parse(text)
+        if message is None:
+            return out
+        try:
+            if message.kind is Kind.RESPONSE:
+                asked = self._asked.pop(id_key(message.id), None)
+                if asked is None or (message.error and not self._takes_errors(asked)):
+                    out.to_client.append(text)
+                else:
+                    self._response(asked, message, out)
+            else:
+                self._from_agent(message, position, out)
+        except Untranslatable as error:
+            out = Output()
+            if message.kind is Kind.REQUEST:
+                out.to_agent.append(jsonrpc.error(message.id, error.code, str(error)))
+        return out
+
+    @abstractmethod
+    def begin_replay(self, session_id: str) -> None:
+        """Forget a session's history: it is sent to the client again from its beginning."""
+
+    @abstractmethod
+    def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
+        """Tell that a turn has begun in a session.
+
+        Args:
+            session_id: the session.
+            request: id of the client's own prompt that it began with; None if it is another client's, or none.
+            position: number of messages in the session's journal before those of the prompt.
+        """
+
+    @abstractmethod
+    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+        """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
+
+    def turn_boundary(self, session_id: str) -> None:
+        """Tell that a turn ends here in a history that is replayed: the next text begins another message."""
+
+    def prime(self, session_id: str, history: list[bytes], position: int) -> None:
+        """Read the last messages of a session that the client gets without its history, from a position on."""
+        for offset, text in enumerate(history):
+            self.from_agent(text, position + offset)
+
+    def forget(self, session_id: str) -> Output:
+        """Forget a session that the client has left; its prompts that run are answered as cancelled."""
+        self._sessions.pop(session_id, None)
+        return Output()
+
+    @abstractmethod
+    def _from_client(self, message: Message, out: Output) -> None: ...
+
+    @abstractmethod
+    def _from_agent(self, message: Message, position: int | None, out: Output) -> None: ...
+
+    @abstractmethod
+    def _response(self, asked: Asked, response: Message, out: Output) -> None: ...
+
+    @abstractmethod
+    def _new_session(self, session_id: str) -> SessionT: ...
+
+    def _takes_errors(self, asked: Asked) -> bool:
+        """Return True for a request whose error response needs a translation."""
+        return False
+
+    def _session(self, session_id: str) -> SessionT:
+        """Return what is known of a session."""
+        found = self._sessions.pop(session_id, None) or self._new_session(session_id)
+        bounded(self._sessions, session_id, found, SESSIONS)
+        return found
+
+    def _ask(self, message: Message, out: Output, method: str, params: dict[str, bytes], detail: Any = None) -> None:
+        """Send a request on under another method or with other params, and remember it."""
+        self._remember(message, detail)
+        out.to_agent.append(parts.request(message.id, method, params))
+
+    def _pass(self, message: Message, out: Output, detail: Any = None) -> None:
+        """Send a request on as it is, and remember it."""
+        self._remember(message, detail)
+        out.to_agent.append(message.text)
+
+    def _remember(self, message: Message, detail: Any = None) -> None:
+        key = id_key(message.id)
+        if len(self._asked) >= REQUESTS and key not in self._asked:
+            raise Untranslatable(f"more than {REQUESTS} requests of this client are open", jsonrpc.INVALID_REQUEST)
+        self._asked[key] = Asked(message.id, message.method, message.session or "", detail)
+
+
+def _parse(text: bytes) -> Message | None:
+    try:
+        return jsonrpc.parse(text)
+    except InvalidMessage:
+        return None
+
+
+def params_of(message: Message) -> dict[str, bytes]:
+    """Return the members of a message's params; a new dict each time."""
+    return {name: bytes(value) for name, value in lookup.params_of(message).items()}
+
+
+def result_of(response: Message) -> dict[str, bytes]:
+    """Return the members of a response's result; none if it is not an object."""
+    return lookup.members_at(response.text, "result")
+
+
+ERROR: Final = b'{"code":-32603,"message":"the turn has ended with an error"}'
+
+
+def error_of(response: Message) -> bytes:
+    """Return the error object of an error response."""
+    found = lookup.raw_at(response.text, "error")
+    return ERROR if found is None else found

@@ -1,0 +1,182 @@
+"""Diffs of both versions, and Git patches of any quality."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.versions.diffs import git_patch, new_diff, old_diff, read_patch
+from acp_gateway.versions.parts import members
+from tests.fuzz.effort import effort
+from tests.versions.wire import content, dump
+
+Json = Any
+
+ODD_PATHS = ["/w/a", "/w/with space", '/w/"quoted"', "/w/back\\slash", "/w/é€", "/w/tab\tnew\nline\x01", "relative", ""]
+texts = st.text("ab\n\r\\-+ @", max_size=12) | st.sampled_from(
+    ["\\ No newline at end of file\n", "@@ -1 +1 @@\n", "diff --git a b\n"]
+)
+
+
+def new(path: str, old: str | None, after: str) -> Json:
+    return json.loads(new_diff(members(dump({"path": path, "oldText": old, "newText": after, "_meta": {"k": 1}}))))
+
+
+def old(diff: Json) -> list[Json]:
+    return [json.loads(item) for item in old_diff(members(dump(diff)))]
+
+
+@given(path=st.sampled_from(ODD_PATHS), before=st.none() | texts, after=texts)
+@effort(300)
+def test_a_diff_of_version_1_is_the_same_after_version_2(path: str, before: str | None, after: str) -> None:
+    if before != after:
+        found = old(new(path, before, after))
+        assert found == [{"type": "diff", "path": path, "oldText": before, "newText": after}]
+
+
+def test_a_diff_that_changes_nothing_has_no_patch() -> None:
+    diff = new("/w/a", "x", "x")
+    assert "patch" not in diff
+    assert diff["_meta"] == {"k": 1}
+    assert old(diff) == [content("modified: /w/a")]
+
+
+def test_a_patch_keeps_all_lines_and_trims_nothing() -> None:
+    assert git_patch("/w/a", "a\nb\nc\n", "a\nx\nc\n") == (
+        "diff --git /w/a /w/a\n--- /w/a\n+++ /w/a\n@@ -1,3 +1,3 @@\n a\n-b\n+x\n c\n"
+    )
+
+
+PATCH = r"""preface
+diff --git /w/one /w/one
+index 1..2 100644
+--- /w/one
++++ /w/one
+@@ -1,2 +1,2 @@ def f():
+ a
+-b
++c
+@@ -9 +9 @@
+-x
+\ No newline at end of file
++y
+\ No newline at end of file
+diff --git /w/old /w/new
+similarity index 90%
+rename from /w/old
+rename to /w/new
+--- /w/old
++++ /w/new
+@@ -1 +1 @@
+-p
++q
+diff --git /w/gone /w/gone
+deleted file mode 100644
+--- /w/gone
++++ /dev/null
+@@ -1 +0,0 @@
+-bye
+diff --git /w/pic.png /w/pic.png
+Binary files /w/pic.png and /w/pic.png differ
+diff --git /w/empty /w/empty
+new file mode 100644
+diff --git a/w/git b/w/git
+--- a/w/git
++++ b/w/git
+@@ -1 +1 @@
+-1
++2
+diff --git /w/extra /w/extra
+--- /w/extra
++++ /w/extra
+@@ -1 +1 @@
+-3
++4
+diff --git /w/more /w/copy
+copy from /w/more
+copy to /w/copy
+"""
+
+
+def test_every_operation_is_a_diff_or_a_text() -> None:
+    changes = [
+        {"operation": "modify", "path": "/w/one"},
+        {"operation": "move", "oldPath": "/w/old", "path": "/w/new"},
+        {"operation": "delete", "path": "/w/gone"},
+        {"operation": "modify", "path": "/w/pic.png", "fileType": "binary"},
+        {"operation": "add", "path": "/w/empty"},
+        {"operation": "modify", "path": "/w/git"},
+        {"operation": "copy", "oldPath": "/w/more", "path": "/w/copy", "fileType": "text"},
+        {"operation": "_chmod", "path": "/w/run"},
+        {"operation": "add", "path": "/w/dir", "fileType": "directory"},
+        {"operation": "modify", "path": "/w/silent"},
+    ]
+    assert old({"changes": changes, "patch": {"format": "git_patch", "text": PATCH}}) == [
+        {
+            "type": "diff",
+            "path": "/w/one",
+            "oldText": "a\nb\n@@ -9 +9 @@\nx",
+            "newText": "a\nc\n@@ -9 +9 @@\ny",
+        },
+        content("moved: /w/old → /w/new"),
+        {"type": "diff", "path": "/w/new", "oldText": "p\n", "newText": "q\n"},
+        content("deleted: /w/gone"),
+        {"type": "diff", "path": "/w/gone", "oldText": "bye\n", "newText": ""},
+        content("modified (binary): /w/pic.png"),
+        {"type": "diff", "path": "/w/empty", "oldText": None, "newText": ""},
+        {"type": "diff", "path": "/w/git", "oldText": "1\n", "newText": "2\n"},
+        content("copied: /w/more → /w/copy"),
+        content("_chmod: /w/run"),
+        content("added (directory): /w/dir"),
+        content("modified: /w/silent"),
+        {"type": "diff", "path": "/w/extra", "oldText": "3\n", "newText": "4\n"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "patch", [{"format": "_svn", "text": "Index: x"}, {"format": "git_patch", "text": "no sections"}]
+)
+def test_a_patch_of_another_format_is_text(patch: Json) -> None:
+    assert old({"changes": [], "patch": patch}) == [content(patch["text"])]
+
+
+def test_a_diff_without_changes_and_patch_is_nothing() -> None:
+    assert old({"changes": 7, "patch": None}) == []
+
+
+@pytest.mark.parametrize(
+    ("head", "paths"),
+    [
+        (r'"/w/\303\251" "/w/\303\251"', ("/w/é", "/w/é")),
+        (r'"/w/\377x" "/w/\377x"', ("/w/\xffx", "/w/\xffx")),
+        (r'"/w/é" "/w/€\"b"', ("/w/é", '/w/€"b')),
+        ('"unclosed', (None, None)),
+        ("/w/a /w/b", ("/w/a", "/w/b")),
+        ("/w/a b /w/a b", ("/w/a b", "/w/a b")),
+    ],
+)
+def test_the_paths_of_a_section_may_be_quoted(head: str, paths: tuple[str | None, str | None]) -> None:
+    (section,) = read_patch(f"diff --git {head}")
+    assert (section.old_path, section.path) == paths
+
+
+def test_a_hunk_ends_where_its_lines_are_of_another_kind_or_missing() -> None:
+    patch = "diff --git /a /a\r\n@@ -1,5 +1,5 @@\n a\n\n-b\ndiff --git /c /c\nGIT binary patch\n@@ -1 +1,9 @@\n+x"
+    first, second = read_patch(patch)
+    assert first.texts() == ("a\n\nb\n", "a\n\n")
+    assert second.texts() == ("", "x\n")
+    assert second.binary
+
+
+@given(
+    st.lists(st.sampled_from(PATCH.splitlines(keepends=True)) | st.text('@+- \\\n0,"', max_size=8), max_size=20).map(
+        "".join
+    )
+)
+@effort(200)
+def test_any_patch_is_read(patch: str) -> None:
+    for section in read_patch(patch):
+        section.texts()
+    old({"changes": [{"operation": "modify", "path": "/w/one"}] * 2, "patch": {"format": "git_patch", "text": patch}})

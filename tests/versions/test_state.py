@@ -1,0 +1,50 @@
+"""The bounded memory of a translator."""
+
+from acp_gateway.versions.shown import ShownPlan
+from acp_gateway.versions.state import ENTRY_SIZE, Memory, bounded, digest_id
+
+
+class Thing:
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def test_what_was_not_changed_for_longest_is_forgotten_first() -> None:
+    memory = Memory(700)
+    for name in ("a", "b"):
+        memory.keep(name, Thing(10))
+    memory.keep("a", Thing(100))
+    assert list(memory.all(Thing)) == ["b", "a"]
+    memory.keep("c", Thing(100))
+    assert list(memory.all(Thing)) == ["a", "c"]
+    assert memory.size == 2 * (ENTRY_SIZE + 101)
+
+
+def test_a_thing_beyond_the_limit_is_not_remembered() -> None:
+    memory = Memory(1000)
+    memory.keep("a", Thing(10))
+    memory.keep("b", Thing(2000))
+    assert memory.get(Thing, "b") is None
+    assert memory.size == 0
+    memory.drop(Thing, "b")
+
+
+def test_things_of_different_kinds_have_different_keys() -> None:
+    memory = Memory()
+    memory.keep("a", Thing(10))
+    assert memory.get(ShownPlan, "a") is None
+    memory.keep("a", ShownPlan([b"x"], "plan a", is_done=True))
+    assert memory.get(Thing, "a") is not None
+    memory.drop(Thing, "a")
+    assert list(memory.all(ShownPlan)) == ["a"]
+
+
+def test_a_bounded_dict_keeps_the_last() -> None:
+    found: dict[str, int] = {}
+    for number in range(5):
+        bounded(found, str(number), number, 2)
+    assert found == {"3": 3, "4": 4}
+
+
+def test_made_ids_are_the_same_for_the_same_text() -> None:
+    assert digest_id(b"x") == digest_id(b"x") != digest_id(b"y")

@@ -1,0 +1,116 @@
+"""The table of both versions, compared with the official schemas and with the translators that use it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from acp_gateway.protocol import methods
+from acp_gateway.versions import table
+from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.old_agent import OldAgent
+from acp_gateway.versions.table import Caller
+from tests.versions import schemas
+
+PROXIES = {"proxy/initialize", "proxy/successor"}
+"""Methods between an agent and the proxies before it; the gateway is not one of these."""
+
+
+def names(version: int, *, draft: bool) -> set[str]:
+    """The methods that the table has for a version."""
+    rows = [row for row in table.METHODS if draft or not row.draft]
+    return {name for row in rows if (name := row.old if version == 1 else row.new) is not None}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_method_of_the_schemas_has_a_row(version: int) -> None:
+    """A new release of the schemas shows here which method has none."""
+    stable = {method for _, method in schemas.methods(version)}
+    draft = {method for _, method in schemas.methods(version, draft=True)} - PROXIES
+    assert names(version, draft=False) == stable
+    assert draft <= names(version, draft=True)
+    unlisted = {
+        name for name in names(version, draft=True) - draft if name.partition("/")[0] not in ("nes", "document")
+    }
+    # Methods that agents and clients have of earlier drafts.
+    assert unlisted == ({"session/set_model"} if version == 1 else set()) | {"mcp/connect", "mcp/disconnect"}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_update_of_the_schemas_has_a_row(version: int) -> None:
+    rows = [(row.old if version == 1 else row.new, row.draft) for row in table.UPDATES]
+    assert {name for name, draft in rows if name and not draft} == schemas.updates(version)
+    assert {name for name, _ in rows if name} == schemas.updates(version, draft=True)
+
+
+def test_each_method_has_the_side_that_sends_it() -> None:
+    sides = {"agent": Caller.CLIENT, "client": Caller.AGENT, "protocol": Caller.BOTH}
+    for version in (1, 2):
+        callers = {row.old if version == 1 else row.new: row.caller for row in table.METHODS}
+        for side, method in schemas.methods(version, draft=True):
+            if method not in PROXIES:
+                assert callers[method] in (sides[side], Caller.BOTH), method
+
+
+def values(definition: Any) -> set[str]:
+    """The constants of an enumeration in a schema."""
+    branches = definition.get("oneOf") or definition.get("anyOf") or [definition]
+    return {branch.get("const") for branch in branches if "const" in branch} | set(definition.get("enum", []))
+
+
+@pytest.mark.parametrize(
+    ("enumeration", "name"),
+    [
+        (table.TOOL_KIND, "ToolKind"),
+        (table.TOOL_STATUS, "ToolCallStatus"),
+        (table.ENTRY_STATUS, "PlanEntryStatus"),
+        (table.ENTRY_PRIORITY, "PlanEntryPriority"),
+        (table.OPTION_KIND, "PermissionOptionKind"),
+        (table.ROLE, "Role"),
+        (table.STRING_FORMAT, "StringFormat"),
+        (table.STOP_REASON, "StopReason"),
+    ],
+)
+def test_the_enumerations_have_the_values_of_the_schemas(enumeration: table.Enumeration, name: str) -> None:
+    assert set(enumeration.old) == values(schemas.definitions(1)[name])
+    if name != "StopReason":
+        assert {*enumeration.old, *enumeration.to_old} == values(schemas.definitions(2)[name])
+    else:
+        branches = schemas.definitions(2)["IdleStateUpdate"]["anyOf"]
+        reasons = {branch.get("properties", {}).get("stopReason", {}).get("const") for branch in branches}
+        assert {*enumeration.old, *enumeration.to_old} == reasons - {None}
+    assert enumeration.unknown is None or enumeration.unknown in enumeration.old
+    assert enumeration.value("_x") == enumeration.unknown
+
+
+def test_content_types_are_those_of_the_schemas() -> None:
+    branches = schemas.definitions(1)["ContentBlock"]["oneOf"]
+    assert {branch["properties"]["type"]["const"] for branch in branches} == set(table.CONTENT_TYPE.old)
+
+
+def test_each_row_with_a_note_is_handled_by_a_translator() -> None:
+    """The rest is passed on as it is."""
+    new, old = NewAgent(), OldAgent()
+    for row in table.METHODS:
+        if row.caller is not Caller.CLIENT or row.draft:
+            continue
+        if row.old is not None and (row.to_new or row.old != row.new) and row.old != methods.INITIALIZE:
+            assert row.old in new._requests, row
+        if row.new is not None and (row.to_old or row.old != row.new) and row.old is not methods.SET_MODE:
+            assert row.new in old._requests, row
+    for update in table.UPDATES:
+        if update.new is not None and (update.to_old or update.old != update.new):
+            assert update.new in new._updates, update
+        chunks = (methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK)
+        if update.old is not None and (update.to_new or update.old != update.new) and update.old not in chunks:
+            assert update.old in old._updates, update
+
+
+def test_updates_that_are_the_same_are_not_handled() -> None:
+    assert table.SAME_FOR_OLD.isdisjoint(NewAgent()._updates)
+    assert table.SAME_FOR_NEW.isdisjoint(OldAgent()._updates)
+
+
+def test_the_schemas_are_readable() -> None:
+    for path in schemas.FOLDER.glob("*.json"):
+        assert json.loads(path.read_text())["$defs"]
