@@ -14,6 +14,7 @@ from acp_gateway.protocol.text import lookup
 from acp_gateway.versions import initialize, table, values
 from acp_gateway.versions.parts import (
     EMPTY,
+    NULL,
     Untranslatable,
     array,
     elements,
@@ -30,7 +31,7 @@ from acp_gateway.versions.parts import (
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
 from acp_gateway.versions.state import MADE, WITHHELD, Memory, bounded, digest_id
 from acp_gateway.versions.terminals import Terminal
-from acp_gateway.versions.translator import ERROR, Asked, Output, Translator, params_of, result_of
+from acp_gateway.versions.translator import ERROR, Asked, Output, Translator, params_of, result_of, update_of
 
 _compose: Final = jsonrpc.compose
 _encode: Final = jsonrpc.encode
@@ -199,16 +200,13 @@ class NewAgent(Translator[_Session]):
             params["mcpServers"] = values.new_servers(params["mcpServers"])
         if message.method == methods.LOAD:
             params["replayFrom"] = b'{"type":"start"}'
-            if message.session is not None:
-                self.begin_replay(message.session)
+            self.begin_replay(message.session or "")
         self._ask(message, out, table.NEW_NAMES.get(message.method, message.method), params)
 
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
         params["prompt"] = values.new_prompt(params.get("prompt"))
         self._ask(message, out, methods.PROMPT, params)
-        if message.session is not None:
-            session = self._session(message.session)
-            session.prompts[id_key(message.id)] = _Prompt(message.id)
+        self._session(message.session or "").prompts[id_key(message.id)] = _Prompt(message.id)
 
     def _set_mode(self, message: Message, params: _Members, out: Output) -> None:
         is_mode = message.method == methods.SET_MODE
@@ -292,12 +290,11 @@ class NewAgent(Translator[_Session]):
         session_id = text(found.get("sessionId")) or asked.session
         session = self._session(session_id)
         commands = found.pop("availableCommands", None)
-        if "configOptions" in found:
-            options = found["configOptions"]
-            found["configOptions"] = self._options(session, options)
-            mode = _option_of(options, "mode")
-            if mode is not None:
-                found["modes"] = values.modes_of(mode)
+        options = found.get("configOptions")
+        found["configOptions"] = self._options(session, options)
+        mode = _option_of(options, "mode")
+        if mode is not None:
+            found["modes"] = values.modes_of(mode)
         out.to_client.append(result(asked.id, _compose(found)))
         if given(commands):
             update = {
@@ -354,14 +351,14 @@ class NewAgent(Translator[_Session]):
         if handle == self._chunk and self._passes(session, message, params):
             out.to_client.append(message.text)
             return
-        handle(session, params, members(params.get("update")), out)
+        handle(session, params, update_of(params), out)
 
     def _passes(self, session: _Session, message: Message, params: _Members) -> bool:
         """Return True for a chunk that is the same in version 1, as most are; it is noted as shown."""
         if message.update == methods.USER_CHUNK:
             return False
-        update = members(params.get("update"))
-        block, message_id = update.get("content", b""), text(update.get("messageId"))
+        update = update_of(params)
+        block, message_id = update.get("content", NULL), text(update.get("messageId"))
         if message_id is None or values.old_block(block) is not block:
             return False
         shown = session.memory.get(ShownMessage, message_id)
@@ -381,7 +378,7 @@ class NewAgent(Translator[_Session]):
 
     def _chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         kind, message_id = text(update["sessionUpdate"]) or "", text(update.get("messageId")) or ""
-        block = update.get("content", b"")
+        block = update.get("content", NULL)
         shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
         shown.append(block)
         session.memory.keep(message_id, shown)
@@ -463,8 +460,8 @@ class NewAgent(Translator[_Session]):
                 case "sessionUpdate" | "capabilities":
                     pass
                 case "title":
-                    tool.title = text(value) or ""
-                    sent["title"] = _encode(tool.title or _title(update))
+                    tool.title = text(value)
+                    sent["title"] = _title(tool, update)
                 case "kind":
                     sent["kind"] = values.old_value(table.TOOL_KIND, value, "other")
                 case "status":
@@ -480,7 +477,7 @@ class NewAgent(Translator[_Session]):
                 case _ if given(value):
                     sent[name] = value
         if (is_new and "title" not in sent) or tool.is_renamed:
-            sent["title"] = _encode(tool.title or _title(update))
+            sent["title"] = _title(tool, update)
         if tool.is_renamed or tool.has_content:
             sent["content"] = tool.content(session.memory)
         tool.is_renamed = False
@@ -700,9 +697,11 @@ def _option_of(options: bytes | None, category: str) -> _Members | None:
     return None
 
 
-def _title(update: _Members) -> str:
-    """Return a title for a tool call without one."""
-    return text(update.get("name")) or text(update.get("kind")) or "tool call"
+def _title(tool: Tool, update: _Members) -> bytes:
+    """Return the title of a tool call, and one for a tool call without."""
+    if tool.title is not None:
+        return _encode(tool.title)
+    return _encode(text(update.get("name")) or text(update.get("kind")) or "tool call")
 
 
 def _permission_call(call: _Members, title: str, content: bytes) -> bytes:

@@ -14,6 +14,7 @@ from acp_gateway.versions import initialize, table, values
 from acp_gateway.versions.diffs import new_diff
 from acp_gateway.versions.parts import (
     EMPTY,
+    NULL,
     Untranslatable,
     array,
     elements,
@@ -26,7 +27,7 @@ from acp_gateway.versions.parts import (
     text,
 )
 from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, STATE_SIZE, made_id
-from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of
+from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
 _compose: Final = jsonrpc.compose
 _encode: Final = jsonrpc.encode
@@ -163,7 +164,7 @@ class OldAgent(Translator[_Session]):
                 if outcome not in (None, "selected", "cancelled"):
                     raise Untranslatable(f"the agent speaks version 1, which has no outcome {outcome!r:.80}")
                 out.to_agent.append(message.text)
-            case Kind.NOTIFICATION:
+            case _:
                 if message.method != methods.CANCEL_REQUEST or not self._has_answered(message):
                     out.to_agent.append(message.text)
 
@@ -193,17 +194,16 @@ class OldAgent(Translator[_Session]):
                 method, is_silent = methods.LOAD, True
         if method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
             params["mcpServers"] = values.old_servers(params.get("mcpServers"))
-        if method == methods.LOAD and message.session is not None:
-            self.begin_replay(message.session)
-            self._session(message.session).is_silent = is_silent
+        if method == methods.LOAD:
+            self.begin_replay(message.session or "")
+            self._session(message.session or "").is_silent = is_silent
         self._ask(message, out, method, params)
 
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
-        blocks = params.get("prompt", b"[]")
+        blocks = array(elements(params.get("prompt")))
         params["prompt"] = values.old_prompt(blocks)
         self._ask(message, out, methods.PROMPT, params)
-        if message.session is not None:
-            self._session(message.session).prompts[id_key(message.id)] = _Prompt(message.id, blocks)
+        self._session(message.session or "").prompts[id_key(message.id)] = _Prompt(message.id, blocks)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
         kind, config_id = text(params.get("type")), text(params.get("configId"))
@@ -384,7 +384,7 @@ class OldAgent(Translator[_Session]):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        update = handle(session, params, members(params.get("update")))
+        update = handle(session, params, update_of(params))
         if update is not None:
             self._update(params, update, out)
 
@@ -393,8 +393,8 @@ class OldAgent(Translator[_Session]):
 
     def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:
         params = params_of(message)
-        update = members(params.get("update"))
-        given_id, block = text(update.get("messageId")), update.get("content", b"")
+        update = update_of(params)
+        given_id, block = text(update.get("messageId")), update.get("content", NULL)
         content = values.new_block(block)
         if given_id is not None:
             session.message = None
@@ -470,7 +470,7 @@ def _item(item: bytes) -> bytes:
         case "diff":
             return new_diff(parts)
         case "content":
-            block = parts.get("content", b"")
+            block = parts.get("content", NULL)
             changed = values.new_block(block)
             return item if changed is block else _compose({**parts, "content": changed})
     return item

@@ -21,7 +21,7 @@ class Untranslatable(Exception):
 
 def members(raw: bytes | None) -> dict[str, bytes]:
     """Return the members of an object; none of anything else, nor of an object with more than `spans.MEMBERS`."""
-    return {} if raw is None else lookup.members_at(raw)
+    return lookup.members_at(raw) if raw else {}
 
 
 def elements(raw: bytes | None) -> list[bytes]:

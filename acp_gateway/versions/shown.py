@@ -78,7 +78,7 @@ class Tool:
     """A tool call, with its whole content, as version 1 can replace content only as a whole."""
 
     def __init__(self) -> None:
-        self.title = ""
+        self.title: str | None = None
         self.items: list[bytes] = []
         """Its content, in version 2."""
         self.is_cancelled = False
@@ -94,7 +94,7 @@ class Tool:
     @property
     def size(self) -> int:
         """Bytes that it counts as."""
-        return len(self.title) + self._items_size
+        return len(self.title or "") + self._items_size
 
     def replace(self, items: list[bytes]) -> None:
         """Replace the content."""

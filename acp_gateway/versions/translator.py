@@ -6,7 +6,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
-from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.versions import parts
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
@@ -56,11 +56,10 @@ class Translator(ABC, Generic[SessionT]):
         try:
             self._from_client(message, out)
         except Untranslatable as error:
+            # Only requests and responses are refused.
             out = Output()
-            if message.kind is Kind.REQUEST:
-                out.to_client.append(jsonrpc.error(message.id, error.code, str(error)))
-            elif message.kind is Kind.RESPONSE:
-                out.to_agent.append(jsonrpc.error(message.id, error.code, str(error)))
+            side = out.to_client if message.kind is Kind.REQUEST else out.to_agent
+            side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
 
     def from_agent(self, text: bytes, position: int | None = None) -> Output:
@@ -85,8 +84,9 @@ class Translator(ABC, Generic[SessionT]):
                 self._from_agent(message, position, out)
         except Untranslatable as error:
             out = Output()
-            if message.kind is Kind.REQUEST:
-                out.to_agent.append(jsonrpc.error(message.id, error.code, str(error)))
+            if message.kind is not Kind.NOTIFICATION:
+                side = out.to_agent if message.kind is Kind.REQUEST else out.to_client
+                side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
 
     @abstractmethod
@@ -132,9 +132,9 @@ class Translator(ABC, Generic[SessionT]):
     @abstractmethod
     def _new_session(self, session_id: str) -> SessionT: ...
 
+    @abstractmethod
     def _takes_errors(self, asked: Asked) -> bool:
         """Return True for a request whose error response needs a translation."""
-        return False
 
     def _session(self, session_id: str) -> SessionT:
         """Return what is known of a session."""
@@ -167,13 +167,28 @@ def _parse(text: bytes) -> Message | None:
 
 
 def params_of(message: Message) -> dict[str, bytes]:
-    """Return the members of a message's params; a new dict each time."""
-    return {name: bytes(value) for name, value in lookup.params_of(message).items()}
+    """Return the members of a message's params, a new dict each time. Raises `Untranslatable` if there are too many."""
+    found = {name: bytes(value) for name, value in lookup.params_of(message).items()}
+    return found or _none_of(lookup.raw_params(message))
 
 
 def result_of(response: Message) -> dict[str, bytes]:
-    """Return the members of a response's result; none if it is not an object."""
-    return lookup.members_at(response.text, "result")
+    """Return the members of a response's result; none if it is not an object. Raises `Untranslatable`."""
+    raw = lookup.raw_at(response.text, "result") or b""
+    return parts.members(raw) or _none_of(raw)
+
+
+def update_of(params: dict[str, bytes]) -> dict[str, bytes]:
+    """Return the members of an update. Raises `Untranslatable` if there are too many."""
+    raw = params.get("update", b"")
+    return parts.members(raw) or _none_of(raw)
+
+
+def _none_of(raw: bytes) -> dict[str, bytes]:
+    """Return no members, of a value that has none. Raises `Untranslatable` for an object that has too many."""
+    if raw[:1] == b"{" and raw.count(b":") > spans.MEMBERS:
+        raise Untranslatable(f"an object has more than {spans.MEMBERS} members", jsonrpc.INVALID_REQUEST)
+    return {}
 
 
 ERROR: Final = b'{"code":-32603,"message":"the turn has ended with an error"}'

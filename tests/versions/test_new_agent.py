@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from acp_gateway.versions.new_agent import NewAgent
-from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED, ITEMS_LEFT_OUT
+from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED, ITEMS_LEFT_OUT, Tool
 from acp_gateway.versions.state import CONTENT_SIZE, FREE_REPEATS, REQUESTS, SESSIONS, TERMINAL_SIZE, WITHHELD
 from acp_gateway.versions.terminals import LEFT_OUT
+from acp_gateway.versions.values import SHOWN_SIZE
 from tests.versions.wire import (
     S,
     content,
@@ -995,3 +996,37 @@ def test_the_oldest_of_many_sessions_is_forgotten() -> None:
     for number in range(1, SESSIONS + 1):
         it.from_agent(notification("session/update", sessionId=str(number), update={"sessionUpdate": "state_update"}))
     assert it.from_agent(first).to_client
+
+
+def test_roles_of_version_1_are_passed_on_as_they_are() -> None:
+    block = {"type": "text", "text": "x", "annotations": {"audience": ["user"]}}
+    message = update("agent_message_chunk", messageId="m", content=block)
+    assert NewAgent().from_agent(message).to_client[0] is message
+
+
+def test_user_messages_wait_until_all_prompts_are_accepted() -> None:
+    it = NewAgent()
+    for number in (2, 3):
+        it.from_client(request(number, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    assert not said(it, *(update("user_message", messageId=name, content=[text("hi")]) for name in "uvw"))
+    assert not updates(it.from_agent(result(2, {"messageId": "u"})))
+    assert [shown["messageId"] for shown in updates(it.from_agent(result(3, {"messageId": "v"})))] == ["w"]
+
+
+def test_content_of_a_tool_call_that_was_forgotten_is_not_sent() -> None:
+    it = NewAgent()
+    chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
+    while it.from_agent(chunk).to_client:
+        pass
+    it._session(S).memory.drop(Tool, "t")
+    assert len(said(it, update("usage_update", used=1, size=2))) == 1
+
+
+def test_a_permission_for_a_tool_call_may_name_it_alone() -> None:
+    _, question = asked(NewAgent(), title="Sure?", subject={"type": "tool_call", "toolCall": {"toolCallId": "t"}})
+    assert question["params"]["toolCall"] == {"toolCallId": "t", "title": "Sure?", "content": []}
+
+
+def test_a_long_subject_is_shown_in_part() -> None:
+    (question,) = asked(NewAgent(), title="Sure?", subject={"type": "_long", "x": "y" * 2 * SHOWN_SIZE})
+    assert question["params"]["toolCall"]["content"][0]["content"]["text"].endswith("y …")

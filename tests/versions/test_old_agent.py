@@ -117,7 +117,11 @@ def test_the_result_of_initialize_has_the_capabilities_of_version_2() -> None:
             "auth": {"logout": {}, "status": {}},
             "_meta": {"k": 1},
         },
-        "authMethods": [{"id": "a", "name": "A"}, {"id": "t", "type": "terminal", "name": "T", "env": {"K": "v"}}],
+        "authMethods": [
+            {"id": "a", "name": "A"},
+            {"id": "t", "type": "terminal", "name": "T", "env": {"K": "v"}},
+            {"id": "u", "type": "terminal", "name": "U"},
+        ],
     }
     (sent,) = to_client(it.from_agent(result(0, answer)))
     assert sent["result"] == {
@@ -136,6 +140,7 @@ def test_the_result_of_initialize_has_the_capabilities_of_version_2() -> None:
         "authMethods": [
             {"methodId": "a", "type": "agent", "name": "A"},
             {"methodId": "t", "type": "terminal", "name": "T", "env": [{"name": "K", "value": "v"}]},
+            {"methodId": "u", "type": "terminal", "name": "U"},
         ],
     }
 
@@ -593,3 +598,16 @@ def test_a_session_that_the_client_leaves_is_forgotten() -> None:
     it.turn_began(S)
     assert not it.forget(S).to_client
     assert updates(it.turn_began(S)) == [RUNNING]
+
+
+def test_what_version_2_allows_is_passed_on_as_it_is() -> None:
+    block = {"type": "text", "text": "x", "annotations": {"priority": 0.5}}
+    message = update("agent_message_chunk", messageId="m", content=block)
+    assert OldAgent().from_agent(message).to_client[0] is message
+    flag = {"name": "no id", "type": "boolean", "currentValue": True}
+    assert said(OldAgent(), update("config_option_update", configOptions=[flag]))[0]["configOptions"] == [flag]
+
+
+def test_an_option_without_choices_is_left_out() -> None:
+    empty = OPTION | {"options": []}
+    assert said(OldAgent(), update("config_option_update", configOptions=[empty]))[0]["configOptions"] == []

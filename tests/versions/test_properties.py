@@ -109,7 +109,7 @@ def events(draw: st.DrawFn, version: int) -> list[tuple[str, Json]]:
 
 @pytest.mark.parametrize("version", [1, 2])
 @given(data=st.data())
-@effort(1)
+@effort(40)
 def test_all_that_schemas_allow_is_translated_to_what_the_schemas_of_the_other_version_allow(
     version: int, data: st.DataObject
 ) -> None:
@@ -173,7 +173,10 @@ def mutated(draw: st.DrawFn, version: int, sender: str) -> bytes:
     walk(message["params"])
     if places:
         holder, key = draw(st.sampled_from(places))
-        holder[key] = draw(schemas.ANY | st.just([{}]) | st.just([[]]) | st.just({"type": []}))
+        if draw(st.booleans()):
+            del holder[key]
+        else:
+            holder[key] = draw(schemas.ANY | st.just([{}]) | st.just([[]]) | st.just({"type": []}))
     if name.endswith("Notification"):
         del message["id"]
     return dump(message)
@@ -181,7 +184,7 @@ def mutated(draw: st.DrawFn, version: int, sender: str) -> bytes:
 
 @pytest.mark.parametrize("version", [1, 2])
 @given(data=st.data())
-@effort(1)
+@effort(40)
 def test_no_message_makes_a_translator_raise(version: int, data: st.DataObject) -> None:
     it = translator(version)
     for _ in range(data.draw(st.integers(1, 6))):
