@@ -28,6 +28,7 @@ from acp_gateway.versions.parts import (
     text,
     text_block,
 )
+from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
 from acp_gateway.versions.state import MADE, WITHHELD, Memory, bounded, digest_id
 from acp_gateway.versions.terminals import Terminal
@@ -41,6 +42,16 @@ _Members = dict[str, bytes]
 REMEMBERED_PROMPTS: Final = 64
 """Messages of the client's own prompts, and of other users, that are recognized at most."""
 
+TOOLS: Final = 64
+"""Tool calls that show one terminal at most; one is usual."""
+
+ALONE: Final = 64
+"""Terminals without a tool call that are remembered as such at most; agents refer to a terminal at once."""
+
+PLANS: Final = 32
+"""Plans of one session that are shown or named at most; each agent at work has one."""
+
+_NO_PLAN: Final = ShownPlan([], "", is_done=True)
 _CHUNKS: Final = {
     methods.USER_CHUNK: methods.USER_CHUNK,
     methods.AGENT_CHUNK: methods.AGENT_CHUNK,
@@ -51,7 +62,6 @@ _MESSAGES: Final = {
     table.AGENT_MESSAGE: methods.AGENT_CHUNK,
     table.AGENT_THOUGHT: table.THOUGHT_CHUNK,
 }
-_OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
 _CANCELLED: Final = b'{"stopReason":"cancelled"}'
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
@@ -89,8 +99,10 @@ class _Session:
         self.mode: bytes | None = None
         self.mode_option: bytes | None = None
         self.model_option: bytes | None = None
-        self.plan = ""
-        """Id of the plan that changed last."""
+        self.plans: dict[str, None] = {}
+        """Ids of the plans; the last one changed last."""
+        self.alone: dict[str, None] = {}
+        """Terminals that no tool call refers to."""
 
     @property
     def waits_for_acceptance(self) -> bool:
@@ -148,7 +160,8 @@ class NewAgent(Translator[_Session]):
         session = self._session(session_id)
         session.memory = Memory()
         session.pending.clear()
-        session.plan = ""
+        session.plans.clear()
+        session.alone.clear()
 
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
         """Do nothing: an agent of version 2 says so itself."""
@@ -348,27 +361,22 @@ class NewAgent(Translator[_Session]):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        if handle == self._chunk and self._passes(session, message, params):
-            out.to_client.append(message.text)
-            return
         handle(session, params, update_of(params), out)
 
-    def _passes(self, session: _Session, message: Message, params: _Members) -> bool:
-        """Return True for a chunk that is the same in version 1, as most are; it is noted as shown."""
-        if message.update == methods.USER_CHUNK:
-            return False
-        update = update_of(params)
-        block, message_id = update.get("content", NULL), text(update.get("messageId"))
-        if message_id is None or values.old_block(block) is not block:
+    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
+        """Pass a chunk on that is the same in version 1, as most are."""
+        session, message_id = self._session(chunk.params.session), chunk.params.update.message_id
+        if not isinstance(message_id, str) or session.pending:
             return False
         shown = session.memory.get(ShownMessage, message_id)
         if shown is None:
             shown = ShownMessage()
+            session.memory.keep(message_id, shown)
         elif shown.versions:
             return False
-        shown.append(block)
-        session.memory.keep(message_id, shown)
+        shown.append_text(chunk.params.update.content.text)
         session.has_spoken = True
+        out.to_client.append(text)
         return True
 
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
@@ -382,9 +390,9 @@ class NewAgent(Translator[_Session]):
         shown = session.memory.get(ShownMessage, message_id) or ShownMessage()
         shown.append(block)
         session.memory.keep(message_id, shown)
-        update["content"] = values.old_block(block)
-        if message_id:
-            update["messageId"] = _encode(shown.id(message_id))
+        sent = values.old_block(block)
+        if shown.versions or sent is not block:
+            update |= {"messageId": _encode(shown.id(message_id)), "content": sent}
         self._show(session, kind, message_id, [_notify(params, update)], out)
 
     def _message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
@@ -419,8 +427,8 @@ class NewAgent(Translator[_Session]):
         if text(update.get("state")) != "idle":
             session.is_busy = True
             return
-        for name, terminal in session.memory.all(Terminal).items():
-            self._show_alone(session, name, terminal, out)
+        for name in list(session.alone):
+            self._show_alone(session, name, out)
         reason = text(update.get("stopReason"))
         if not session.is_busy and not (session.has_spoken and reason is not None):
             # The same state again, or that of a session which was opened.
@@ -470,8 +478,7 @@ class NewAgent(Translator[_Session]):
                     if is_cancelled != tool.is_cancelled:
                         tool.is_cancelled, tool.has_content = is_cancelled, True
                 case "content":
-                    tool.replace(elements(value))
-                    self._refer(session, tool_id, tool)
+                    self._refer(session, tool_id, tool.replace(elements(value)))
                 case "locations":
                     sent["locations"] = array(elements(value))
                 case _ if given(value):
@@ -494,21 +501,22 @@ class NewAgent(Translator[_Session]):
                 session, params, {"toolCallId": update["toolCallId"], "content": array([update["content"]])}, out
             )
             return
-        tool.append(update["content"])
-        self._refer(session, tool_id, tool)
+        name = tool.append(update["content"])
+        self._refer(session, tool_id, [] if name is None else [name])
         session.memory.keep(tool_id, tool)
         self._repeat(session, tool_id, tool, out)
 
-    def _refer(self, session: _Session, tool_id: str, tool: Tool) -> None:
+    def _refer(self, session: _Session, tool_id: str, terminals: list[str]) -> None:
         """Remember which terminals a tool call shows."""
-        for name in tool.terminals():
+        for name in terminals:
+            session.alone.pop(name, None)
             terminal = session.memory.get(Terminal, name) or Terminal()
-            terminal.tools[tool_id] = None
+            bounded(terminal.tools, tool_id, None, TOOLS)
             session.memory.keep(name, terminal)
 
     def _repeat(self, session: _Session, tool_id: str, tool: Tool, out: Output, *, at_once: bool = False) -> None:
         """Send the content of a tool call, at once or with the next other message."""
-        if not at_once and not tool.may_repeat(session.memory):
+        if not at_once and not tool.may_repeat:
             session.pending[tool_id] = None
             return
         session.pending.pop(tool_id, None)
@@ -530,7 +538,7 @@ class NewAgent(Translator[_Session]):
         name = text(update.get("terminalId"))
         if name is None:
             return
-        terminal = session.memory.get(Terminal, name) or Terminal()
+        terminal = self._terminal(session, name)
         terminal.command = text(update.get("command")) or terminal.command
         count = 0
         if "output" in update:
@@ -542,13 +550,13 @@ class NewAgent(Translator[_Session]):
         if count or "output" in update or has_ended:
             self._grown(session, name, terminal, count, out, at_once=has_ended)
         if has_ended:
-            self._show_alone(session, name, terminal, out)
+            self._show_alone(session, name, out)
 
     def _terminal_chunk(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         name = text(update.get("terminalId"))
         if name is None:
             return
-        terminal = session.memory.get(Terminal, name) or Terminal()
+        terminal = self._terminal(session, name)
         count = terminal.append(update.get("data"))
         session.memory.keep(name, terminal)
         self._grown(session, name, terminal, count, out)
@@ -559,15 +567,23 @@ class NewAgent(Translator[_Session]):
         """Send the text of a terminal in the tool calls that refer to it."""
         for tool_id in list(terminal.tools):
             tool = session.memory.get(Tool, tool_id)
-            if tool is None or name not in tool.terminals():
+            if tool is None or not tool.refers_to(name):
                 del terminal.tools[tool_id]
             else:
-                tool.terminal_grew(count)
+                tool.grew(count)
                 self._repeat(session, tool_id, tool, out, at_once=at_once)
 
-    def _show_alone(self, session: _Session, name: str, terminal: Terminal, out: Output) -> None:
+    def _terminal(self, session: _Session, name: str) -> Terminal:
+        """Return a terminal, which may be new."""
+        terminal = session.memory.get(Terminal, name) or Terminal()
+        if not terminal.tools:
+            bounded(session.alone, name, None, ALONE)
+        return terminal
+
+    def _show_alone(self, session: _Session, name: str, out: Output) -> None:
         """Make a tool call for a terminal that has ended, or is at rest, and that no tool call refers to."""
-        if terminal.tools or not terminal.shown():
+        terminal = session.memory.get(Terminal, name)
+        if name not in session.alone or terminal is None or not terminal.shown():
             return
         tool_id = f"{MADE}terminal-{name}"
         status = b'"completed"' if terminal.is_over else b'"in_progress"'
@@ -586,20 +602,19 @@ class NewAgent(Translator[_Session]):
         plan = members(update.get("plan"))
         plan_id = text(plan.get("planId")) or ""
         session.memory.keep(plan_id, _read_plan(plan_id, plan))
-        session.plan = plan_id
+        session.plans.pop(plan_id, None)
+        bounded(session.plans, plan_id, None, PLANS)
         self._send_plan(session, params, out)
 
     def _plan_removed(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
-        session.memory.drop(ShownPlan, text(update.get("planId")) or "")
-        session.plan = next(reversed(session.memory.all(ShownPlan)), "")
+        session.plans.pop(text(update.get("planId")) or "", None)
         self._send_plan(session, params, out)
 
     def _send_plan(self, session: _Session, params: _Members, out: Output) -> None:
         """Send the plan that changed last, with the names of the others."""
-        plans = session.memory.all(ShownPlan)
-        entries = list(plans[session.plan].entries) if session.plan in plans else []
-        others = (plan for plan_id, plan in plans.items() if plan_id != session.plan)
-        entries += [values.made_entry(plan.words, done=plan.is_done) for plan in others]
+        found = (session.memory.get(ShownPlan, plan_id) for plan_id in session.plans)
+        *others, last = [_NO_PLAN, *(plan for plan in found if plan is not None)]
+        entries = [*last.entries, *(values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words)]
         self._send(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries)}, out)
 
     # State of the session

@@ -26,6 +26,7 @@ from acp_gateway.versions.parts import (
     result,
     text,
 )
+from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, STATE_SIZE, made_id
 from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
@@ -37,7 +38,8 @@ _Members = dict[str, bytes]
 _THOUGHT: Final = ".thought"
 """End of the id of a thought: agents of version 1 may give it that of the message which follows."""
 
-_OPENING: Final = frozenset({methods.NEW, methods.LOAD, methods.RESUME, methods.FORK})
+_KIND: Final = b'"sessionUpdate"'
+
 _CHUNKS: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK})
 _HISTORY: Final = _CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
 
@@ -391,6 +393,30 @@ class OldAgent(Translator[_Session]):
     def _update(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
 
+    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
+        """Give a chunk its id, unless it has one; most are nothing but text."""
+        session, update = self._session(chunk.params.session), chunk.params.update
+        if session.is_silent:
+            return False
+        if isinstance(update.message_id, str):
+            if update.kind == table.THOUGHT_CHUNK:
+                return False
+            session.message = None
+            out.to_client.append(text)
+            return True
+        # The name may stand within text too, or be written in another way.
+        if text.count(_KIND) != 1:
+            return False
+        message_id = _encode(self._continued(session, update.kind, position))
+        out.to_client.append(text.replace(_KIND, b'"messageId":%b,%b' % (message_id, _KIND)))
+        return True
+
+    def _continued(self, session: _Session, kind: str, position: int | None) -> str:
+        """Return the id of the message that a chunk without one continues, or begins."""
+        if session.message is None or session.message[0] != kind:
+            session.message = kind, self._made(session, position)
+        return session.message[1]
+
     def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:
         params = params_of(message)
         update = update_of(params)
@@ -402,11 +428,8 @@ class OldAgent(Translator[_Session]):
                 out.to_client.append(message.text)
                 return
             message_id = given_id + _THOUGHT if kind == table.THOUGHT_CHUNK else given_id
-        elif session.message is not None and session.message[0] == kind:
-            message_id = session.message[1]
         else:
-            message_id = self._made(session, position)
-            session.message = kind, message_id
+            message_id = self._continued(session, kind, position)
         self._update(params, update | {"messageId": _encode(message_id), "content": content}, out)
 
     def _tool_call(self, session: _Session, params: _Members, update: _Members) -> _Members:

@@ -1,11 +1,12 @@
 """Messages, tool calls and plans as a client of version 1 has been shown them, of an agent of version 2."""
 
+from collections import Counter, deque
 from hashlib import blake2b
-from typing import Final
+from typing import Final, NamedTuple
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.versions.diffs import old_diff
-from acp_gateway.versions.parts import array, members, text, text_block
+from acp_gateway.versions.parts import NULL, array, members, text, text_block
 from acp_gateway.versions.state import CONTENT_SIZE, FREE_REPEATS, REPEATS, Memory
 from acp_gateway.versions.terminals import Terminal
 from acp_gateway.versions.values import old_block
@@ -38,7 +39,13 @@ class ShownMessage:
 
     def append(self, block: bytes) -> None:
         """Add a block that is shown."""
-        piece = _essence(block)
+        self._append(_essence(block))
+
+    def append_text(self, words: str) -> None:
+        """Add a block of plain text that is shown."""
+        self._append(words.encode(errors="surrogatepass"))
+
+    def _append(self, piece: bytes) -> None:
         self._length += len(piece)
         self._digest.update(piece)
 
@@ -74,73 +81,88 @@ def _essence(block: bytes) -> bytes:
     return b"\xff%b\xff" % block
 
 
+class _Item(NamedTuple):
+    """An item of a tool call's content in version 1: texts of items, or the terminal whose text it is."""
+
+    texts: list[bytes]
+    terminal: str | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(map(len, self.texts)) + len(self.terminal or "")
+
+
 class Tool:
     """A tool call, with its whole content, as version 1 can replace content only as a whole."""
 
     def __init__(self) -> None:
         self.title: str | None = None
-        self.items: list[bytes] = []
-        """Its content, in version 2."""
         self.is_cancelled = False
         self.has_content = False
         """True if its content in version 1 is not that of the last update that was sent."""
         self.is_renamed = False
         """True if a permission request has changed what is shown of it."""
-        self._is_cut = False
+        self._items: deque[_Item] = deque()
+        self._terminals: Counter[str] = Counter()
         self._items_size = 0
-        self._sent = 0
-        self._added = 0
+        self._is_cut = False
+        # Bytes of the content when it was last sent, and those added since; then of all contents, and of all additions.
+        self._last = self._added = self._all_sent = self._all_added = 0
 
     @property
     def size(self) -> int:
         """Bytes that it counts as."""
         return len(self.title or "") + self._items_size
 
-    def replace(self, items: list[bytes]) -> None:
-        """Replace the content."""
-        self.items, self._items_size, self._is_cut = [], 0, False
-        for item in items:
-            self.append(item)
-        self.has_content = True
+    def replace(self, items: list[bytes]) -> list[str]:
+        """Replace the content; return the terminals that it refers to."""
+        self._items.clear()
+        self._terminals.clear()
+        self._items_size, self._is_cut, self.has_content = 0, False, True
+        return [name for item in items if (name := self.append(item)) is not None]
 
-    def append(self, item: bytes) -> None:
-        """Add an item; the oldest go beyond `CONTENT_SIZE`."""
-        self.items.append(item)
-        self._items_size += len(item)
-        self._added += len(item)
-        self.has_content = True
-        while self._items_size > CONTENT_SIZE and len(self.items) > 1:
-            self._items_size -= len(self.items.pop(0))
+    def append(self, item: bytes) -> str | None:
+        """Add an item in version 2, and return the terminal that it refers to; the oldest go beyond `CONTENT_SIZE`."""
+        read = _read_item(item)
+        self._items.append(read)
+        self._items_size += read.size
+        self.grew(read.size)
+        if read.terminal is not None:
+            self._terminals[read.terminal] += 1
+        while self._items_size > CONTENT_SIZE and len(self._items) > 1:
+            oldest = self._items.popleft()
+            self._items_size -= oldest.size
+            self._terminals[oldest.terminal or ""] -= 1
             self._is_cut = True
+        return read.terminal
 
-    def terminal_grew(self, count: int) -> None:
-        """Tell that a terminal which it refers to has other text, with so many new bytes."""
+    def grew(self, count: int) -> None:
+        """Tell that its content has so many bytes more."""
         self._added += count
+        self._all_added += count
         self.has_content = True
 
-    def terminals(self) -> list[str]:
-        """Return the ids of the terminals that it refers to."""
-        found = (members(item) for item in self.items if b'"terminal' in item)
-        return [
-            name for item in found if text(item.get("type")) == "terminal" and (name := text(item.get("terminalId")))
-        ]
+    def refers_to(self, name: str) -> bool:
+        """Return True if its content has a terminal."""
+        return self._terminals[name] > 0
 
-    def may_repeat(self, memory: Memory) -> bool:
-        """Return True if all content may be sent again for what was added."""
-        shown = (memory.get(Terminal, name) for name in self.terminals())
-        cost = self._items_size + sum(len(terminal.text) for terminal in shown if terminal is not None)
-        return self._sent + cost <= FREE_REPEATS + REPEATS * self._added
+    @property
+    def may_repeat(self) -> bool:
+        """True if all content may be sent again for what was added."""
+        return self._all_sent + self._last + self._added <= FREE_REPEATS + REPEATS * self._all_added
 
     def content(self, memory: Memory) -> bytes:
         """Return the content in version 1, which is sent now."""
         found = [_text_item(ITEMS_LEFT_OUT)] if self._is_cut else []
-        for item in self.items:
-            found += _old_item(item, memory)
+        for item in self._items:
+            terminal = None if item.terminal is None else memory.get(Terminal, item.terminal)
+            words = "" if terminal is None else terminal.shown()
+            found += [_text_item(words)] if words else item.texts
         if self.is_cancelled:
             found.append(_text_item(CANCELLED))
-        self.has_content = False
         whole = array(found)
-        self._sent += len(whole)
+        self._last, self._added, self.has_content = len(whole), 0, False
+        self._all_sent += len(whole)
         return whole
 
 
@@ -148,21 +170,20 @@ def _text_item(words: str) -> bytes:
     return b'{"type":"content","content":%b}' % text_block(words)
 
 
-def _old_item(item: bytes, memory: Memory) -> list[bytes]:
+def _read_item(item: bytes) -> _Item:
+    """Read an item of version 2."""
     parts = members(item)
     match text(parts.get("type")):
         case "content":
-            block = parts.get("content", b"{}")
+            block = parts.get("content", NULL)
             shown = old_block(block)
-            return [item if shown is block else _compose({**parts, "content": shown})]
+            return _Item([item if shown is block else _compose({**parts, "content": shown})])
         case "diff":
-            return old_diff(parts)
+            return _Item(old_diff(parts))
         case "terminal":
-            terminal = memory.get(Terminal, text(parts.get("terminalId")) or "")
-            words = "" if terminal is None else terminal.shown()
-            return [_text_item(words)] if words else []
+            return _Item([], text(parts.get("terminalId")) or "")
         case kind:
-            return [_text_item(f"[content of the type {kind or 'unknown'}, which this version cannot show]")]
+            return _Item([_text_item(f"[content of the type {kind or 'unknown'}, which this version cannot show]")])
 
 
 class ShownPlan:

@@ -71,12 +71,6 @@ class Memory:
         assert found is None or isinstance(found, kind)
         return found
 
-    def all(self, kind: type[_T]) -> dict[str, _T]:
-        """Return all of a kind, by key, in the order of their last changes."""
-        return {
-            key[1]: thing for key, thing in self._held.items() if isinstance(thing, kind) and isinstance(key, tuple)
-        }
-
     def keep(self, key: str, thing: Sized) -> None:
         """Remember a thing that is new or has changed; forget what was not changed for longest."""
         self.drop(type(thing), key)

@@ -7,8 +7,9 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.versions import parts
+from acp_gateway.versions import parts, plain_chunks
 from acp_gateway.versions.parts import Untranslatable
+from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
 
 
@@ -70,6 +71,9 @@ class Translator(ABC, Generic[SessionT]):
             position: number of messages before it in the journal of its session; None if it is not in a journal.
         """
         out = Output()
+        chunk = plain_chunks.read(text)
+        if chunk is not None and self._takes_chunk(chunk, text, position, out):
+            return out
         message = _parse(text)
         if message is None:
             return out
@@ -119,6 +123,10 @@ class Translator(ABC, Generic[SessionT]):
         """Forget a session that the client has left; its prompts that run are answered as cancelled."""
         self._sessions.pop(session_id, None)
         return Output()
+
+    @abstractmethod
+    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
+        """Translate a chunk of plain text; return False if the slower way has to."""
 
     @abstractmethod
     def _from_client(self, message: Message, out: Output) -> None: ...

@@ -1,5 +1,6 @@
 """A client of version 2 and an agent of version 1: what either gets, by tables of dialogues."""
 
+import json
 from typing import Any
 
 import pytest
@@ -330,7 +331,9 @@ def test_an_agent_that_can_only_load_resumes_without_its_history() -> None:
     assert sent["method"] == "session/load"
     chunk = update("user_message_chunk", content=text("a"))
     usage = update("usage_update", used=1, size=2)
-    assert said(it, chunk, usage) == [{"sessionUpdate": "usage_update", "used": 1, "size": 2}]
+    assert said(it, chunk, update("agent_message_chunk", content=text("b")), usage) == [
+        {"sessionUpdate": "usage_update", "used": 1, "size": 2}
+    ]
     it.from_agent(failure(1))
     assert len(said(it, chunk)) == 1
     able = initialized(loadSession=True, sessionCapabilities={"resume": {}})
@@ -598,6 +601,29 @@ def test_a_session_that_the_client_leaves_is_forgotten() -> None:
     it.turn_began(S)
     assert not it.forget(S).to_client
     assert updates(it.turn_began(S)) == [RUNNING]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        (
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"content":{"type":"text","text":"sessionUpdate"},'
+            b'"sessionUpdate":"agent_message_chunk"}}}'
+        ),
+        (
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"session\\u0055pdate":"agent_message_chunk",'
+            b'"content":{"type":"text","text":"x"}}}}'
+        ),
+        (
+            b'{"method":"session/update","params":{"sessionId":"s","update":{"sessionUpdate" : "agent_message_chunk",'
+            b'"content":{"type":"text","text":"\\ud83d"},"messageId":null}}}'
+        ),
+    ],
+)
+def test_a_chunk_has_one_id_however_it_is_written(message: bytes) -> None:
+    (sent,) = OldAgent().from_agent(message, 7).to_client
+    assert sent.count(b'"messageId"') == 1
+    assert json.loads(sent)["params"]["update"]["messageId"] == "acp-gateway-7"
 
 
 def test_what_version_2_allows_is_passed_on_as_it_is() -> None:
