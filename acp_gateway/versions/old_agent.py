@@ -322,7 +322,7 @@ class OldAgent(Translator[_Session]):
     def _begin(self, session: _Session, prompt: _Prompt, position: int | None, out: Output) -> None:
         """Answer a prompt, and show it as the message that it is now."""
         prompt.is_answered = True
-        message_id = _encode(self._made(session, position))
+        message_id = _encode(self._made(session, methods.USER_CHUNK, position))
         out.to_client.append(result(prompt.id, b'{"messageId":%b}' % message_id))
         shown = {"sessionUpdate": _encode(table.USER_MESSAGE), "messageId": message_id, "content": prompt.blocks}
         self._update({"sessionId": _encode(session.id)}, shown, out)
@@ -337,11 +337,11 @@ class OldAgent(Translator[_Session]):
         session.is_running = False
         self._update({"sessionId": _encode(session.id)}, _state(b'"idle"') | end, out)
 
-    def _made(self, session: _Session, position: int | None) -> str:
+    def _made(self, session: _Session, kind: str, position: int | None) -> str:
         if position is not None:
-            return made_id(position)
+            return made_id(kind, position)
         session.made += 1
-        return f"{made_id(0)}-{session.made}"
+        return made_id(kind, f"x{session.made}")
 
     # Requests and notifications of the agent
 
@@ -414,7 +414,7 @@ class OldAgent(Translator[_Session]):
     def _continued(self, session: _Session, kind: str, position: int | None) -> str:
         """Return the id of the message that a chunk without one continues, or begins."""
         if session.message is None or session.message[0] != kind:
-            session.message = kind, self._made(session, position)
+            session.message = kind, self._made(session, kind, position)
         return session.message[1]
 
     def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:

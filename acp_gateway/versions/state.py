@@ -97,9 +97,12 @@ def bounded(memory: dict[str, _V], key: str, value: _V, most: int) -> None:
         del memory[next(iter(memory))]
 
 
-def made_id(position: int) -> str:
-    """Return the id of a message without one, from the position in the journal of its first update."""
-    return f"{MADE}{position}"
+def made_id(kind: str, position: int | str) -> str:
+    """Return the id of a message without one, from the kind of its chunks and the position of the first in the journal.
+
+    A prompt that is nothing in the journal has the position of the text after it, so the kind belongs to the id.
+    """
+    return f"{MADE}{kind.partition('_')[0]}-{position}"
 
 
 def digest_id(raw: bytes) -> str:

@@ -320,7 +320,7 @@ def test_the_state_of_a_session_comes_before_the_response_to_resume() -> None:
     it.turn_began(S)
     it.from_client(request(1, "session/resume", sessionId=S, cwd="/w", replayFrom={"type": "start"}))
     replayed = said(it, update("user_message_chunk", content=text("a")), position=4)
-    assert replayed[0]["messageId"] == "acp-gateway-4"
+    assert replayed[0]["messageId"] == "acp-gateway-user-4"
     state, _ = to_client(it.from_agent(result(1, {})))
     assert state["params"]["update"] == RUNNING
 
@@ -382,8 +382,8 @@ def test_a_prompt_is_answered_when_its_turn_begins_and_its_end_is_a_state() -> N
     it = OldAgent()
     assert to_agent(it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")])))
     answer, message, state = to_client(it.turn_began(S, RawId(b"2"), 17))
-    assert answer == {"jsonrpc": "2.0", "id": 2, "result": {"messageId": "acp-gateway-17"}}
-    shown = {"sessionUpdate": "user_message", "messageId": "acp-gateway-17", "content": [text("hi")]}
+    assert answer == {"jsonrpc": "2.0", "id": 2, "result": {"messageId": "acp-gateway-user-17"}}
+    shown = {"sessionUpdate": "user_message", "messageId": "acp-gateway-user-17", "content": [text("hi")]}
     assert message["params"] == {"sessionId": S, "update": shown}
     assert state["params"]["update"] == RUNNING
     assert not to_client(it.turn_began(S, RawId(b"2"), 17))
@@ -396,7 +396,7 @@ def test_the_prompt_of_another_client_has_the_id_that_its_sender_got() -> None:
     it = OldAgent()
     assert updates(it.turn_began(S, None, 17)) == [RUNNING]
     chunks = [update("user_message_chunk", content=text(words)) for words in ("hi", "there")]
-    assert [chunk["messageId"] for chunk in said(it, *chunks, position=17)] == ["acp-gateway-17"] * 2
+    assert [chunk["messageId"] for chunk in said(it, *chunks, position=17)] == ["acp-gateway-user-17"] * 2
     assert updates(it.turn_ended(S)) == [IDLE]
 
 
@@ -422,7 +422,7 @@ def test_a_prompt_whose_beginning_was_not_told_is_answered_at_its_end() -> None:
     it = OldAgent()
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     answer, message, began, ended = to_client(it.from_agent(result(2, {"stopReason": "end_turn"})))
-    assert answer["result"]["messageId"] == message["params"]["update"]["messageId"] == "acp-gateway-0-1"
+    assert answer["result"]["messageId"] == message["params"]["update"]["messageId"] == "acp-gateway-user-x1"
     assert (began["params"]["update"], ended["params"]["update"]) == (RUNNING, IDLE | {"stopReason": "end_turn"})
 
 
@@ -461,8 +461,8 @@ def test_chunks_without_an_id_have_one_for_each_message() -> None:
     it.turn_boundary(S)
     again = said(it, *kinds("agent_message"), position=12)
     found = [chunk["messageId"] for chunk in (*begun, *after, *again)]
-    assert found == [f"acp-gateway-{number}" for number in (5, 6, 6, 11, 12)]
-    assert [chunk["messageId"] for chunk in said(OldAgent(), *kinds("agent_message"))] == ["acp-gateway-0-1"]
+    assert found == [f"acp-gateway-agent-{number}" for number in (5, 6, 6, 11, 12)]
+    assert [chunk["messageId"] for chunk in said(OldAgent(), *kinds("agent_message"))] == ["acp-gateway-agent-x1"]
 
 
 def test_an_id_of_the_agent_is_kept_except_that_of_a_thought() -> None:
@@ -623,7 +623,7 @@ def test_a_session_that_the_client_leaves_is_forgotten() -> None:
 def test_a_chunk_has_one_id_however_it_is_written(message: bytes) -> None:
     (sent,) = OldAgent().from_agent(message, 7).to_client
     assert sent.count(b'"messageId"') == 1
-    assert json.loads(sent)["params"]["update"]["messageId"] == "acp-gateway-7"
+    assert json.loads(sent)["params"]["update"]["messageId"] == "acp-gateway-agent-7"
 
 
 def test_what_version_2_allows_is_passed_on_as_it_is() -> None:
