@@ -1030,3 +1030,15 @@ def test_a_permission_for_a_tool_call_may_name_it_alone() -> None:
 def test_a_long_subject_is_shown_in_part() -> None:
     (question,) = asked(NewAgent(), title="Sure?", subject={"type": "_long", "x": "y" * 2 * SHOWN_SIZE})
     assert question["params"]["toolCall"]["content"][0]["content"]["text"].endswith("y …")
+
+
+def test_a_plan_that_changes_again_is_the_last_one() -> None:
+    plans = [update("plan_update", plan={"type": "items", "planId": name, "entries": []}) for name in ("p", "q", "p")]
+    assert said(NewAgent(), *plans)[-1]["entries"][0]["content"] == "plan q: 0 of 0 done"
+
+
+def test_the_option_of_the_modes_need_not_be_the_first() -> None:
+    other = MODE | {"configId": "o", "category": "thought_level"}
+    it = opened(other, MODE)
+    (sent,) = to_agent(it.from_client(request(2, "session/set_mode", sessionId=S, modeId="code")))
+    assert sent["params"]["configId"] == "m"

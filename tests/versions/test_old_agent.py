@@ -637,3 +637,25 @@ def test_what_version_2_allows_is_passed_on_as_it_is() -> None:
 def test_an_option_without_choices_is_left_out() -> None:
     empty = OPTION | {"options": []}
     assert said(OldAgent(), update("config_option_update", configOptions=[empty]))[0]["configOptions"] == []
+
+
+def test_an_id_of_the_agent_ends_a_message_without_one() -> None:
+    chunks = [update("agent_message_chunk", content=text("x"), **given) for given in ({}, {"messageId": "m"}, {})]
+    found = [chunk["messageId"] for chunk in said(OldAgent(), *chunks, position=0)]
+    assert found == ["acp-gateway-agent-0", "m", "acp-gateway-agent-2"]
+    annotated = {"type": "text", "text": "x", "annotations": {}}
+    chunks[1] = update("agent_message_chunk", content=annotated, messageId="m")
+    assert [chunk["messageId"] for chunk in said(OldAgent(), *chunks, position=0)] == found
+
+
+def test_a_history_begins_with_a_message_of_its_own() -> None:
+    it = initialized(loadSession=True)
+    chunk = update("user_message_chunk", content=text("x"))
+    said(it, chunk, position=3)
+    it.from_client(request(1, "session/resume", sessionId=S, cwd="/w", replayFrom={"type": "start"}))
+    assert said(it, chunk, position=4)[0]["messageId"] == "acp-gateway-user-4"
+
+
+def test_a_notification_that_has_the_name_of_a_request_is_passed_on() -> None:
+    message = notification("fs/read_text_file", sessionId=S)
+    assert OldAgent().from_agent(message).to_client[0] is message
