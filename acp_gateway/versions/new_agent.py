@@ -5,13 +5,14 @@ as a whole. So this remembers what the client was shown. What it sends is a func
 except that the client's own prompts are not shown to it again: a client that gets the history sees the same.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
 from acp_gateway.versions import initialize, table, values
+from acp_gateway.versions.foreground import Foreground, TurnEnded
 from acp_gateway.versions.parts import (
     EMPTY,
     NULL,
@@ -40,7 +41,7 @@ _encode: Final = jsonrpc.encode
 _Members = dict[str, bytes]
 
 REMEMBERED_PROMPTS: Final = 64
-"""Messages of the client's own prompts, and of other users, that are recognized at most."""
+"""Messages of the client's own prompts that are recognized at most."""
 
 TOOLS: Final = 64
 """Tool calls that show one terminal at most; one is usual."""
@@ -66,34 +67,19 @@ _CANCELLED: Final = b'{"stopReason":"cancelled"}'
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
 
-class _Prompt:
-    """A prompt of the client that is not answered yet."""
-
-    def __init__(self, raw_id: RawId) -> None:
-        self.id = raw_id
-        self.is_accepted = False
-
-
 class _Session:
     """State of one session."""
 
     def __init__(self, session_id: str) -> None:
         self.id = session_id
         self.memory = Memory()
-        self.prompts: dict[IdKey, _Prompt] = {}
+        self.foreground: Foreground[IdKey] = Foreground()
+        self.ids: dict[IdKey, RawId] = {}
+        """Ids of the client's prompts that are not answered."""
         self.own: dict[str, bool] = {}
         """Ids of the messages that are the client's own prompts."""
         self.withheld: list[tuple[str, bytes]] = []
         """User messages that may be the client's own prompt, by their ids."""
-        self.seen: dict[str, int] = {}
-        """User messages, by the number of turns that had ended before them."""
-        self.turns = 0
-        """Number of turns that have ended."""
-        self.end = EMPTY
-        """The update that ended the last turn."""
-        self.is_busy = False
-        self.has_spoken = False
-        """True if text of the agent has come since the last turn."""
         self.pending: dict[str, None] = {}
         """Tool calls whose content has to be sent."""
         self.mode: bytes | None = None
@@ -104,17 +90,9 @@ class _Session:
         self.alone: dict[str, None] = {}
         """Terminals that no tool call refers to."""
 
-    @property
-    def waits_for_acceptance(self) -> bool:
-        """True while the agent has not said which message a prompt is."""
-        return any(not prompt.is_accepted for prompt in self.prompts.values())
-
-    def take_accepted(self) -> list[_Prompt]:
-        """Remove and return the prompts that the agent has accepted."""
-        accepted = [prompt for prompt in self.prompts.values() if prompt.is_accepted]
-        for prompt in accepted:
-            del self.prompts[id_key(prompt.id)]
-        return accepted
+    def answer(self, ended: TurnEnded[IdKey], out: Output) -> None:
+        """Answer the prompts of a turn that has ended."""
+        out.to_client += [_answer(self.ids.pop(key), ended.end) for key in ended.prompts]
 
 
 class NewAgent(Translator[_Session]):
@@ -172,16 +150,14 @@ class NewAgent(Translator[_Session]):
         out = Output()
         session = self._session(session_id)
         self._flush(session, out)
-        for prompt in session.take_accepted():
-            out.to_client.append(_answer(prompt.id, EMPTY if error is None else _compose({"error": error})))
-        session.is_busy = False
+        session.answer(TurnEnded(session.foreground.cut(), {} if error is None else {"error": error}), out)
         return out
 
     def forget(self, session_id: str) -> Output:
         out = Output()
         session = self._sessions.pop(session_id, None)
-        for prompt in () if session is None else session.take_accepted():
-            out.to_client.append(result(prompt.id, _CANCELLED))
+        if session is not None:
+            session.answer(TurnEnded(session.foreground.cut(), {"stopReason": b'"cancelled"'}), out)
         return out
 
     # From the client
@@ -219,7 +195,9 @@ class NewAgent(Translator[_Session]):
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
         params["prompt"] = values.new_prompt(params.get("prompt"))
         self._ask(message, out, methods.PROMPT, params)
-        self._session(message.session or "").prompts[id_key(message.id)] = _Prompt(message.id)
+        session, key = self._session(message.session or ""), id_key(message.id)
+        session.ids[key] = message.id
+        session.foreground.sent(key)
 
     def _set_mode(self, message: Message, params: _Members, out: Output) -> None:
         is_mode = message.method == methods.SET_MODE
@@ -241,8 +219,7 @@ class NewAgent(Translator[_Session]):
         """Cancel the turn of an accepted prompt, as the agent has answered the request."""
         raw = lookup.param(message, "requestId")
         for session in self._sessions.values() if raw is not None else ():
-            prompt = session.prompts.get(id_key(RawId(raw or b"")))
-            if prompt is not None and prompt.is_accepted:
+            if session.foreground.has_accepted(id_key(RawId(raw or b""))):
                 out.to_agent.append(notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)}))
                 return
         out.to_agent.append(message.text)
@@ -277,20 +254,19 @@ class NewAgent(Translator[_Session]):
     def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
         session = self._session(asked.session)
         key = id_key(asked.id)
-        prompt = session.prompts.get(key)
-        if prompt is None or response.error:
-            session.prompts.pop(key, None)
+        if response.error or key not in session.ids:
+            session.foreground.refused(key)
+            session.ids.pop(key, None)
             out.to_client.append(response.text if response.error else result(asked.id, _CANCELLED))
         else:
-            prompt.is_accepted = True
             message_id = text(result_of(response).get("messageId"))
             if message_id is not None:
                 bounded(session.own, message_id, True, REMEMBERED_PROMPTS)
                 session.withheld = [held for held in session.withheld if held[0] != message_id]
-                if session.seen.get(message_id, session.turns) < session.turns:
-                    del session.prompts[key]
-                    out.to_client.append(_answer(asked.id, session.end))
-        if not session.waits_for_acceptance:
+            ended = session.foreground.accepted(key, message_id)
+            if ended is not None:
+                session.answer(ended, out)
+        if not session.foreground.waits_for_acceptance:
             self._release(session, out)
 
     def _release(self, session: _Session, out: Output) -> None:
@@ -375,7 +351,7 @@ class NewAgent(Translator[_Session]):
         elif shown.versions:
             return False
         shown.append_text(chunk.params.update.content.text)
-        session.has_spoken = True
+        session.foreground.agent_said()
         out.to_client.append(text)
         return True
 
@@ -407,14 +383,13 @@ class NewAgent(Translator[_Session]):
     def _show(self, session: _Session, kind: str, message_id: str, chunks: list[bytes], out: Output) -> None:
         """Send chunks of a message, except those of the client's own prompt."""
         if kind != methods.USER_CHUNK:
-            session.has_spoken = True
+            session.foreground.agent_said()
             out.to_client += chunks
             return
-        if message_id not in session.seen:
-            bounded(session.seen, message_id, session.turns, REMEMBERED_PROMPTS)
+        session.foreground.user_said(message_id)
         if message_id in session.own:
             return
-        if session.waits_for_acceptance:
+        if session.foreground.waits_for_acceptance:
             session.withheld += [(message_id, chunk) for chunk in chunks]
             if len(session.withheld) > WITHHELD:
                 self._release(session, out)
@@ -424,23 +399,15 @@ class NewAgent(Translator[_Session]):
     # Turns
 
     def _state(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
-        if text(update.get("state")) != "idle":
-            session.is_busy = True
-            return
-        for name in list(session.alone):
-            self._show_alone(session, name, out)
-        reason = text(update.get("stopReason"))
-        if not session.is_busy and not (session.has_spoken and reason is not None):
-            # The same state again, or that of a session which was opened.
-            return
-        session.is_busy = session.has_spoken = False
-        session.turns += 1
-        session.end = _compose(update)
-        ended = session.take_accepted()
-        out.to_client += [_answer(prompt.id, session.end) for prompt in ended]
-        if reason == "error" and not ended:
-            words = text(members(update.get("error")).get("message")) or "it said nothing"
-            self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
+        if text(update.get("state")) == "idle":
+            for name in list(session.alone):
+                self._show_alone(session, name, out)
+        for event in session.foreground.updated(update):
+            if isinstance(event, TurnEnded):
+                session.answer(event, out)
+                if text(update.get("stopReason")) == "error" and not event.prompts:
+                    words = text(members(update.get("error")).get("message")) or "it said nothing"
+                    self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
 
     def _say(self, params: _Members, words: str, out: Output) -> None:
         """Send a message of its own."""
@@ -689,9 +656,8 @@ def _notify(params: _Members, update: _Members) -> bytes:
     return notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)})
 
 
-def _answer(raw_id: RawId, end: bytes) -> bytes:
+def _answer(raw_id: RawId, update: Mapping[str, bytes]) -> bytes:
     """Return the response to a prompt whose turn has ended with this update."""
-    update = members(end)
     reason = text(update.get("stopReason"))
     if reason == "error" or "error" in update:
         failure = update.get("error")
