@@ -233,6 +233,7 @@ class AgentState:
             cut = cut_reason(session, rejoin)
             if cut is not None and client.wants_news:
                 self._notify_clients([client], session, "turn_ended", {"stopReason": None, "reason": cut})
+            self.introduce(session, client)
             self.out.audit("session_joined", client, session=session.id, agent=self.name, owner=session.owner)
             session.attached[client] = None
             client.sessions[session] = None
@@ -261,7 +262,8 @@ class AgentState:
     def send_echo(self, session: Session, echo: Echo[Request], chunk: bytes) -> None:
         """Send the agent's echo of a prompt to its sender: the others have the prompt already."""
         sender = echo.request.client
-        if sender in session.attached:
+        # A client of version 2 has its prompt from its translator already.
+        if sender in session.attached and sender.translator is None:
             self.out.client(sender, chunk)
             self.send_position(session, [sender])
         if echo.is_complete:
@@ -282,9 +284,9 @@ class AgentState:
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
         """Write a prompt to the history, and show it to the clients that do not have it."""
         sender = None if request.handed_over else request.client
-        for chunk in chunks:
+        for position, chunk in enumerate(chunks, session.journal.position):
             session.write(chunk, time=self.wall_time)
-            self.out.clients((client for client in session.attached if client is not sender), chunk)
+            self.out.clients((client for client in session.attached if client is not sender), chunk, position)
         self.send_position(session, (client for client in session.attached if client is sender))
 
     def detach(self, session: Session, client: Client) -> None:
@@ -292,6 +294,8 @@ class AgentState:
         session.attached.pop(client, None)
         session.note_change()
         client.sessions.pop(session, None)
+        if client.translator is not None:
+            self.out.put(client, client.translator.forget(session.id))
         # A connection bound to this session may join it again.
         client.joined = False
         if session.host is client:
@@ -437,10 +441,30 @@ class AgentState:
         """Fan out a choice of one client to the other clients of the session."""
         if self.live.get(session.id) is not session or session.state is SessionState.OPENING:
             return  # It was closed before the agent had answered.
+        position = session.journal.position
         session.write(update, kind, self.wall_time)
         note_own_message(session)
-        self.out.clients((client for client in session.attached if client is not sender), update)
+        self.out.clients((client for client in session.attached if client is not sender), update, position)
         self.send_position(session, [sender] if sender in session.attached else ())
+
+    def introduce(self, session: Session, client: Client, unseen: Sequence[bytes] = ()) -> None:
+        """Tell the translator of a client that attaches whether a turn runs.
+
+        `unseen` are the last messages of the journal, if the client does not get them: what follows may continue one.
+        """
+        if client.translator is None:
+            return
+        client.translator.prime(session.id, unseen, session.journal.position - len(unseen))
+        if session.turns:
+            self.out.put(client, client.translator.turn_began(session.id))
+
+    def turn_began(self, session: Session, request: Request) -> None:
+        """Tell the translators of the session's clients that a turn begins, whose prompt comes next in the journal."""
+        position = session.journal.position if self.link is None else None
+        for client in session.attached:
+            if client.translator is not None:
+                own = request.id if request.client is client else None
+                self.out.put(client, client.translator.turn_began(session.id, own, position))
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""
@@ -448,6 +472,9 @@ class AgentState:
         session.note_change()
         reason, why = outcome.stop_reason, outcome.cut
         self.notify(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
+        for client in session.attached:
+            if client.translator is not None:
+                self.out.put(client, client.translator.turn_ended(session.id, _failure(outcome)))
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})
@@ -477,3 +504,10 @@ def describe_client(client: Client | None) -> dict[str, Any]:
     if client is None:
         return {"by": None}
     return {"by": {"connection": client.name, "identity": client.scope.identity, "role": client.role.value}}
+
+
+def _failure(outcome: TurnOutcome) -> bytes | None:
+    """Return the error object of a turn that has failed or was cut off; None for any other."""
+    if outcome.error is not None:
+        return jsonrpc.encode({"code": outcome.error.code, "message": outcome.error.message})
+    return None if outcome.cut is None else jsonrpc.encode({"code": jsonrpc.INTERNAL_ERROR, "message": outcome.cut})

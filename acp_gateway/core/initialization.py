@@ -16,6 +16,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.versions.old_agent import OldAgent
 
 
 class Initialization:
@@ -33,6 +34,15 @@ class Initialization:
         self._first: Message | None = None
         self._proposal: Message | None = None
         self._response: Message | None = None
+
+    def translator_for(self, initialize: Message) -> OldAgent | None:
+        """Return the translator for a client whose `initialize` asks for version 2; None for a client that needs none.
+
+        A process that several clients share speaks version 1. Any other process gets its client's own request.
+        """
+        wanted = capabilities.requested_version(initialize.text)
+        is_newer = wanted is not None and wanted > capabilities.VERSION
+        return OldAgent() if is_newer and self._agent.policy.shared else None
 
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not ClientPhase.NEW:
@@ -140,6 +150,9 @@ class Initialization:
         client, agreed = request.client, self._agent.abilities.version
         assert self._response is not None
         wanted = capabilities.requested_version(request.message.text)
+        if client.translator is not None and agreed is not None and agreed > capabilities.VERSION:
+            # It speaks the client's version, though it was asked for the other one.
+            client.translator, wanted = None, agreed
         if request.message is not self._proposal and agreed is not None and (wanted is None or wanted < agreed):
             client.move_to(ClientPhase.NEW)
             what = "no number" if wanted is None else f"version {wanted}"

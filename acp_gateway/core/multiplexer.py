@@ -35,6 +35,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
+from acp_gateway.versions.translator import Output as Translated
 
 
 class MemoryUse:
@@ -105,6 +106,10 @@ class Multiplexer:
 
     def take_output(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
+        translated = self._agent.out.translated
+        while translated:
+            client, text = translated.popleft()
+            self._receive(client, jsonrpc.parse(text))
         return self._agent.out.take()
 
     @property
@@ -221,7 +226,20 @@ class Multiplexer:
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
         elif repeated is not None:
             self._refuse_repeated(client, message, repeated)
-        elif message.kind is Kind.RESPONSE:
+        else:
+            if message.method == methods.INITIALIZE and client.phase is ClientPhase.NEW:
+                client.translator = self._initialization.translator_for(message)
+            if client.translator is None or message.method.startswith(methods.RESERVED_PREFIX):
+                self._receive(client, message)
+            else:
+                translated = client.translator.from_client(message.text)
+                self._agent.out.put(client, Translated(to_client=translated.to_client))
+                for text in translated.to_agent:
+                    self._receive(client, message if text is message.text else jsonrpc.parse(text))
+
+    def _receive(self, client: Client, message: Message) -> None:
+        """Handle a valid message of a client, in the agent's version."""
+        if message.kind is Kind.RESPONSE:
             self._answer_from_client(client, message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "reserved method")

@@ -1,5 +1,6 @@
 """Output of the core for its driver: messages to send, and effects to carry out."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
@@ -7,7 +8,9 @@ from typing import Any, Final, Literal, TypeAlias
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Session
 from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Batch
+from acp_gateway.versions.translator import Output as Translated
 
 EventName = Literal["permission_waiting", "turn_end"]
 
@@ -98,6 +101,8 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._output = Output()
+        self.translated: deque[tuple[Client, bytes]] = deque()
+        """Messages that translators send to the agent in the name of their clients."""
 
     @property
     def has_replay(self) -> bool:
@@ -106,6 +111,10 @@ class Outgoing:
 
     def take(self) -> Output:
         """Return the output since the last call; it belongs to the caller."""
+        for client in self._output.to_clients:
+            if client.translator is not None and client.counts:
+                # What was translated may have been more messages, or fewer, than count in the history.
+                self._add_to(client).append(Mark(acknowledgement(0, client.positions())))
         taken, self._output = self._output, Output()
         return taken
 
@@ -115,31 +124,59 @@ class Outgoing:
         """Send a message to the agent."""
         self._output.to_agent.append(text)
 
-    def client(self, client: Client, text: bytes) -> None:
-        """Send a message to a client, unless it is gone."""
-        if not client.gone:
-            self._add_to(client).append(text)
+    def client(self, client: Client, text: bytes, position: int | None = None) -> None:
+        """Send a message to a client, unless it is gone.
 
-    def clients(self, clients: Iterable[Client], text: bytes) -> None:
+        `position` is the number of messages before it in the journal of its session; None if it is in no journal.
+        """
+        if client.gone:
+            return
+        if client.translator is None or isinstance(text, Mark):
+            self._add_to(client).append(text)
+        else:
+            self.put(client, client.translator.from_agent(text, position))
+
+    def clients(self, clients: Iterable[Client], text: bytes, position: int | None = None) -> None:
         """Send the same message to several clients."""
         for client in clients:
-            self.client(client, text)
+            self.client(client, text, position)
 
-    def fan_out(self, clients: Iterable[Client], texts: Iterable[bytes]) -> None:
-        """Send the same messages to several clients (fan-out), as one object where a client gets nothing else."""
+    def fan_out(self, clients: Iterable[Client], texts: Sequence[bytes], position: int = 0) -> None:
+        """Send the same messages to several clients (fan-out), as one object where a client gets nothing else.
+
+        `position` is the number of messages before the first in the journal of their session.
+        """
         batch, to_clients = Batch(texts), self._output.to_clients
         for client in clients:
-            if client in to_clients:
+            if client.translator is not None:
+                for place, text in enumerate(texts, position):
+                    self.client(client, text, place)
+            elif client in to_clients:
                 self._add_to(client).extend(batch)
             elif not client.gone:
                 to_clients[client] = batch
 
-    def replay(self, client: Client, history: Sequence[bytes]) -> None:
-        """Send a session's history to a client."""
-        if not client.gone and history:
+    def replay(self, client: Client, history: Sequence[bytes], position: int | None = None) -> None:
+        """Send a session's history to a client; `position` is that of its first message, for translators."""
+        if client.gone or not history:
+            return
+        replayed = self._output.replayed
+        if client.translator is None:
             self._add_to(client).extend(history)
-            replayed = self._output.replayed
             replayed[client] = replayed.get(client, 0) + sum(map(len, history))
+            return
+        for offset, text in enumerate(history):
+            translated = client.translator.from_agent(text, None if position is None else position + offset)
+            self.put(client, translated)
+            replayed[client] = replayed.get(client, 0) + sum(map(len, translated.to_client))
+
+    def put(self, client: Client, translated: Translated) -> None:
+        """Take what a client's translator has made of a message or an event."""
+        if client.gone:
+            return
+        if translated.to_client:
+            self._add_to(client).extend(translated.to_client)
+        self.translated.extend((client, text) for text in translated.to_agent)
 
     def _add_to(self, client: Client) -> list[bytes]:
         """Return the messages for a client, as a list of its own."""

@@ -100,8 +100,9 @@ class Routing:
             if _USER_CHUNK in lines[0]:
                 return False
             self._agent.end_echo(session)
+        position = session.journal.position
         session.extend(lines, self._agent.wall_time)
-        self._agent.out.fan_out(session.attached, lines)
+        self._agent.out.fan_out(session.attached, lines, position)
         return True
 
     def update(self, message: Message) -> None:
@@ -122,7 +123,7 @@ class Routing:
             # The agent does not tell the times of its history.
             _record(session, session.recorded, message, state)
             if session.replay_to is not None:
-                self._agent.out.replay(session.replay_to, [message.text])
+                self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
             return
         if session.echo is not None and own and state is None:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
@@ -130,6 +131,7 @@ class Routing:
                 return
             self._agent.end_echo(session)
         self._agent.settle_place(session)
+        position = session.journal.position
         session.write(message.text, state, self._agent.wall_time)
         tool_call = updates.tool_call_details(message)
         if tool_call is not None:
@@ -139,9 +141,9 @@ class Routing:
         translated = self._agent.terminals.translations(message.text)
         if translated:
             for client in session.attached:
-                self._agent.out.client(client, translated.get(client, message.text))
+                self._agent.out.client(client, translated.get(client, message.text), position)
         else:
-            self._agent.out.clients(session.attached, message.text)
+            self._agent.out.clients(session.attached, message.text, position)
         if not own:
             # It counts in this session's journal, and under another name at the clients.
             self._agent.send_position(session, session.attached)

@@ -1,6 +1,7 @@
 """The interface of the translators, and what both share: the way of a message, open requests, sessions."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
@@ -114,7 +115,7 @@ class Translator(ABC, Generic[SessionT]):
     def turn_boundary(self, session_id: str) -> None:
         """Tell that a turn ends here in a history that is replayed: the next text begins another message."""
 
-    def prime(self, session_id: str, history: list[bytes], position: int) -> None:
+    def prime(self, session_id: str, history: Sequence[bytes], position: int) -> None:
         """Read the last messages of a session that the client gets without its history, from a position on."""
         for offset, text in enumerate(history):
             self.from_agent(text, position + offset)

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-FOLDER = Path(__file__).parent / "schemas"
+FOLDER = Path(__file__).parent / "official"
 
 Json = Any
 

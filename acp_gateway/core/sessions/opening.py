@@ -151,6 +151,8 @@ class SessionOpening:
             replay(self._agent, session, client, tail)
         elif tail is None and not resumes:
             replay(self._agent, session, client, updates.history(session))
+        else:
+            self._agent.introduce(session, client, session.journal.running())
         self._agent.answer(request, result)
         for answer in answers:
             self._agent.out.client(client, answer)

@@ -124,13 +124,32 @@ def _refuse(agent: AgentState, request: Request, why: str) -> None:
 def replay(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
     """Send the history of a session to a client, with the client's terminal ids."""
     its = translated(agent, client, history)
-    if session in client.replays:
+    if client.translator is not None:
+        _replay_translated(agent, session, client, its)
+    elif session in client.replays:
         # A history requested again before it was read counts as ordinary output of a client.
         for update in its:
             agent.out.client(client, update)
     else:
         client.replays[session] = None
         agent.out.replay(client, its)
+
+
+def _replay_translated(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
+    """Send a history, up to the session's position, to a client of another version than the agent."""
+    assert client.translator is not None
+    journal, translator = session.journal, client.translator
+    translator.begin_replay(session.id)
+    ends = set(journal.turn_ends())
+    client.replays[session] = None
+    for position, text in enumerate(history, journal.position - len(history)):
+        if position in ends:
+            translator.turn_boundary(session.id)
+        # The states before the beginning are in no place.
+        agent.out.replay(client, [text], position if position >= journal.start else None)
+    if journal.position in ends:
+        translator.turn_boundary(session.id)
+    agent.introduce(session, client)
 
 
 def translated(agent: AgentState, client: Client, history: Sequence[bytes]) -> Sequence[bytes]:

@@ -7,7 +7,7 @@ import enum
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from acp_gateway.core.requests import DirectoryCheckResult, ForwardedRequest, TurnOutcome
 from acp_gateway.core.sessions.archive import NO_ARCHIVE, Archive
@@ -27,6 +27,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, Message
 from acp_gateway.protocol.text import lookup
+from acp_gateway.versions.translator import Translator
 
 SETUP_SIZE: Final = 1024 * 1024
 """Maximum size of the parameters kept for re-opening a session, in bytes; a list of MCP servers has a few thousand."""
@@ -118,6 +119,7 @@ class Client:
         "role",
         "scope",
         "sessions",
+        "translator",
         "via",
         "waiting_size",
         "wants_news",
@@ -154,6 +156,8 @@ class Client:
         """Time of the last change of the presence, in milliseconds since 1970."""
         self.phase = ClientPhase.NEW
         """Progress with `initialize`, which `move_to` changes."""
+        self.translator: Translator[Any] | None = None
+        """Translator for a client that speaks another version of the protocol than the agent; mostly None."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.joined = False

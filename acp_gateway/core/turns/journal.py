@@ -213,6 +213,10 @@ class Journal:
                 runs.append(TurnMessages(messages[begin - after : end - after], kinds, ends_turn, times))
         return runs
 
+    def turn_ends(self) -> list[int]:
+        """Return the positions after each turn that has ended, as far as its messages are held."""
+        return list(accumulate(self._turns, initial=self.start))[1:]
+
     def states_set_aside(self) -> list[tuple[bytes, str]]:
         """Return the messages set aside, with their kinds, in the order of cutting."""
         return [(message, kind) for kind, message in self._aside.items()]

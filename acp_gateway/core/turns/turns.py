@@ -91,6 +91,7 @@ class Turns:
             session.title = title
             session.archive.keep(session)
         session.note_change()
+        self._agent.turn_began(session, request)
         if not self._agent.abilities.echoes:
             chunks = updates.user_chunks(session.id, request.message, blocks)
             # The journal does not hold larger ones whole, and chunks kept only for the echo would not count as used
