@@ -1,6 +1,6 @@
 """The first program of each agent on Linux: it prepares its own process, and becomes the agent.
 
-`python -I -S launcher.py DESCRIPTOR` reads an order as JSON from an open file, because a list of paths may be longer
+`python -I -S launcher.py DESCRIPTOR` reads an order as JSON from an open pipe, because a list of paths may be longer
 than an argument. It imports nothing but the standard library, because it runs once for each agent.
 
 It dies with the gateway, puts right what Python and the gateway have changed about the process, and fences it with
@@ -37,7 +37,7 @@ class Order(TypedDict):
 
 
 def main() -> None:
-    """Carry out the order in the file of `sys.argv[1]`. Ends with a line on stderr where that fails."""
+    """Carry out the order in the pipe of `sys.argv[1]`. Ends with a line on stderr where that fails."""
     with os.fdopen(int(sys.argv[1]), "rb") as file:
         order: Order = json.load(file)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

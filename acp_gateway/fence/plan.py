@@ -11,7 +11,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from acp_gateway.errors import AgentError
@@ -34,7 +34,7 @@ class Wanted:
     program: str
     """The absolute path of the command's program."""
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     cwd: str
     workspaces: Sequence[tuple[str, bool]]
     """Folders of the workspaces that its clients may use, and whether the agent may write there."""

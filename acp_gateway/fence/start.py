@@ -3,6 +3,7 @@
 These functions read the disk, so they are called in a thread.
 """
 
+import fcntl
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -20,6 +21,9 @@ from acp_gateway.fence import bubblewrap, landlock, launcher
 from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
 
 log = logging.getLogger(__name__)
+
+PIPE_SIZE: Final = 65536
+"""Bytes that a pipe of Linux holds at first."""
 
 LAUNCHER: Final = str(Path(launcher.__file__))
 
@@ -53,13 +57,16 @@ class Start:
 
     program: str
     command: Sequence[str]
-    environment: Mapping[str, str]
+    environment: Mapping[str, str] = field(repr=False)
     landlock: Mapping[str, Any] | None = None
     fence: Fence | None = None
     """The places that the agent may use; None without a fence."""
 
     def order(self, gateway: int, limits: Mapping[int, int]) -> BinaryIO:
-        """Return an open file with the order for the launcher: the id of the gateway's process, and soft limits."""
+        """Return an open pipe with the order for the launcher, from the gateway's process id and soft limits.
+
+        A pipe, because an agent starts on a full disk, too. Raises `OSError` for an order that is too large for one.
+        """
         order: launcher.Order = {
             "gateway": gateway,
             "keeps_locale": "LC_CTYPE" in self.environment,
@@ -68,10 +75,18 @@ class Start:
             "program": self.program,
             "command": [*self.command],
         }
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
-        file.write(json.dumps(order).encode(errors="surrogateescape"))
-        file.seek(0)
-        return file
+        data = json.dumps(order).encode(errors="surrogateescape")
+        near, far = os.pipe()
+        try:
+            if len(data) > PIPE_SIZE:
+                fcntl.fcntl(far, fcntl.F_SETPIPE_SZ, len(data))
+            os.write(far, data)
+        except BaseException:
+            os.close(near)
+            raise
+        finally:
+            os.close(far)
+        return os.fdopen(near, "rb")
 
     def clean_up(self) -> None:
         """Remove the temporary files of an agent that has ended."""

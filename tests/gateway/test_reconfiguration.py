@@ -39,7 +39,7 @@ def test_equal_configurations_change_nothing() -> None:
         ),
         (replace(NOW, certificates={"c": CertificateSection(subject="CN=c")}), ["certificates.c: new"]),
         (replace(NOW, hooks=HooksSection(on_turn_end=("x",))), ["hooks: on_turn_end"]),
-        (replace(NOW, limits=LimitsSection(max_sessions=7)), ["limits.max_sessions: 7, it was 4096"]),
+        (replace(NOW, limits=LimitsSection(max_connections=7)), ["limits.max_connections: 7, it was 4096"]),
         (
             replace(NOW, gateway=replace(NOW.gateway, default_agent="b")),
             ["the default agent: b, it was a"],

@@ -91,13 +91,21 @@ async def test_the_state_directory_is_made_for_its_owner_alone(state_dir: Path) 
         assert (state_dir / "deep").stat().st_mode & 0o777 == 0o700
 
 
-async def test_a_gateway_without_tokens_starts_with_a_warning(
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+UNFENCED = "without a fence, agents read and write all that their user may: obliging (option fence, docs/fence.md)"
+
+
+async def test_a_gateway_without_tokens_and_fences_starts_with_a_warning_for_each(
     state_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with serving(make_config(state_dir, TCP)):
         pass
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert "there are no tokens yet" in warning
+    tokens, fences = warnings_in(caplog)
+    assert "there are no tokens yet" in tokens
+    assert fences == UNFENCED
 
 
 async def test_a_gateway_starts_with_a_warning_for_each_option_that_is_ignored(
@@ -105,9 +113,7 @@ async def test_a_gateway_starts_with_a_warning_for_each_option_that_is_ignored(
 ) -> None:
     async with serving(replace(make_config(state_dir, TCP), removed=("config.toml:3: cluster.mirror: ignored",))):
         pass
-    assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
-        "config.toml:3: cluster.mirror: ignored"
-    ]
+    assert warnings_in(caplog) == ["config.toml:3: cluster.mirror: ignored", UNFENCED]
 
 
 async def test_a_gateway_is_ready_while_it_runs_and_no_more_once_it_stops(
@@ -275,7 +281,7 @@ async def test_a_gateway_stops_at_a_signal_and_a_second_one_would_end_it_at_once
             await Editor(websocket).leave()
     assert websocket.close_code == 1001
     assert {signal.getsignal(any_of_them) for any_of_them in STOPPING} == {signal.SIG_DFL}
-    assert said(caplog) == [f"received {number.name}", "stopping", "stopped"]
+    assert said(caplog) == [UNFENCED, f"received {number.name}", "stopping", "stopped"]
 
 
 async def test_a_hangup_while_the_gateway_stops_does_not_end_it(
