@@ -38,11 +38,11 @@ class Initialization:
     def translator_for(self, initialize: Message) -> OldAgent | None:
         """Return the translator for a client whose `initialize` asks for version 2; None for a client that needs none.
 
-        A process that several clients share speaks version 1. Any other process gets its client's own request.
+        The core speaks version 1; an agent of version 2 has a translator of its own before it.
         """
         wanted = capabilities.requested_version(initialize.text)
         is_newer = wanted is not None and wanted > capabilities.VERSION
-        return OldAgent() if is_newer and self._agent.policy.shared else None
+        return OldAgent() if is_newer else None
 
     def initialize(self, client: Client, request: Request) -> None:
         if client.phase is not ClientPhase.NEW:
