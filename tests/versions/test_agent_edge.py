@@ -35,6 +35,12 @@ def test_what_is_not_the_answer_is_passed_on(line: bytes) -> None:
     assert not edge.is_settled
 
 
+def test_other_messages_pass_before_and_after_initialize() -> None:
+    edge = AgentEdge()
+    for message in (notification("_x/early"), ASKED, notification("_x/late"), b"not a message"):
+        assert edge.to_agent(message).to_agent == [message]
+
+
 def test_an_agent_that_refuses_version_1_is_asked_for_version_2_once() -> None:
     edge = asked()
     (again,) = to_agent(edge.from_agent(failure(7, -32602, "only 2")))
