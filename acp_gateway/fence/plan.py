@@ -288,7 +288,7 @@ def _within_any(path: str, places: Iterable[str]) -> bool:
 
 _REFUSED: Final = re.compile(
     r"(?:EACCES|EPERM|EROFS|ENOENT|ermission denied|ead-only file system|o such file)[^'\"/]*['\"]?(/[^'\":,)]+)"
-    r"|(/[^'\":,() ]+)['\"]?: (?:[Cc]annot \w+: )?(?:Permission denied|Read-only file system|Operation not permitted)"
+    r"|(/[^'\":,() ]+)['\"]?: (?:[Cc]annot \w+: )?(?:Permission denied|Read-only file system|Operation not permitted|not found)"
 )
 _WRITING: Final = re.compile(r"EROFS|Read-only|mkdir|write|creat|unlink|rename", re.IGNORECASE)
 
@@ -309,5 +309,7 @@ def refusals(fence: Fence, lines: Iterable[str]) -> list[tuple[str, str]]:
                 continue
             writing = fence.allows(path) or _WRITING.search(line) is not None
             if not fence.allows(path, writing=writing) and len(found) < MAX_REMARKS:
-                found.setdefault(path, "writable" if writing else "readable")
+                folder, name = os.path.split(os.path.dirname(path))
+                # A program is of no use without what it was installed with.
+                found.setdefault(folder if name == "bin" else path, "writable" if writing else "readable")
     return list(found.items())

@@ -223,13 +223,17 @@ def test_the_best_means_of_the_machine_is_chosen(value: str, bubblewrap: bool, l
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ROOT/home/data'", "readable"),
         ("OSError: [Errno 30] Read-only file system: 'ROOT/tools/lib/new'", "writable"),
         ("cat: ROOT/work/data: Permission denied", None),
+        ("agent.sh: 2: exec: ROOT/home/prefix/bin/node: not found", "readable"),
         ("all is well in ROOT/home/data", None),
     ],
 )
 def test_what_a_fence_refused_is_read_from_stderr(line: str, option: str | None, machine: Machine) -> None:
     (machine.root / "home/data").write_text("")
+    (machine.root / "home/prefix/bin").mkdir(parents=True)
+    (machine.root / "home/prefix/bin/node").write_text("")
     found = refusals(machine.fence(), [line.replace("ROOT", str(machine.root))] * 3)
     assert [needed for _, needed in found] == ([] if option is None else [option])
+    assert not found or os.path.basename(found[0][0]) in ("data", "new", "prefix")
 
 
 def test_a_listing_is_bounded(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
