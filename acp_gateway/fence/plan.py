@@ -288,7 +288,8 @@ def _within_any(path: str, places: Iterable[str]) -> bool:
 
 _REFUSED: Final = re.compile(
     r"(?:EACCES|EPERM|EROFS|ENOENT|ermission denied|ead-only file system|o such file)[^'\"/]*['\"]?(/[^'\":,)]+)"
-    r"|(/[^'\":,() ]+)['\"]?: (?:[Cc]annot \w+: )?(?:Permission denied|Read-only file system|Operation not permitted|not found)"
+    r"|(/[^'\":,() ]+)['\"]?: (?:[Cc]annot \w+: )?"
+    r"(?:Permission denied|Read-only file system|Operation not permitted|not found)"
 )
 _WRITING: Final = re.compile(r"EROFS|Read-only|mkdir|write|creat|unlink|rename", re.IGNORECASE)
 
