@@ -239,6 +239,8 @@ class Gateway:
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None, bool], Hub] = {}
+        self.views = SessionViews(self.registry, self._multiplexer_of)
+        """Descriptions of the sessions."""
         self._links = LinkRegistry()
         self.control_streams: set[MaintainedStream] = set()
         """The open control connections."""
@@ -303,11 +305,9 @@ class Gateway:
         """The running hubs."""
         return list(self._hubs.values())
 
-    @property
-    def views(self) -> SessionViews:
-        """Descriptions of the sessions."""
-        hubs = self._hubs
-        return SessionViews(self.registry, lambda handle: hubs[handle].multiplexer if handle in hubs else None)
+    def _multiplexer_of(self, handle: AgentHandle) -> Multiplexer | None:
+        hub = self._hubs.get(handle)
+        return None if hub is None else hub.multiplexer
 
     def reconfigure(self, config: Config, outdated: Container[str]) -> list[str]:
         """Use another configuration from now on; return the names of `outdated` agents that still run as before."""

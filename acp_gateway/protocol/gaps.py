@@ -1,4 +1,4 @@
-"""The lines that stand in a conversation for what is missing there: the only text that the gateway ever adds."""
+"""The lines that stand in a conversation for what is missing there: text that the gateway adds to one."""
 
 from typing import Final
 

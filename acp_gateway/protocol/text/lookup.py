@@ -89,7 +89,7 @@ def members_of(value: bytes | msgspec.Raw) -> Mapping[str, bytes | msgspec.Raw]:
     if members is not None:
         return members
     text = bytes(value)
-    if text[spans.skip_space(text, 0)] != ord("{"):
+    if not text.lstrip().startswith(b"{"):
         return {}
     try:
         return _members_in(text)

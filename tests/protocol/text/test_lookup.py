@@ -90,3 +90,8 @@ def test_of_a_repeated_member_the_last_one_is_a_member() -> None:
 def test_the_elements_of_an_array_are_found_verbatim() -> None:
     assert lookup.elements_of(b'[ 1.10 ,{"a":[1,2]}, "x" ]') == [b"1.10", b'{"a":[1,2]}', b'"x"']
     assert lookup.elements_of(b"[ ]") == []
+
+
+@pytest.mark.parametrize("text", [b"", b"  ", b"7", b"[]", b" 7"])
+def test_what_is_not_an_object_has_no_members(text: bytes) -> None:
+    assert lookup.members_of(text) == {}
