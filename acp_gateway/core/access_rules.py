@@ -36,7 +36,8 @@ def objection_to_request(client: Client, message: Message) -> ErrorObject | None
     scope = client.scope
     if (scope.guest and not rules.guest) or (scope.only is not None and not _is_within(message, rules)):
         return ErrorObject(jsonrpc.INVALID_REQUEST, f"this connection is for one session only: no {message.method:.80}")
-    if scope.workspaces is not None and message.session is None and not methods.is_known(message.method):
+    unknown = message.session is None and not methods.is_known(message.method)
+    if scope.workspaces is not None and (rules.whole or unknown):
         # An unknown method may open, list or read anything.
         return ErrorObject(
             jsonrpc.INVALID_REQUEST, f"this connection is for some workspaces only: no {message.method:.80}"
@@ -62,8 +63,8 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     if message.method in methods.CLIENT_METHODS:
         # Some agents ignore a missing id, and would execute a request that was not checked.
         return "it is a request, which has an id"
-    if message.method == methods.SESSION_CANCEL and message.session is None:
-        # Without a session, an agent might end the turns of all.
+    if message.method in methods.CLIENT_NOTIFICATIONS and message.session is None:
+        # Without a session, an agent might end the turns of all, or take a file for that of another client.
         return "it names no session"
     return flaw_of_params(message)
 
@@ -72,7 +73,7 @@ def _is_within(message: Message, rules: methods.ClientMethod) -> bool:
     """Return True if a request is within the scope of a connection for one session."""
     if message.method in (methods.NEW, methods.LIST, methods.AUTHENTICATE):
         return True
-    return message.session is not None and not rules.beyond
+    return message.session is not None and not (rules.beyond or rules.whole)
 
 
 def flaw_of_params(message: Message) -> str | None:
@@ -112,7 +113,7 @@ def flaw_of_size(message: Message, policy: Policy) -> str | None:
         is_short = _is_short(lookup.params_of(message).get("prompt", b"null"), most)
         return None if is_short else f"a prompt has at most {most} blocks (max_prompt_blocks)"
     size, most = len(message.text), policy.session_request_size
-    if size <= most or not methods.is_known(message.method):
+    if size <= most or message.method in methods.UNREAD or not methods.is_known(message.method):
         return None
     return f"{message.method} has {size} bytes, session_request_size allows {most}"
 

@@ -154,12 +154,18 @@ class AgentState:
     def may_see_output(self, client: Client) -> bool:
         """Return True if a client may see the process's stderr: it may hold secrets of the owner.
 
-        A process for several identities is owned by the gateway's own user.
+        The same holds for the agent's account.
         """
         scope, policy = client.scope, self.policy
-        owns = not policy.common or scope.identity == self.registry.own_identity
         # In a shared process, the output may be about another workspace.
-        return owns and client.controls and not scope.guest and (scope.workspaces is None or not policy.shared)
+        limited = scope.workspaces is not None and policy.shared
+        return self.is_owned_by(client) and client.controls and not scope.guest and not limited
+
+    def is_owned_by(self, client: Client) -> bool:
+        """Return True if the process is that of a client's identity, or of the gateway's own user where it serves
+        several.
+        """
+        return not self.policy.common or client.scope.identity == self.registry.own_identity
 
     def refuse_lost(self, request: Request, lost: LostErrors) -> None:
         """Refuse a request to an agent that has ended."""

@@ -13,6 +13,7 @@ from acp_gateway.core.agent_requests import AgentRequest, Reply
 from acp_gateway.core.agent_state import AgentState, Policy
 from acp_gateway.core.capabilities import Abilities
 from acp_gateway.core.initialization import Initialization, lost_errors
+from acp_gateway.core.next_edits import NextEdits
 from acp_gateway.core.output import Output
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.core.routing import Routing
@@ -89,6 +90,7 @@ class Multiplexer:
         self.memory = MemoryUse(self._agent, self._routing)
         self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
+        self._next_edits = NextEdits(self._agent)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
@@ -98,10 +100,15 @@ class Multiplexer:
             methods.LIST: SessionList(self._agent).list,
             methods.CLOSE: self._closing.close,
             methods.DELETE: self._closing.delete,
+            methods.ARCHIVE: self._closing.archive,
+            methods.UNARCHIVE: self._closing.archive,
             methods.PROMPT: self._turns.prompt,
             methods.SET_MODE: self._turns.set_mode,
             methods.SET_MODEL: self._turns.set_model,
             methods.SET_CONFIG_OPTION: self._turns.set_option,
+            methods.NES_START: self._next_edits.start,
+            methods.NES_SUGGEST: self._next_edits.suggest,
+            methods.NES_CLOSE: self._next_edits.close,
         }
 
     def take_output(self) -> Output:
@@ -324,6 +331,7 @@ class Multiplexer:
         for session in list(client.sessions):
             self._agent.detach(session, client)
         self._agent.terminals.client_gone(client)
+        self._next_edits.client_gone(client)
         self._agent.waiting.client_gone(client)
         self._agent.client_gone(client)
         client.requests.clear()
@@ -361,6 +369,7 @@ class Multiplexer:
             if client.phase is ClientPhase.WAITING:
                 client.move_to(ClientPhase.NEW)
         self._agent.waiting.clear()
+        self._next_edits.clear()
         self._initialization.clear(data.get("reason", AGENT_ENDED))
         if not self._agent.policy.shared:
             self.shut_down()
@@ -370,6 +379,7 @@ class Multiplexer:
 
     def agent_stopped(self) -> None:
         """Clear all state after the unused agent was stopped: like `agent_lost`, with nothing open."""
+        self._next_edits.clear()
         self._initialization.clear(AGENT_STOPPED)
 
     def end_turns(self) -> None:
@@ -385,6 +395,7 @@ class Multiplexer:
 
     def shut_down(self) -> None:
         """End all sessions here; no other call follows."""
+        self._next_edits.clear()
         self._initialization.clear()
         for session in list(self._agent.live.values()):
             self._agent.remove_session(session)
@@ -454,6 +465,9 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, "the first request must be initialize")
         elif objection := access_rules.objection_to_request(client, message):
             self._agent.refuse(request, *objection)
+        elif methods.client_method(message.method).whole and not self._agent.is_owned_by(client):
+            why = f"the agent serves several identities: only the gateway's own user may ask for {message.method}"
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why)
         elif self._agent.lost is not None:
             self._agent.refuse_lost(request, self._agent.lost)
         elif client.controls and self._agent.phase is not AgentPhase.READY:
@@ -475,18 +489,24 @@ class Multiplexer:
             agent.forward(request, agent.respond)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:
+        self._agent.surcharge += methods.SURCHARGES.get(message.method, 0)
         if message.method == methods.CANCEL_REQUEST:
             self._cancel_request(client, message)
         elif client.phase is not ClientPhase.READY or message.method == methods.INITIALIZE:
             self._agent.out.log(f"dropped a notification of {client.name}: the first request must be initialize")
         elif objection := access_rules.objection_to_notification(client, message):
             self._agent.out.log(f"dropped a notification of {client.name}: {objection}")
-        elif message.session is not None and self._agent.attached_session(client, message.session) is None:
+        elif message.session is not None and not self._takes_part(client, message.session):
             self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
         elif self._agent.phase is AgentPhase.READY:
             self._agent.out.agent(message.text)
+
+    def _takes_part(self, client: Client, session_id: str) -> bool:
+        """Return True if a client is attached to a session, or has started it for suggestions."""
+        attached = self._agent.attached_session(client, session_id) is not None
+        return attached or self._next_edits.owns(client, session_id)
 
     def _cancel_request(self, client: Client, message: Message) -> None:
         """Cancel a request; it still gets a response."""

@@ -168,6 +168,10 @@ class Routing:
             session, clients = self._elicitations.pop(name or "", _Recipients())
             self._agent.out.clients(clients if session is None else session.controllers(), message.text)
             return
+        if message.method == methods.AUTH_STATUS_UPDATE:
+            # It has names and addresses of the agent's account.
+            self._agent.out.clients(filter(self._may_see_account, self._agent.clients), message.text)
+            return
         if message.session is None:
             candidates = self._candidates()
             if len(candidates) > 1:
@@ -188,6 +192,9 @@ class Routing:
             if rules.needs is Capability.FS:
                 self._show_refused(message)
             self.refuse(message, "was not offered: the client works on another machine")
+        elif message.method == methods.AUTH_STATUS_UPDATE:
+            # Some clients ignore the id: one that may not see the account would take it for the notification.
+            self.refuse(message, "is a notification, which has no id", jsonrpc.INVALID_REQUEST)
         elif why := self._agent.limit_exceeded(
             message, len(self._agent.agent_requests), self._agent.agent_requests.size
         ):
@@ -257,6 +264,9 @@ class Routing:
         """Return the only session with a running turn, if its owner is the only candidate."""
         running = [session for session in self._agent.live.values() if session.turns]
         return running[0] if len(running) == 1 and candidates <= {running[0].owner} else None
+
+    def _may_see_account(self, client: Client) -> bool:
+        return client.phase is ClientPhase.READY and client.scope.sees_all and self._agent.may_see_output(client)
 
     def _unbound(self) -> list[Client]:
         """Return the controllers that see all sessions of their identity."""

@@ -66,6 +66,19 @@ REQUEST_PERMISSION = "session/request_permission"
 CREATE_ELICITATION = "elicitation/create"
 COMPLETE_ELICITATION = "elicitation/complete"
 CREATE_TERMINAL = "terminal/create"
+LOGOUT = "logout"
+AUTH_STATUS = "auth/status"
+AUTH_STATUS_UPDATE = "auth/status_update"
+LIST_PROVIDERS = "providers/list"
+SET_PROVIDER = "providers/set"
+DISABLE_PROVIDER = "providers/disable"
+ARCHIVE = "session/archive"
+UNARCHIVE = "session/unarchive"
+SESSION_STATUS = "session/status"
+SET_TITLE = "session/set_title"
+NES_START = "nes/start"
+NES_SUGGEST = "nes/suggest"
+NES_CLOSE = "nes/close"
 
 EARLY_NAMES = {
     "request_permission": REQUEST_PERMISSION,
@@ -109,6 +122,7 @@ _CHECKED = (
     ),
     *("value", "requestId", "cursor", "protocolVersion", "clientCapabilities", "methodId"),
     *("update", "toolCall", "options", "terminalId", "elicitationId", "path"),
+    *("workspaceUri", "workspaceFolders"),
 )
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 
@@ -156,6 +170,9 @@ class ClientMethod(NamedTuple):
     """Guests of one session may call it; unknown methods might do anything."""
     beyond: bool = False
     """Creates or deletes sessions: refused on a connection bound to one session."""
+    whole: bool = False
+    """About the agent as a whole, its account or its providers: refused on a connection bound to one session or to some
+    workspaces, and of an agent that serves several identities to all but its owner."""
     kept: bool = False
     """The request's text is needed when its response comes."""
     weight: int = 1
@@ -187,18 +204,48 @@ CLIENT_METHODS = {
     SET_MODE: ClientMethod(guest=True, kept=True),
     SET_MODEL: ClientMethod(guest=True, kept=True),
     SET_CONFIG_OPTION: ClientMethod(guest=True, kept=True),
+    SET_TITLE: ClientMethod(),
+    SESSION_STATUS: ClientMethod(),
+    ARCHIVE: ClientMethod(beyond=True),
+    UNARCHIVE: ClientMethod(beyond=True),
+    LOGOUT: ClientMethod(whole=True, bare=True),
+    AUTH_STATUS: ClientMethod(whole=True, bare=True),
+    LIST_PROVIDERS: ClientMethod(whole=True, bare=True),
+    SET_PROVIDER: ClientMethod(whole=True),
+    DISABLE_PROVIDER: ClientMethod(whole=True),
+    NES_START: ClientMethod(beyond=True, weight=20),
+    NES_SUGGEST: ClientMethod(weight=5),
+    NES_CLOSE: ClientMethod(),
 }
 
-SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()}
+CLIENT_NOTIFICATIONS = {
+    SESSION_CANCEL: 1,
+    CANCEL_REQUEST: 1,
+    "nes/accept": 1,
+    "nes/reject": 1,
+    "document/didOpen": 5,
+    "document/didChange": 5,
+    "document/didClose": 1,
+    "document/didSave": 1,
+    "document/didFocus": 1,
+}
+"""Notifications of clients that are never requests, each with its weight. Those of files have their text."""
+
+SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()} | {
+    name: weight - 1 for name, weight in CLIENT_NOTIFICATIONS.items()
+}
 """Number of messages that each method counts as beside the one that it is."""
 
-CLIENT_NOTIFICATIONS = frozenset({SESSION_CANCEL, CANCEL_REQUEST})
-"""Notifications of clients that are never requests."""
+UNREAD = frozenset({PROMPT, NES_SUGGEST})
+"""Requests with text of any size, of which the gateway reads little."""
 
 AGENT_METHODS = {
     REQUEST_PERMISSION: AgentMethod(Audience.CONTROLLERS),
     CREATE_ELICITATION: AgentMethod(Audience.CONTROLLERS),
 }
+
+AGENT_NOTIFICATIONS = frozenset({SESSION_UPDATE, COMPLETE_ELICITATION, AUTH_STATUS_UPDATE, CANCEL_REQUEST})
+"""Notifications of agents that are routed by rules of their own."""
 
 # By family: what a later version of the protocol adds to one runs on the client's machine just the same.
 AGENT_FAMILIES = {

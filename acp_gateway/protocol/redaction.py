@@ -1,7 +1,7 @@
 r"""Redacts messages for logs and recordings: the same message without secrets, as one line of ASCII.
 
 These values count as secrets: those of members with names such as `password`, `apiKey` or `access_token`; those in
-`env` and `headers`, whose names stay; the parameters that log an agent in; and the parts of any string that look like
+`env` and `headers`, whose names stay; the parameters that log an agent in; the names and addresses in `accounts`; and the parts of any string that look like
 tokens or keys. `true`, `false` and `null` do not count. A password in a sentence, or a token that is split between two
 messages, is not recognized.
 
@@ -77,7 +77,9 @@ class _Within(enum.Enum):
     ENTRY = enum.auto()
     """An entry of such an array: its name stays."""
     LOGIN = enum.auto()
-    """The params of a method that logs an agent in: the id of the authentication method stays."""
+    """The params of a method that logs an agent in, or an account: the id of the authentication method stays."""
+    ACCOUNTS = enum.auto()
+    """Accounts that an agent is logged in with."""
     SECRET = enum.auto()
     """A secret as a whole."""
 
@@ -91,6 +93,7 @@ class _Meaning(enum.Enum):
     """A number is a count of a model's tokens; a string is a secret."""
     VALUES = enum.auto()
     """A list of names with values that may be secrets."""
+    ACCOUNTS = enum.auto()
     PARAMS = enum.auto()
     LABEL = enum.auto()
     """The name of an entry in such a list."""
@@ -231,10 +234,14 @@ class _Walk:
         within = self._open[-1]
         if within.kind is _Within.VALUES and within.closing == "]" and is_object:
             return _Within.ENTRY
+        if within.kind is _Within.ACCOUNTS and within.closing == "]" and is_object:
+            return _Within.LOGIN
         if within.kind is not _Within.MESSAGE or within.meaning in (_Meaning.SECRET, _Meaning.COUNT_OR_SECRET):
             return _Within.SECRET
         if within.meaning is _Meaning.VALUES:
             return _Within.VALUES
+        if within.meaning is _Meaning.ACCOUNTS:
+            return _Within.ACCOUNTS
         is_login = self._logs_in and within.top and within.meaning is _Meaning.PARAMS
         return _Within.LOGIN if is_login else _Within.MESSAGE
 
@@ -248,7 +255,7 @@ class _Walk:
             case _Within.MESSAGE:
                 if meaning is _Meaning.PLAIN:
                     return within.option
-                return meaning in (_Meaning.SECRET, _Meaning.VALUES) or (
+                return meaning in (_Meaning.SECRET, _Meaning.VALUES, _Meaning.ACCOUNTS) or (
                     meaning is _Meaning.COUNT_OR_SECRET and is_string
                 )
             case _Within.ENTRY:
@@ -360,6 +367,7 @@ def _meaning_of(name: str) -> _Meaning:
 _meaning = lru_cache(_KNOWN_NAMES)(_meaning_of)
 _MEANINGS: Final = {
     "params": _Meaning.PARAMS,
+    "accounts": _Meaning.ACCOUNTS,
     "name": _Meaning.LABEL,
     "key": _Meaning.LABEL,
     "methodid": _Meaning.METHOD_ID,

@@ -116,6 +116,23 @@ def test_what_logs_an_agent_in_goes_but_for_the_way_that_is_used(method: str) ->
     assert redacted({"method": method, "params": {"methodId": 5}}) == {"method": method, "params": {"methodId": HIDDEN}}
 
 
+def test_the_accounts_of_an_agent_go_but_for_which_is_active() -> None:
+    account = {"label": "work", "active": True, "name": "Ann", "email": "ann@example.com", "_meta": {"a": "x"}}
+    hidden = {"label": HIDDEN, "active": True, "name": HIDDEN, "email": HIDDEN, "_meta": HIDDEN}
+    assert redacted({"result": {"state": "in", "accounts": [account, "x", ["x"], None]}}) == {
+        "result": {"state": "in", "accounts": [hidden, HIDDEN, HIDDEN, None]}
+    }
+    assert redacted({"accounts": "x", "after": "y"}) == {"accounts": HIDDEN, "after": "y"}
+    assert redacted({"accounts": {"a": "x", "b": {"c": "x"}}}) == {"accounts": {"a": HIDDEN, "b": HIDDEN}}
+
+
+def test_the_headers_of_a_provider_go() -> None:
+    params = {"providerId": "main", "apiType": "openai", "baseUrl": "https://h/v1", "headers": {"Authorization": "x"}}
+    assert redacted({"method": "providers/set", "params": params})["params"] == params | {
+        "headers": {"Authorization": HIDDEN}
+    }
+
+
 def test_only_the_params_of_a_message_log_in() -> None:
     message = {"method": "authenticate", "more": {"params": {"a": "x"}}}
     assert redacted(message) == message

@@ -63,6 +63,18 @@ class SessionClosing:
                 return
         self._end(session, request, forgets=True)
 
+    def archive(self, client: Client, request: Request) -> None:
+        """Archive a session at the agent, or take it back, live or not."""
+        session_id = request.message.session
+        if session_id is None:
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
+            return
+        if self._agent.session_in_scope(client, session_id) is None:
+            session = self._opening.session_to_open(client, session_id, request)
+            if session is None or not self._opening.may_delete(client, request, session):
+                return
+        self._agent.forward(request, self._agent.respond)
+
     def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
         """Forward a close or delete to the agent; a session that was not live is added to this process for it."""
         request.session = session

@@ -1,0 +1,179 @@
+"""Sessions in which an agent suggests the next edits of a file: `nes/…`, and `document/…` that tells about the files.
+
+Such a session belongs to the client that has started it, and ends with it at the latest. It is not one of the registry:
+it has no history, nobody else lists or joins it, and its id is unknown to all other clients of the agent.
+"""
+
+import re
+from typing import Final
+from urllib.parse import unquote
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.output import CheckDirectories
+from acp_gateway.core.requests import OwnRequest
+from acp_gateway.core.sessions import preconditions
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request
+from acp_gateway.core.states import AgentPhase
+from acp_gateway.core.waiting import Until
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
+from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.protocol.text.strict_parsing import members_strictly
+
+MAX_SESSIONS: Final = 16
+"""Maximum number of such sessions of one client; an editor has one for each window."""
+
+# Parsers of URIs drop or change some characters, so that another path would be read than is checked here.
+_FILE_URI: Final = re.compile(r"file://(?:localhost)?(/[^\x00-\x20\x7f\\?#]*)", re.IGNORECASE)
+
+
+class _Farewell(OwnRequest):
+    """The end of a session whose client has gone: the agent need not answer it."""
+
+    __slots__ = ()
+
+    @property
+    def abandoned(self) -> bool:
+        return True
+
+
+class NextEdits:
+    """The sessions of one agent process."""
+
+    def __init__(self, agent: AgentState) -> None:
+        self._agent = agent
+        self._owners: dict[str, Client] = {}
+
+    def owns(self, client: Client, session_id: str) -> bool:
+        """Return True if a client has started this session."""
+        return self._owners.get(session_id) is client
+
+    def start(self, client: Client, request: Request) -> None:
+        """Handle `nes/start`, whose directories must be permitted as those of any session."""
+        if self._count(client) >= MAX_SESSIONS:
+            why = f"a connection has at most {MAX_SESSIONS} sessions for suggestions; close some"
+            self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
+        elif self._is_permitted(client, request):
+            self._agent.forward(request, self._started)
+
+    def suggest(self, client: Client, request: Request) -> None:
+        """Handle `nes/suggest`."""
+        if self._is_own(client, request):
+            self._agent.forward(request, self._agent.respond)
+
+    def close(self, client: Client, request: Request) -> None:
+        """Handle `nes/close`."""
+        if self._is_own(client, request):
+            del self._owners[request.message.session or ""]
+            self._agent.forward(request, self._agent.respond)
+
+    def client_gone(self, client: Client) -> None:
+        """Close the sessions of a client that has gone."""
+        for session_id in [each for each, owner in self._owners.items() if owner is client]:
+            del self._owners[session_id]
+            if self._agent.phase is AgentPhase.READY:
+                self._close(session_id)
+
+    def clear(self) -> None:
+        """Forget the sessions of a process that has ended."""
+        self._owners.clear()
+
+    def _count(self, client: Client) -> int:
+        """Return the number of a client's sessions, with those that the agent has not named yet."""
+        coming = sum(
+            isinstance(asked, Request) and asked.client is client and asked.message.method == methods.NES_START
+            for asked in self._agent.open_requests.values()
+        )
+        return coming + sum(owner is client for owner in self._owners.values())
+
+    def _is_own(self, client: Client, request: Request) -> bool:
+        """Refuse a request in a session that its client has not started; return True for any other."""
+        session_id = request.message.session
+        own = session_id is not None and self.owns(client, session_id)
+        if not own:
+            self._agent.refuse_unknown(request, session_id)
+        return own
+
+    def _is_permitted(self, client: Client, request: Request) -> bool:
+        """Return True if the directories of a request are permitted; else it was refused, or waits for their check."""
+        check = request.directory_check
+        if check is None:
+            try:
+                directories = _directories(request.message, self._agent.policy.max_additional_directories)
+            except InvalidMessage as flaw:
+                self._agent.refuse(request, jsonrpc.INVALID_PARAMS, str(flaw))
+                return False
+            if not directories:
+                if client.scope.workspaces is None:
+                    return True
+                why = "nes/start needs a workspaceUri, in a workspace of this token"
+                self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"reason": "outside_workspaces"})
+                return False
+            check = request.directory_check = DirectoryCheck(request, directories)
+        if check.result is None:
+            self._agent.waiting.add(request, Until.DIRECTORIES_CHECKED, check)
+            self._agent.out.effect(CheckDirectories(check))
+            return False
+        refusal = preconditions.directories(self._agent, client, check.result)
+        if refusal is not None:
+            self._agent.refuse(request, *refusal)
+        return refusal is None
+
+    def _started(self, request: Request, response: Message) -> None:
+        """Handle the response to `nes/start`, which names the session."""
+        session_id = lookup.text_at(response.text, "result", "sessionId")
+        if response.error or session_id is None:
+            self._agent.respond(request, response)
+        elif len(session_id) > SESSION_ID_SIZE or session_id in self._owners or session_id in self._agent.live:
+            # Messages would reach the session of another client.
+            self._agent.fail(request, "the agent has named a session that is there already", {"reason": "bad_session"})
+        elif request.abandoned:
+            self._close(session_id)
+        else:
+            self._owners[session_id] = request.client
+            self._agent.respond(request, response)
+
+    def _close(self, session_id: str) -> None:
+        params = jsonrpc.encode({"sessionId": session_id})
+        text = b'{"jsonrpc":"2.0","id":0,"method":"%b","params":%b}' % (methods.NES_CLOSE.encode(), params)
+        self._agent.forward(_Farewell(jsonrpc.parse(text)), _ignore)
+
+
+def _ignore(_own: OwnRequest, _response: Message) -> None:
+    """Take a response that changes nothing."""
+
+
+def _directories(message: Message, most: int) -> tuple[str, ...]:
+    """Return the directories that `nes/start` names. Raises `InvalidMessage`."""
+    raw = lookup.param(message, "workspaceUri") or b"null"
+    uris = [] if raw == b"null" else [raw]
+    folders = lookup.param(message, "workspaceFolders") or b"null"
+    if folders != b"null":
+        try:
+            elements = lookup.elements_of(folders, most) if folders[:1] == b"[" else None
+        except TooMany:
+            elements = None
+        if elements is None:
+            why = f"workspaceFolders must be an array of at most {most} objects (max_additional_directories)"
+            raise InvalidMessage(jsonrpc.INVALID_PARAMS, why)
+        uris += map(_uri_of_folder, elements)
+    return tuple(map(_path_of, uris))
+
+
+def _uri_of_folder(folder: bytes) -> bytes:
+    members = members_strictly(folder)
+    if any(methods.fold(name) == "uri" and name != "uri" for name in members):
+        raise InvalidMessage(jsonrpc.INVALID_PARAMS, "uri must have that very name in each of workspaceFolders")
+    return bytes(members.get("uri", b""))
+
+
+def _path_of(raw: bytes) -> str:
+    uri = lookup.text_at(b'{"uri":%b}' % raw, "uri") if raw[:1] == b'"' else None
+    found = None if uri is None else _FILE_URI.fullmatch(uri)
+    try:
+        if found is not None:
+            return unquote(found[1], errors="strict")
+    except UnicodeDecodeError:
+        pass
+    raise InvalidMessage(jsonrpc.INVALID_PARAMS, "the workspaces of nes/start must be URIs such as file:///srv/project")
