@@ -1,7 +1,7 @@
 """Sessions in which an agent suggests the next edits of a file: `nes/…`, and `document/…` that tells about the files.
 
 Such a session belongs to the client that has started it, and ends with it at the latest. It is not one of the registry:
-it has no history, nobody else lists or joins it, and its id is unknown to all other clients of the agent.
+it has no history, no other client lists or joins it, and its id is unknown to all of them.
 """
 
 import re
@@ -13,7 +13,6 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request
-from acp_gateway.core.states import AgentPhase
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
@@ -28,7 +27,7 @@ MAX_SESSIONS: Final = 16
 _FILE_URI: Final = re.compile(r"file://(?:localhost)?(/[^\x00-\x20\x7f\\?#]*)", re.IGNORECASE)
 
 
-class _Farewell(OwnRequest):
+class _Closing(OwnRequest):
     """The end of a session whose client has gone: the agent need not answer it."""
 
     __slots__ = ()
@@ -72,8 +71,7 @@ class NextEdits:
         """Close the sessions of a client that has gone."""
         for session_id in [each for each, owner in self._owners.items() if owner is client]:
             del self._owners[session_id]
-            if self._agent.phase is AgentPhase.READY:
-                self._close(session_id)
+            self._close(session_id)
 
     def clear(self) -> None:
         """Forget the sessions of a process that has ended."""
@@ -137,7 +135,7 @@ class NextEdits:
     def _close(self, session_id: str) -> None:
         params = jsonrpc.encode({"sessionId": session_id})
         text = b'{"jsonrpc":"2.0","id":0,"method":"%b","params":%b}' % (methods.NES_CLOSE.encode(), params)
-        self._agent.forward(_Farewell(jsonrpc.parse(text)), _ignore)
+        self._agent.forward(_Closing(jsonrpc.parse(text)), _ignore)
 
 
 def _ignore(_own: OwnRequest, _response: Message) -> None:

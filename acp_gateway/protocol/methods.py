@@ -237,7 +237,7 @@ SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()
 """Number of messages that each method counts as beside the one that it is."""
 
 UNREAD = frozenset({PROMPT, NES_SUGGEST})
-"""Requests with text of any size, of which the gateway reads little."""
+"""Requests with text of any size: the gateway reads little of it."""
 
 AGENT_METHODS = {
     REQUEST_PERMISSION: AgentMethod(Audience.CONTROLLERS),

@@ -1,9 +1,9 @@
 r"""Redacts messages for logs and recordings: the same message without secrets, as one line of ASCII.
 
 These values count as secrets: those of members with names such as `password`, `apiKey` or `access_token`; those in
-`env` and `headers`, whose names stay; the parameters that log an agent in; the names and addresses in `accounts`; and the parts of any string that look like
-tokens or keys. `true`, `false` and `null` do not count. A password in a sentence, or a token that is split between two
-messages, is not recognized.
+`env` and `headers`, whose names stay; the parameters that log an agent in; the names and addresses in `accounts`; and
+the parts of any string that look like tokens or keys. `true`, `false` and `null` do not count. A password in a
+sentence, or a token that is split between two messages, is not recognized.
 
 A message is read token by token, with a stack and without recursion. It is not parsed as a whole: numbers keep their
 spelling, and repeated members stay. The part that exceeds the limit is replaced by a note of its size, and open

@@ -24,8 +24,10 @@ OBSERVER = Client("b", SessionScope("me"), Role.OBSERVER)
 JOINED = Client("c", SessionScope("me", "s"))
 GUEST = Client("d", SessionScope("guest-1", "s", guest=True))
 
-ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "logout", "providers/set", "_x/y", "session/unheard_of")
+ANY_METHOD = (*methods.CLIENT_METHODS, "authenticate", "_x/y", "session/unheard_of")
 LOOKING = {methods.INITIALIZE, methods.NEW, methods.LOAD, methods.RESUME, methods.LIST, methods.CLOSE}
+WHOLE = {"logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
+BEYOND = {"session/fork", "session/delete", "session/archive", "session/unarchive", "nes/start"}
 TAKING_PART = {methods.PROMPT, methods.SET_MODE, methods.SET_MODEL, methods.SET_CONFIG_OPTION}
 
 
@@ -60,9 +62,10 @@ def test_a_guest_may_ask_what_is_known_to_be_about_its_session(method: str) -> N
 @pytest.mark.parametrize("method", ANY_METHOD)
 def test_a_workspace_token_may_send_known_requests_and_those_that_name_a_session(method: str) -> None:
     limited = Client("e", SessionScope("me", workspaces=("a",)))
-    assert objection_to_request(limited, request(method, sessionId="s")) is None
+    assert (objection_to_request(limited, request(method, sessionId="s")) is None) == (method not in WHOLE)
     objection = objection_to_request(limited, request(method))
-    assert (objection is None) == (method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE)
+    known = method in methods.CLIENT_METHODS or method == methods.AUTHENTICATE
+    assert (objection is None) == (known and method not in WHOLE)
     assert objection is None or objection[0] == jsonrpc.INVALID_REQUEST
 
 
@@ -70,9 +73,7 @@ def test_a_workspace_token_may_send_known_requests_and_those_that_name_a_session
 def test_a_client_of_one_session_may_send_requests_that_name_a_session_and_neither_make_nor_remove_one(
     method: str,
 ) -> None:
-    assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (
-        method not in (methods.FORK, methods.DELETE)
-    )
+    assert (objection_to_request(JOINED, request(method, sessionId="s")) is None) == (method not in BEYOND | WHOLE)
     # An editor whose agent wants a login can't begin without one.
     without = (methods.NEW, methods.LIST, methods.AUTHENTICATE)
     assert (objection_to_request(JOINED, request(method)) is None) == (method in without)
@@ -94,8 +95,14 @@ def test_a_guest_may_cancel_and_tell_nothing_else() -> None:
     assert objection_to_notification(GUEST, notification("_x/y", sessionId="s")) is not None
 
 
-def test_a_session_cancel_without_a_session_is_refused() -> None:
-    assert objection_to_notification(CONTROLLER, notification(methods.SESSION_CANCEL)) is not None
+@pytest.mark.parametrize("method", sorted({*methods.CLIENT_NOTIFICATIONS} - {methods.CANCEL_REQUEST}))
+def test_a_known_notification_is_for_controllers_and_names_a_session(method: str) -> None:
+    """A guest may send `session/cancel` alone."""
+    named = notification(method, sessionId="s")
+    assert objection_to_notification(CONTROLLER, named) is None
+    assert objection_to_notification(CONTROLLER, notification(method)) == "it names no session"
+    assert objection_to_notification(OBSERVER, named) == "observers may only look"
+    assert (objection_to_notification(GUEST, named) is None) == (method == methods.SESSION_CANCEL)
 
 
 @pytest.mark.parametrize("method", methods.CLIENT_METHODS)
@@ -104,7 +111,7 @@ def test_a_request_method_is_refused_as_a_notification(method: str) -> None:
     assert objection == "it is a request, which has an id"
 
 
-@pytest.mark.parametrize("method", ["session/cancel", "$/cancel_request"])
+@pytest.mark.parametrize("method", methods.CLIENT_NOTIFICATIONS)
 def test_a_notification_method_is_refused_as_a_request(method: str) -> None:
     for client in (CONTROLLER, JOINED):
         objection = objection_to_request(client, request(method, sessionId="s"))
@@ -230,7 +237,7 @@ def test_a_workspace_token_may_send_no_notification_without_a_session() -> None:
         assert objection_to_notification(limited, message) is not None
 
 
-@pytest.mark.parametrize("method", [*methods.CLIENT_METHODS, "authenticate", "session/cancel", "$/cancel_request"])
+@pytest.mark.parametrize("method", [*methods.CLIENT_METHODS, "authenticate", *methods.CLIENT_NOTIFICATIONS])
 @pytest.mark.parametrize("params", [b'["/etc",[]]', b'"s"', b"5", b"true", b"[]"])
 @pytest.mark.parametrize("looked_up", [False, True])
 def test_params_of_a_method_that_is_known_are_an_object(method: str, params: bytes, looked_up: bool) -> None:
@@ -243,9 +250,10 @@ def test_params_of_a_method_that_is_known_are_an_object(method: str, params: byt
 
 @pytest.mark.parametrize("params", [b"", b',"params":null'])
 def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -> None:
-    for method in (*methods.CLIENT_METHODS, "authenticate", "session/cancel"):
+    for method in (*methods.CLIENT_METHODS, "authenticate", *methods.CLIENT_NOTIFICATIONS):
         message = parse(b'{"id":1,"method":"%b"%b}' % (method.encode(), params))
-        needed = None if method == methods.LIST else "params are missing: they must be an object"
+        bare = method in ("session/list", "logout", "auth/status", "providers/list")
+        needed = None if bare else "params are missing: they must be an object"
         assert flaw_of_params(message) == needed
 
 
@@ -264,6 +272,9 @@ def test_params_may_be_left_out_only_where_nothing_need_be_said(params: bytes) -
         (methods.SET_CONFIG_OPTION, "Value", "value"),
         (methods.CANCEL_REQUEST, "request_id", "requestId"),
         (methods.LIST, "Cursor", "cursor"),
+        (methods.NES_START, "workspace_uri", "workspaceUri"),
+        (methods.NES_START, "WorkspaceFolders", "workspaceFolders"),
+        ("document/didOpen", "session_id", "sessionId"),
         (methods.INITIALIZE, "protocol_version", "protocolVersion"),
     ],
 )
@@ -295,7 +306,9 @@ def test_a_prompt_has_at_most_max_prompt_blocks() -> None:
         assert flaw_of_size(request(methods.PROMPT, prompt=[block, block, block, further]), policy) == flaw
 
 
-@pytest.mark.parametrize("method", sorted({*methods.CLIENT_METHODS, methods.AUTHENTICATE} - {methods.PROMPT}))
+@pytest.mark.parametrize(
+    "method", sorted({*methods.CLIENT_METHODS, methods.AUTHENTICATE} - {methods.PROMPT, methods.NES_SUGGEST})
+)
 def test_a_request_that_the_gateway_reads_is_no_larger_than_session_request_size(method: str) -> None:
     message = request(method, _meta={"x": "x" * 1000})
     size = len(message.text)
@@ -304,6 +317,6 @@ def test_a_request_that_the_gateway_reads_is_no_larger_than_session_request_size
     assert flaw_of_size(message, make_policy(session_request_size=size - 1)) == flaw
 
 
-@pytest.mark.parametrize("method", [methods.PROMPT, "_x/y", "session/of_a_later_version"])
-def test_session_request_size_does_not_limit_prompts_and_unknown_methods(method: str) -> None:
+@pytest.mark.parametrize("method", [methods.PROMPT, methods.NES_SUGGEST, "_x/y", "session/of_a_later_version"])
+def test_session_request_size_does_not_limit_texts_and_unknown_methods(method: str) -> None:
     assert flaw_of_size(request(method, x="x" * 1000), make_policy(session_request_size=100)) is None

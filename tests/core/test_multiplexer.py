@@ -577,7 +577,10 @@ def test_a_notification_while_there_is_no_agent_starts_none(scene: Scene, ann: P
 
 # Observers and guests
 
-OBSERVED = ["session/prompt", "session/fork", "session/delete", "session/set_mode", "authenticate", "x/y"]
+OBSERVED = [
+    *("session/prompt", "session/fork", "session/delete", "session/set_mode", "authenticate", "x/y", "logout"),
+    *("auth/status", "providers/set", "session/archive", "session/set_title", "nes/start", "nes/suggest"),
+]
 
 
 @pytest.mark.parametrize("method", OBSERVED)
@@ -586,6 +589,29 @@ def test_an_observer_may_not_do_anything(scene: Scene, ann: Peer, method: str) -
     eve = scene.join_session("eve", role=Role.OBSERVER)
     eve.request(method, sessionId="s", cwd="/srv")
     assert error_of(eve)["code"] == -32601
+    assert not scene.agent.heard()
+
+
+WHOLE = ["logout", "auth/status", "providers/list", "providers/set", "providers/disable"]
+
+
+@pytest.mark.parametrize("method", WHOLE)
+@pytest.mark.parametrize("common", [True, False])
+def test_what_is_about_an_agent_of_several_identities_is_for_the_gateways_own_user(method: str, common: bool) -> None:
+    """Another identity would read the address of the account, or have all prompts sent to a machine of its own."""
+    scene = Scene(make_policy(common=common))
+    me, other = scene.join("me"), scene.join("other", "other")
+    for peer in (me, other):
+        peer.request(method, providerId="main")
+        if common and peer is other:
+            error = error_of(peer)
+            assert error["code"] == -32600
+            assert error["message"] == (
+                f"the agent serves several identities: only the gateway's own user may ask for {method}"
+            )
+        else:
+            scene.agent.answers(method)
+            assert peer.hears()["result"] == {}
     assert not scene.agent.heard()
 
 

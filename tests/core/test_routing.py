@@ -552,6 +552,42 @@ def test_a_message_without_a_session_is_not_passed_on_while_two_identities_have_
     assert yuri.heard() == []
 
 
+ACCOUNT = b'{"method":"auth/status_update","params":{"state":"x","accounts":[{"label":"ann@example.com"}]}}'
+
+
+def test_the_account_of_an_agent_is_told_to_those_who_control_all_of_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session("x")
+    others = [
+        scene.join("watcher", role=Role.OBSERVER),
+        scene.join("guest", "guest-1", only="x", guest=True),
+        scene.join("phone", only="x"),
+        scene.join("limited", workspaces=("a",)),
+        scene.join("late", initialize=False),
+    ]
+    scene.agent.say(ACCOUNT)
+    assert ann.heard_text() == [ACCOUNT]
+    assert [peer.heard() for peer in others] == [[]] * len(others)
+
+
+def test_the_account_of_an_agent_of_several_identities_is_told_to_the_gateways_own_user() -> None:
+    scene = Scene(make_policy(common=True))
+    me, other = scene.join("me"), scene.join("other", "other")
+    start_turn(scene, (other.new_session("x"), other)[1], "x")
+    scene.agent.say(ACCOUNT)
+    assert me.heard_text() == [ACCOUNT]
+    assert other.heard() == []
+
+
+def test_the_account_of_an_agent_is_told_in_no_request() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id=5, method="auth/status_update", params={"state": "x"})
+    assert scene.agent.hears()["error"]["code"] == -32600
+    assert ann.heard() == []
+
+
 def test_a_notification_for_no_session_that_is_open_is_dropped() -> None:
     scene, xena, yuri = strangers()
     scene.agent.send(method="_vendor/news", params={"sessionId": "unknown"})

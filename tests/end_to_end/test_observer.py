@@ -36,7 +36,12 @@ UNKNOWN = (
 )
 """Methods that some agents know, or might."""
 
-METHODS = sorted({*AGENT_METHODS.values(), *CLIENT_METHODS.values(), *OWN, *UNKNOWN})
+METHODS = sorted(
+    {
+        *(*AGENT_METHODS.values(), *CLIENT_METHODS.values(), *OWN, *UNKNOWN),
+        *(*methods.CLIENT_METHODS, *methods.CLIENT_NOTIFICATIONS, *methods.AGENT_NOTIFICATIONS),
+    }
+)
 
 ALLOWED = {methods.LOAD, methods.RESUME, methods.CLOSE, methods.LIST}
 """Methods that an initialized observer is answered with a result, which the gateway knows by itself."""

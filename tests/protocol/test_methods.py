@@ -26,7 +26,33 @@ def test_guests_may_call_what_is_about_their_session_alone_and_nothing_that_is_n
 
 
 def test_who_came_for_one_session_may_not_make_others_or_delete_any() -> None:
-    assert named(beyond=True) == {"session/fork", "session/delete"}
+    assert named(beyond=True) == {
+        *("session/fork", "session/delete", "session/archive", "session/unarchive", "nes/start")
+    }
+
+
+def test_what_is_about_the_agent_as_a_whole_is_for_who_may_use_all_of_it() -> None:
+    assert named(whole=True) == {"logout", "auth/status", "providers/list", "providers/set", "providers/disable"}
+
+
+def test_params_may_be_absent_where_nothing_need_be_said() -> None:
+    assert named(bare=True) == {"session/list", "logout", "auth/status", "providers/list"}
+
+
+def test_what_takes_more_work_counts_as_more_messages() -> None:
+    assert {name: more + 1 for name, more in methods.SURCHARGES.items() if more} == {
+        **dict.fromkeys(("session/new", "session/load", "session/resume", "session/fork", "nes/start"), 20),
+        "session/list": 100,
+        **dict.fromkeys(("nes/suggest", "document/didOpen", "document/didChange"), 5),
+    }
+
+
+def test_the_notifications_of_clients_are_never_requests() -> None:
+    assert set(methods.CLIENT_NOTIFICATIONS) == {
+        *("session/cancel", "$/cancel_request", "nes/accept", "nes/reject"),
+        *("document/didOpen", "document/didChange", "document/didClose", "document/didSave", "document/didFocus"),
+    }
+    assert not methods.CLIENT_METHODS.keys() & methods.CLIENT_NOTIFICATIONS.keys()
 
 
 def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_it() -> None:
@@ -36,7 +62,7 @@ def test_the_text_of_a_request_is_kept_where_its_answer_cannot_be_read_without_i
     }
 
 
-@pytest.mark.parametrize("name", ["", "logout", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"])
+@pytest.mark.parametrize("name", ["", "nes/x", "_auth/status_update", "session/new/", "SESSION/NEW", "fs/x"])
 def test_nothing_is_special_about_any_other_method_of_a_client(name: str) -> None:
     assert client_method(name) == ClientMethod(observer=False, guest=False, beyond=False, kept=False)
 

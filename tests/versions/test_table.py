@@ -36,6 +36,61 @@ def test_every_method_of_the_schemas_has_a_row(version: int) -> None:
     assert unlisted == ({"session/set_model"} if version == 1 else set()) | {"mcp/connect", "mcp/disconnect"}
 
 
+PASSED = {"mcp/message"}
+"""Requests of clients that are passed on as unknown ones are: only the client that serves the MCP server sends it."""
+
+UNTOLD = {"terminal/cancel", "tool_call/cancel"}
+"""Methods of version 2 that its translator refuses, so that the core never sees them."""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_method_of_the_schemas_has_a_rule_in_the_core(version: int) -> None:
+    """A new release of the schemas shows here which method is passed on without one."""
+    by_clients = {*methods.CLIENT_METHODS, methods.AUTHENTICATE, *methods.CLIENT_NOTIFICATIONS}
+    by_agents = {*methods.AGENT_METHODS, *methods.AGENT_NOTIFICATIONS}
+    without = set()
+    for side, name in schemas.methods(version, draft=True):
+        if side == "client" and name.partition("/")[0] in methods.AGENT_FAMILIES:
+            continue
+        if table.OLD_NAMES.get(name, name) not in (by_agents if side == "client" else by_clients):
+            without.add(name)
+    assert without == PASSED | PROXIES | (UNTOLD if version == 2 else set())
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_method_that_the_table_has_for_clients_has_a_rule_in_the_core(version: int) -> None:
+    """Those of drafts that the schemas do not have, or not any more, are among them."""
+    by_clients = {*methods.CLIENT_METHODS, methods.AUTHENTICATE, *methods.CLIENT_NOTIFICATIONS}
+    rows = {row.old if version == 1 else row.new for row in table.METHODS if row.caller is Caller.CLIENT}
+    assert {table.OLD_NAMES.get(name, name) for name in rows if name} - by_clients == (
+        UNTOLD if version == 2 else set()
+    )
+
+
+OF_TRANSLATORS = {
+    *("state_update", "user_message", "agent_message", "agent_thought"),
+    *("tool_call_content_chunk", "terminal_update", "terminal_output_chunk"),
+}
+"""Updates of version 2 that a translator replaces, so that the core never sees them."""
+
+APPENDED = {
+    *("agent_thought_chunk", "notice", "compaction_update", "compaction_summary_chunk"),
+    *("plan_update", "plan_removed", "session_message", "session_message_chunk"),
+}
+"""Updates that are fanned out and written to the history, each for itself."""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_every_update_of_the_schemas_is_known_to_the_core(version: int) -> None:
+    """A new release of the schemas shows here which update was not looked at: may a later one replace it?"""
+    looked_at = {
+        *(methods.USER_CHUNK, methods.AGENT_CHUNK, methods.SUBAGENT_UPDATE),
+        *(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
+    }
+    known = methods.STATE_UPDATES | looked_at | APPENDED
+    assert schemas.updates(version, draft=True) - known == (OF_TRANSLATORS if version == 2 else set())
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_every_update_of_the_schemas_has_a_row(version: int) -> None:
     rows = [(row.old if version == 1 else row.new, row.draft) for row in table.UPDATES]

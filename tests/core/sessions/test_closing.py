@@ -238,6 +238,24 @@ def test_as_many_sessions_may_be_deleted_at_once_as_may_be_open() -> None:
     assert [session.id for session in scene.registry] == ["u"]
 
 
+@pytest.mark.parametrize("method", ["session/archive", "session/unarchive"])
+def test_a_session_is_archived_by_whose_it_is_live_or_not(scene: Scene, ann: Peer, method: str) -> None:
+    bob = scene.join("bob", "other")
+    ann.new_session()
+    for live in (True, False):
+        bob.request(method, sessionId="s")
+        assert bob.hears()["error"]["code"] == -32002
+        ann.request(method, sessionId="s")
+        assert scene.agent.answers(method)["params"] == {"sessionId": "s"}
+        assert ann.hears()["result"] == {}
+        assert len(list(scene.registry)) == 1
+        if live:
+            close(scene, ann)
+    ann.request(method)
+    assert ann.hears()["error"]["message"] == "sessionId must be a string"
+    assert not scene.agent.heard()
+
+
 def test_the_directory_of_a_session_that_is_not_live_is_looked_at_before_a_limited_client_deletes_it(
     scene: Scene, ann: Peer
 ) -> None:
