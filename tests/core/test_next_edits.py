@@ -1,4 +1,4 @@
-"""Sessions for suggestions: each is that of the client which has started it, and of nobody else."""
+"""Sessions for suggestions: each is that of the client which has started it, and of no other."""
 
 from typing import Any
 
