@@ -25,6 +25,7 @@ from acp_gateway.core.sessions.rejoining import end_vain_waits
 from acp_gateway.core.sessions.reopening import journal_loaded
 from acp_gateway.core.sessions.session import AgentHandle, Client, DirectoryCheck, Request, Session
 from acp_gateway.core.sessions.session_list import SessionList
+from acp_gateway.core.sessions.stored import StoredSessions
 from acp_gateway.core.states import AgentPhase, ClientPhase, Presence
 from acp_gateway.core.traffic import INVALID, NO_METHOD, OTHER, Traffic
 from acp_gateway.core.turns import updates
@@ -91,6 +92,7 @@ class Multiplexer:
         self._opening = SessionOpening(self._agent, self._routing, self._far_history, self._turns, self._dispatch)
         self._closing = SessionClosing(self._agent, self._turns, self._opening, self._dispatch)
         self._next_edits = NextEdits(self._agent)
+        self._stored = StoredSessions(self._agent)
         self._initialization = Initialization(self._agent, self._routing, self._opening, self._dispatch)
         self._handlers: dict[str, Callable[[Client, Request], None]] = {
             methods.NEW: self._opening.new,
@@ -101,7 +103,9 @@ class Multiplexer:
             methods.CLOSE: self._closing.close,
             methods.DELETE: self._closing.delete,
             methods.ARCHIVE: self._closing.archive,
-            methods.UNARCHIVE: self._closing.archive,
+            methods.UNARCHIVE: self._stored.ask,
+            methods.SESSION_STATUS: self._stored.ask,
+            methods.SET_TITLE: self._stored.set_title,
             methods.PROMPT: self._turns.prompt,
             methods.SET_MODE: self._turns.set_mode,
             methods.SET_MODEL: self._turns.set_model,

@@ -1,4 +1,4 @@
-"""Session methods that end a session: close and delete."""
+"""Session methods that end a session: close, archive and delete."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +15,7 @@ from acp_gateway.protocol.jsonrpc import Message
 
 
 class SessionClosing:
-    """Closes and deletes the sessions of one agent process."""
+    """Closes, archives and deletes the sessions of one agent process."""
 
     def __init__(
         self, agent: AgentState, turns: Turns, opening: SessionOpening, dispatch: Callable[[Request], None]
@@ -52,6 +52,13 @@ class SessionClosing:
 
     def delete(self, client: Client, request: Request) -> None:
         """Delete a session at the agent, live or not."""
+        self._end_wherever(client, request, forgets=True)
+
+    def archive(self, client: Client, request: Request) -> None:
+        """Archive a session at the agent, live or not, which closes it."""
+        self._end_wherever(client, request, forgets=False)
+
+    def _end_wherever(self, client: Client, request: Request, *, forgets: bool) -> None:
         session_id = request.message.session
         if session_id is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
@@ -61,22 +68,10 @@ class SessionClosing:
             session = self._opening.session_to_open(client, session_id, request)
             if session is None or not self._opening.may_delete(client, request, session):
                 return
-        self._end(session, request, forgets=True)
-
-    def archive(self, client: Client, request: Request) -> None:
-        """Archive a session at the agent, or take it back, live or not."""
-        session_id = request.message.session
-        if session_id is None:
-            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, "sessionId must be a string")
-            return
-        if self._agent.session_in_scope(client, session_id) is None:
-            session = self._opening.session_to_open(client, session_id, request)
-            if session is None or not self._opening.may_delete(client, request, session):
-                return
-        self._agent.forward(request, self._agent.respond)
+        self._end(session, request, forgets=forgets)
 
     def _end(self, session: Session, request: Request, *, forgets: bool) -> None:
-        """Forward a close or delete to the agent; a session that was not live is added to this process for it."""
+        """Forward the request to the agent; a session that was not live is added to this process for it."""
         request.session = session
         then = partial(self._closed, session=session, first=self._opening.is_first(session), forgets=forgets)
         if session.live:
@@ -86,7 +81,7 @@ class SessionClosing:
         self._agent.forward(request, then)
 
     def _closed(self, request: Request, response: Message, *, session: Session, first: bool, forgets: bool) -> None:
-        """Handle the response to closing or deleting a session."""
+        """Handle the response to closing, archiving or deleting a session."""
         held = self._agent.waiting.release(Until.SESSION_OPEN, session)
         if not response.error:
             self._remove(session, forgotten=forgets)

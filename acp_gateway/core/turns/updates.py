@@ -10,7 +10,7 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.protocol.methods import CONFIG_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
+from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_UPDATE, SESSION_UPDATE, USER_CHUNK
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
@@ -181,6 +181,13 @@ def config_update(session: Session, options: bytes) -> bytes:
     """Set the session's options, and compose the update for the other clients."""
     session.result["configOptions"] = options
     return session_update(session.id, CONFIG_UPDATE, configOptions=options)
+
+
+def title_update(session: Session, title: str) -> bytes:
+    """Set the session's title, and compose the update for the other clients."""
+    update = session_update(session.id, INFO_UPDATE, title=jsonrpc.encode(title))
+    read_state(session, jsonrpc.parse(update))
+    return update
 
 
 def option_category(options: bytes, config_id: str | None) -> str | None:

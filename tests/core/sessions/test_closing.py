@@ -1,4 +1,4 @@
-"""Session methods that end a session: close and delete."""
+"""Session methods that end a session: close, archive and delete."""
 
 from typing import Any
 
@@ -238,22 +238,32 @@ def test_as_many_sessions_may_be_deleted_at_once_as_may_be_open() -> None:
     assert [session.id for session in scene.registry] == ["u"]
 
 
-@pytest.mark.parametrize("method", ["session/archive", "session/unarchive"])
-def test_a_session_is_archived_by_whose_it_is_live_or_not(scene: Scene, ann: Peer, method: str) -> None:
-    bob = scene.join("bob", "other")
+def test_session_archive_closes_the_session_for_all_clients_and_it_stays_known(scene: Scene) -> None:
+    ann = scene.join("ann", **news_params())
+    bob, eve = scene.join("bob"), scene.join("eve", "other")
     ann.new_session()
-    for live in (True, False):
-        bob.request(method, sessionId="s")
-        assert bob.hears()["error"]["code"] == -32002
-        ann.request(method, sessionId="s")
-        assert scene.agent.answers(method)["params"] == {"sessionId": "s"}
-        assert ann.hears()["result"] == {}
-        assert len(list(scene.registry)) == 1
-        if live:
-            close(scene, ann)
-    ann.request(method)
+    eve.request("session/archive", sessionId="s")
+    assert eve.hears()["error"]["code"] == -32002
+    bob.request("session/archive", sessionId="s")
+    scene.agent.answers("session/archive")
+    assert bob.hears()["result"] == {}
+    assert ann.heard()[0]["params"] == {"sessionId": "s", "event": "closed"}
+    assert scene.multiplexer.sessions == ()
+    # Archiving an archived session succeeds.
+    ann.request("session/archive", sessionId="s")
+    scene.agent.answers("session/archive")
+    assert ann.hears()["result"] == {}
+    assert [session.id for session in scene.registry] == ["s"]
+
+
+def test_an_archiving_that_fails_changes_nothing(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    ann.request("session/archive", sessionId="s")
+    scene.agent.refuses("session/archive", -32601, "no archive")
+    assert ann.hears()["error"]["code"] == -32601
+    assert list(the_session(scene).attached) == [ann.client]
+    ann.request("session/archive")
     assert ann.hears()["error"]["message"] == "sessionId must be a string"
-    assert not scene.agent.heard()
 
 
 def test_the_directory_of_a_session_that_is_not_live_is_looked_at_before_a_limited_client_deletes_it(

@@ -1,0 +1,105 @@
+"""Session methods for which a session need not be open: status, title, and the end of its archiving."""
+
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.sessions.session import Role
+from tests.core.scene import Peer, Scene, opened_scene
+from tests.core.sessions.opened import the_session
+
+METHODS = ["session/unarchive", "session/status", "session/set_title"]
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene(agentCapabilities={"sessionCapabilities": {"close": {}}})
+
+
+@pytest.fixture
+def ann(scene: Scene) -> Peer:
+    return scene.join("ann")
+
+
+def close(scene: Scene, peer: Peer) -> None:
+    peer.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    peer.hears()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_session_need_not_be_open(scene: Scene, ann: Peer, method: str) -> None:
+    bob = scene.join("bob")
+    ann.new_session()
+    for live in (True, False):
+        bob.request(method, sessionId="s", title="x")
+        assert scene.agent.answers(method, title="y", _meta={})["params"] == {"sessionId": "s", "title": "x"}
+        assert bob.hears()["result"] == {"title": "y", "_meta": {}}
+        if live:
+            ann.heard()
+            close(scene, ann)
+    assert not ann.heard()
+    assert scene.multiplexer.sessions == ()
+    ann.request(method, sessionId="on disk")
+    scene.agent.refuses(method, -32002, "no such session")
+    assert ann.hears()["error"]["message"] == "no such session"
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_session_of_another_owner_is_unknown(scene: Scene, ann: Peer, method: str) -> None:
+    bob = scene.join("bob", "other")
+    ann.new_session()
+    bob.request(method, sessionId="s")
+    refused = bob.hears()["error"]
+    assert (refused["code"], refused["data"]) == (-32002, {"sessionId": "s"})
+    bob.request(method)
+    assert bob.hears()["error"]["message"] == "sessionId must be a string"
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_id_that_another_owner_has_live_is_taken(scene: Scene, ann: Peer, method: str) -> None:
+    bob = scene.join("bob", "other")
+    ann.new_session()
+    close(scene, ann)
+    bob.new_session()
+    ann.request(method, sessionId="s")
+    assert ann.hears()["error"]["code"] == -32002
+    assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("joins", [{"role": Role.OBSERVER}, {"only": "s", "guest": True}])
+def test_it_is_for_controllers(scene: Scene, ann: Peer, method: str, joins: dict[str, Any]) -> None:
+    ann.new_session()
+    eve = scene.join("eve", **joins)
+    eve.request(method, sessionId="s")
+    assert "error" in eve.hears()
+    assert not scene.agent.heard()
+
+
+def test_the_title_that_the_agent_has_stored_is_told_to_the_other_clients() -> None:
+    scene, ann = opened_scene()
+    bob = scene.join_session("bob")
+    bob.request("session/set_title", sessionId="s", title=" mine ")
+    scene.agent.answers("session/set_title", title="mine")
+    assert ann.hears()["params"] == {
+        "sessionId": "s",
+        "update": {"sessionUpdate": "session_info_update", "title": "mine"},
+    }
+    assert bob.hears()["result"] == {"title": "mine"}
+    assert the_session(scene).title == "mine"
+    assert scene.join("eve").load()[-2]["params"]["update"]["title"] == "mine"
+
+
+def test_a_title_that_is_refused_or_not_told_changes_nothing() -> None:
+    scene, ann = opened_scene()
+    bob = scene.join_session("bob")
+    bob.request("session/set_title", sessionId="s", title="")
+    scene.agent.refuses("session/set_title", -32602, "an empty title")
+    assert bob.hears()["error"]["message"] == "an empty title"
+    bob.request("session/set_title", sessionId="s", title="mine")
+    scene.agent.answers("session/set_title")
+    assert bob.hears()["result"] == {}
+    assert the_session(scene).title is None
+    assert not ann.heard()
