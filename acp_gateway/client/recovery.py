@@ -328,7 +328,7 @@ class RecoveryState:
     def _ends_turn(self, raw_id: bytes, response: bytes, outcome: Outcome, *, failed: bool) -> bool:
         """Process a response to a prompt that was answered over an earlier link, when its turn began.
 
-        The gateway sends it at the end of the turn. Return False if it is none.
+        The gateway sends it at the end of the turn. Return False if it is not one.
         """
         session_id = self._returned.pop(raw_id, None)
         if session_id is None:

@@ -1009,7 +1009,7 @@ def test_after_another_loss_the_prompt_is_named_again(modern: Dialogue) -> None:
     modern.begins(1)
     comes_back(modern, state("running"), prompts=[1])
     assert comes_back(modern, state("running"), prompts=[1]) == []
-    # The state came before the response, which ends nothing then.
+    # A state came before the response, which ends nothing then.
     modern.gateway_says(state("idle"))
     assert modern.gateway_says(result(1, stopReason="end_turn")) == []
 
@@ -1080,7 +1080,8 @@ def test_giving_up_ends_the_turns_of_version_2(modern: Dialogue) -> None:
     modern.begins(1)
     (told,) = modern.conversation.give_up("there is no way", "unreachable")
     assert json.loads(told) == ended("unreachable", "there is no way")
-    assert modern.conversation.turns() == modern.conversation.give_up("again", "unreachable") == []
+    assert modern.conversation.give_up("again", "unreachable") == []
+    assert modern.conversation.turns() == []
 
 
 @pytest.mark.parametrize("method", ["session/close", "session/delete"])
