@@ -254,7 +254,7 @@ class Request:
     method: str
     session: str | None
     params: bytes
-    """The params object; empty unless the request opens a session."""
+    """The params object; empty unless the request opens a session, or is a prompt of version 2."""
 
 
 class EditorState:
@@ -318,7 +318,8 @@ class EditorState:
         if raw_id in self.requests or not has_valid_id(message, raw_id):
             return  # The gateway refuses it under the id null.
         session_id = text_at(message, "params", "sessionId")
-        params = object_at(message, "params") if method in (NEW, LOAD, RESUME, FORK) else b"{}"
+        is_kept = method in (NEW, LOAD, RESUME, FORK) or (self.is_new and method == PROMPT)
+        params = object_at(message, "params") if is_kept else b"{}"
         self.requests[raw_id] = Request(method, session_id, params)
         if method == INITIALIZE and self.initialize is None:
             self.initialize, self._initialize_id = message, raw_id

@@ -196,9 +196,9 @@ class RecoveryState:
         self._lost_links: list[str] = []
         self._reopened = 0
         # In version 2: prompts that were answered, and that the gateway answers again at the end of their turn, with
-        # their sessions. Then the number of notes, for their ids.
+        # their sessions. Then the number of messages of the shim's own, for their ids.
         self._returned: dict[bytes, str] = {}
-        self._notes = 0
+        self._made = 0
 
     @property
     def started(self) -> bool:
@@ -224,8 +224,12 @@ class RecoveryState:
         """Return an update that tells the user something in a session's conversation."""
         if not self._editor.is_new:
             return gap(session_id, words)
-        self._notes += 1
-        return gap(session_id, words, f"acp-gateway-note-{self._notes}")
+        return gap(session_id, words, self._made_id())
+
+    def _made_id(self) -> str:
+        """Return an id for a message that is told by the shim."""
+        self._made += 1
+        return f"acp-gateway-shim-{self._made}"
 
     @property
     def session_count(self) -> int:
@@ -573,9 +577,13 @@ class RecoveryState:
             outcome.to_editor.append(state if state is not None and has_reason else _idle(session_id, end))
         for raw_id in reopening.prompts:
             if raw_id in self._editor.requests:
+                blocks = raw_at(self._editor.requests[raw_id].params, "prompt") or b"[]"
                 self._editor.accept(raw_id, session_id)
                 self._returned[raw_id] = session_id
-                outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{}}' % raw_id)
+                message_id = encode(self._made_id())
+                outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{"messageId":%b}}' % (raw_id, message_id))
+                shown = {"sessionUpdate": b'"user_message"', "messageId": message_id, "content": blocks}
+                outcome.to_editor.append(_update(session_id, shown))
         if state is not None and _state_of(state) != IDLE and (end is not None or not reopening.has_turn):
             self._editor.state_told(session_id, _state_of(state))
             outcome.to_editor.append(state)
@@ -651,10 +659,13 @@ def _failed_turn(message: str, reason: str) -> dict[str, bytes]:
 
 def _idle(session_id: str, end: Mapping[str, bytes]) -> bytes:
     """Return the update of version 2 that ends a turn."""
-    update = b'{"sessionUpdate":"state_update","state":"idle"%b}' % b"".join(
-        b",%b:%b" % (encode(name), value) for name, value in end.items()
-    )
-    params = b'{"sessionId":%b,"update":%b}' % (encode(session_id), update)
+    return _update(session_id, {"sessionUpdate": b'"state_update"', "state": b'"idle"', **end})
+
+
+def _update(session_id: str, members: Mapping[str, bytes]) -> bytes:
+    """Return an update of a session from its members, which are JSON texts."""
+    update = b",".join(b"%b:%b" % (encode(name), value) for name, value in members.items())
+    params = b'{"sessionId":%b,"update":{%b}}' % (encode(session_id), update)
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(SESSION_UPDATE), params)
 
 

@@ -1016,7 +1016,12 @@ def test_after_another_loss_the_prompt_is_named_again(modern: Dialogue) -> None:
 
 def test_a_prompt_that_was_not_answered_is_accepted_if_it_goes_on(modern: Dialogue) -> None:
     modern.prompts(1)
-    assert comes_back(modern, state("running"), prompts=[1]) == [json.loads(result(1)), json.loads(state("running"))]
+    shown = {"sessionUpdate": "user_message", "messageId": "acp-gateway-shim-1", "content": []}
+    assert comes_back(modern, state("running"), prompts=[1]) == [
+        json.loads(result(1, messageId="acp-gateway-shim-1")),
+        json.loads(notification("session/update", sessionId="s", update=shown)),
+        json.loads(state("running")),
+    ]
     assert modern.conversation.waiting() == []
     assert modern.gateway_says(result(1, stopReason="end_turn")) == [state("idle", stopReason="end_turn")]
 
@@ -1030,7 +1035,8 @@ def test_a_prompt_that_was_not_answered_gets_an_error_if_it_is_gone(modern: Dial
 def test_prompts_in_the_queue_end_one_after_the_other(modern: Dialogue) -> None:
     modern.begins(1)
     modern.prompts(2)
-    assert comes_back(modern, state("running"), prompts=[1, 2]) == [json.loads(result(2))]
+    answer, shown = comes_back(modern, state("running"), prompts=[1, 2])
+    assert (answer["id"], answer["result"]["messageId"]) == (2, shown["params"]["update"]["messageId"])
     assert modern.gateway_says(result(1, stopReason="cancelled")) == [state("idle", stopReason="cancelled")]
     running = state("running")
     assert modern.gateway_says(running) == [running]
@@ -1064,7 +1070,7 @@ def test_a_session_of_version_2_that_is_lost_ends_its_turn(modern: Dialogue) -> 
     note, end = map(json.loads, modern.gateway_says(state("running"), error(opening["id"])))
     assert note["params"]["update"] == {
         "sessionUpdate": "agent_message_chunk",
-        "messageId": "acp-gateway-note-1",
+        "messageId": "acp-gateway-shim-1",
         "content": {"type": "text", "text": SESSION_LOST},
     }
     assert end == ended("outage", UNKNOWN)
