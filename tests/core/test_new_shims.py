@@ -136,7 +136,7 @@ def test_a_turn_that_goes_on_ends_for_who_was_away(scene: Scene) -> None:
     assert scene.take() == [3, "do", RUNNING, ENDED]
 
 
-def test_a_turn_that_has_ended_meanwhile_ends_with_its_reason(scene: Scene) -> None:
+def test_a_turn_that_ended_during_the_outage_ends_with_its_reason(scene: Scene) -> None:
     scene.prompt(2)
     scene.take()
     scene.loses_link()
