@@ -31,6 +31,7 @@ from acp_gateway.protocol.methods import (
     LOAD,
     META,
     NEW,
+    PROMPT,
     RESERVED_PREFIX,
     RESUME,
     SESSION_UPDATE,
@@ -57,6 +58,10 @@ _RESERVED: Final = RESERVED_PREFIX.encode()
 Position: TypeAlias = tuple[str, int]
 """The epoch, and the number of updates since its start."""
 
+
+STATE_UPDATE: Final = "state_update"
+IDLE: Final = "idle"
+_AT_WORK: Final = frozenset({"running", "requires_action"})
 
 _SMALL = 16 * 1024
 """Bytes of a notification up to which parsing it whole is fastest."""
@@ -145,6 +150,19 @@ def updated_session(notification: bytes) -> str | None:
     params = value.get("params")
     session_id = params.get("sessionId") if isinstance(params, dict) else None
     return session_id if isinstance(session_id, str) else None
+
+
+def told_state(message: bytes) -> tuple[str, str] | None:
+    """Return the session and the state of a `state_update` of version 2; None for any other message."""
+    if text_at(message, "params", "update", "sessionUpdate") != STATE_UPDATE:
+        return None
+    session_id, state = text_at(message, "params", "sessionId"), text_at(message, "params", "update", "state")
+    return None if session_id is None or state is None else (session_id, state)
+
+
+def speaks_new(response: bytes) -> bool:
+    """Return whether the response to `initialize` agrees on version 2."""
+    return (whole_number(raw_at(response, "result", "protocolVersion")) or 0) > 1
 
 
 def _positions_in(mark: bytes) -> dict[str, Position]:
@@ -236,7 +254,7 @@ class Request:
     method: str
     session: str | None
     params: bytes
-    """The params object; empty unless the request opens a session."""
+    """The params object; empty unless the request opens a session, or is a prompt of version 2."""
 
 
 class EditorState:
@@ -254,6 +272,10 @@ class EditorState:
         """Requests of the agent to the editor."""
         self.sessions: dict[str, bytes] = {}
         """Open sessions of the editor, with the params object that opened each."""
+        self.is_new = False
+        """True if version 2 was agreed on: a prompt is answered at once, and its turn ends by an update."""
+        self.running: dict[str, list[bytes]] = {}
+        """Sessions with a turn, of an editor of version 2, with the ids of its answered prompts since the last one."""
         self.positions = Positions()
 
     def from_editor(self, batch: Sequence[bytes]) -> Outcome:
@@ -296,7 +318,8 @@ class EditorState:
         if raw_id in self.requests or not has_valid_id(message, raw_id):
             return  # The gateway refuses it under the id null.
         session_id = text_at(message, "params", "sessionId")
-        params = object_at(message, "params") if method in (NEW, LOAD, RESUME, FORK) else b"{}"
+        is_kept = method in (NEW, LOAD, RESUME, FORK) or (self.is_new and method == PROMPT)
+        params = object_at(message, "params") if is_kept else b"{}"
         self.requests[raw_id] = Request(method, session_id, params)
         if method == INITIALIZE and self.initialize is None:
             self.initialize, self._initialize_id = message, raw_id
@@ -317,8 +340,12 @@ class EditorState:
         self.close(raw_id)
         if initializing:
             self.started = not failed
+            self.is_new = not failed and speaks_new(response)
             if failed:
                 self.initialize = None
+        elif not failed and request.method == PROMPT:
+            if self.is_new and request.session is not None:
+                self.accept(raw_id, request.session)
         elif not failed:
             self._succeeded(request, response)
         return request
@@ -352,11 +379,25 @@ class EditorState:
     def forget(self, session_id: str) -> None:
         """Remove a session that was closed or lost."""
         self.sessions.pop(session_id, None)
+        self.running.pop(session_id, None)
         self.positions.forget(session_id)
+
+    def accept(self, raw_id: bytes, session_id: str) -> None:
+        """Close a prompt of version 2 that was accepted: its turn has begun, or will."""
+        self.requests.pop(raw_id, None)
+        self.running.setdefault(session_id, []).append(raw_id)
+
+    def state_told(self, session_id: str, state: str) -> None:
+        """Record the state that a `state_update` of version 2 tells; states of others' making change nothing."""
+        if state == IDLE:
+            self.running.pop(session_id, None)
+        elif state in _AT_WORK:
+            self.running.setdefault(session_id, [])
 
     def wants_extensions(self) -> bool:
         """Return whether the editor's `initialize` asks for the gateway's extensions."""
-        asked = raw_at(self.initialize or b"", "params", "clientCapabilities", "_meta", META)
+        offered = "capabilities" if self.is_new else "clientCapabilities"
+        asked = raw_at(self.initialize or b"", "params", offered, "_meta", META)
         return asked not in (None, b"null", b"false")
 
     def unused_id(self, purpose: str) -> bytes:

@@ -127,12 +127,18 @@ class Feedback:
         if self._status is not None:
             self._status.end(None if error is None else str(error))
 
-    async def run(self, turns: Callable[[], Sequence[str]], send: Callable[[list[bytes]], None]) -> None:
+    async def run(
+        self,
+        turns: Callable[[], Sequence[str]],
+        send: Callable[[list[bytes]], None],
+        note: Callable[[str, str], bytes] = gap,
+    ) -> None:
         """Tell outages until cancelled, if they are to be told.
 
         Args:
             turns: returns the sessions with an open turn.
             send: sends updates to the editor.
+            note: composes the update for a session from a text.
         """
         while self.tells_outages:
             while self._lost_at is None:
@@ -140,11 +146,11 @@ class Feedback:
             lost_at = self._lost_at
             await trio.sleep_until(lost_at + NOTE_DELAY)
             told = list(turns()) if self._lost_at == lost_at else []
-            send([gap(session, _lost(NOTE_DELAY)) for session in told])
+            send([note(session, _lost(NOTE_DELAY)) for session in told])
             while self._lost_at == lost_at:
                 await self._change.park()
             away = trio.current_time() - lost_at
-            send([gap(session, _back(away)) for session in told])
+            send([note(session, _back(away)) for session in told])
 
 
 def _lost(seconds: float) -> str:

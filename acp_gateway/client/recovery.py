@@ -14,6 +14,10 @@ A recovery has three steps, all driven by `from_gateway`:
                       prompts and agent requests
     their responses   prompts that ended are answered as cancelled, agent requests that ended are cancelled
 
+With an editor of version 2, a prompt is answered when its turn begins, and `state_update` tells when that ends. So the
+turn is what is restored: the gateway gets the ids of its prompts too, and tells the state of the session. A turn that
+has ended is ended for the editor by an idle state, with the reason.
+
 The restore request of a session carries the editor's position in it. If the gateway still knows the epoch, it sends a
 mark, and after it the missed updates. Otherwise it replays the session from the start or not at all. The editor has
 seen part of a replay, so its updates are discarded until the session is restored.
@@ -22,11 +26,20 @@ Ids are kept as JSON text, spelled as they were received.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.client.editor_state import EditorState, Outcome, Position, updated_session
+from acp_gateway.client.editor_state import (
+    IDLE,
+    STATE_UPDATE,
+    EditorState,
+    Outcome,
+    Position,
+    speaks_new,
+    told_state,
+    updated_session,
+)
 from acp_gateway.protocol.gaps import MAY_BE_MISSING, SESSION_LOST, TURN_CUT, TURN_LOST, TURN_UNKNOWN, gap
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.protocol.methods import (
@@ -63,6 +76,7 @@ _AGENT_ENDED: Final = frozenset({"agent_ended", "agent_not_started", "agent_sile
 """Error reasons that concern the agent, not the request."""
 
 _CANCEL: Final = CANCEL_REQUEST.encode()
+_STATE: Final = STATE_UPDATE.encode()
 # Twice as fast as `in`, which stops at each quote.
 _find_id: Final = re.compile(rb'"id"').search
 # Part of every escaped spelling of `"id"`: i and d are U+0069 and U+0064.
@@ -91,6 +105,12 @@ class SessionRestore:
     """The editor's position in it."""
     prompts: list[bytes] = field(default_factory=list)
     """Ids of open prompts that may have reached the agent."""
+    has_turn: bool = False
+    """True if the editor, of version 2, knows of a turn."""
+    answered: list[bytes] = field(default_factory=list)
+    """Ids of prompts of version 2 that were answered when they were accepted, and whose end is not known."""
+    state: bytes | None = None
+    """The last `state_update` of version 2 before the session is restored, which does not pass by itself."""
     agent_requests: list[bytes] = field(default_factory=list)
     """Ids of agent requests without a response, or with one that was not sent."""
     method: str = ""
@@ -117,6 +137,9 @@ class SessionRestore:
         params = with_member(params, "sessionId", encode(self.session_id))
         if method == LOAD and raw_at(params, "mcpServers") is None:
             params = with_member(params, "mcpServers", b"[]")
+        if method == RESUME and raw_at(params, "replayFrom") is not None:
+            # The editor has the history: what it has missed comes by its position.
+            params = with_member(params, "replayFrom", b"null")
         params = with_own_meta(params, self._own_meta(links))
         return b'{"jsonrpc":"2.0","id":%b,"method":%b,"params":%b}' % (raw_id, encode(method), params)
 
@@ -127,7 +150,7 @@ class SessionRestore:
         if self.position is not None:
             members["epoch"], members["position"] = self.position
         text = with_member(encode(members), "questions", b"[%b]" % b",".join(self.agent_requests))
-        return with_member(text, "prompts", b"[%b]" % b",".join(self.prompts))
+        return with_member(text, "prompts", b"[%b]" % b",".join([*self.answered, *self.prompts]))
 
     def mark(self, epoch: str) -> None:
         """Record a mark with a position in this session."""
@@ -144,6 +167,8 @@ class SessionRestore:
 
 def restore_method(response: bytes) -> str | None:
     """Return the method that restores sessions, by the response to `initialize`; None if the agent has none."""
+    if speaks_new(response):
+        return RESUME
     resumes = raw_at(response, "result", "agentCapabilities", "sessionCapabilities", "resume")
     if resumes not in (None, b"null", b"false"):
         return RESUME
@@ -170,6 +195,10 @@ class RecoveryState:
         # Links that were lost since the oldest open prompt was sent, the last one first.
         self._lost_links: list[str] = []
         self._reopened = 0
+        # In version 2: prompts that were answered, and that the gateway answers again at the end of their turn, with
+        # their sessions. Then the number of messages of the shim's own, for their ids.
+        self._returned: dict[bytes, str] = {}
+        self._made = 0
 
     @property
     def started(self) -> bool:
@@ -186,10 +215,21 @@ class RecoveryState:
         return [request.method for request in self._editor.requests.values()]
 
     def turns(self) -> list[str]:
-        """Return the sessions with an open prompt."""
+        """Return the sessions with an open prompt or a turn."""
         requests = self._editor.requests.values()
         found = (request.session for request in requests if request.method == PROMPT)
-        return list(dict.fromkeys(session for session in found if session is not None))
+        return list(dict.fromkeys([*self._editor.running, *(session for session in found if session is not None)]))
+
+    def note(self, session_id: str, words: str) -> bytes:
+        """Return an update that tells the user something in a session's conversation."""
+        if not self._editor.is_new:
+            return gap(session_id, words)
+        return gap(session_id, words, self._made_id())
+
+    def _made_id(self) -> str:
+        """Return an id for a message that is told by the shim."""
+        self._made += 1
+        return f"acp-gateway-shim-{self._made}"
 
     @property
     def session_count(self) -> int:
@@ -239,6 +279,7 @@ class RecoveryState:
             _find_id(text) is not None
             or (b"\\" in text and _ESCAPED_ID in text)
             or (bool(self._editor.pending) and b"$" in text and _CANCEL in text)
+            or (self._editor.is_new and _STATE in text)
         )
 
     def _mark(self, mark: Mark) -> None:
@@ -254,6 +295,8 @@ class RecoveryState:
                 return False
             if method == CANCEL_REQUEST:
                 self._editor.pending.cancel(raw_at(message, "params", "requestId") or b"")
+            elif self._editor.is_new and method == SESSION_UPDATE:
+                self._note_state(message, outcome)
             self._editor.positions.delivered([message])
         elif method is None:
             return self._is_answered(raw_id, message, outcome, failed=failed)
@@ -272,13 +315,35 @@ class RecoveryState:
             if raw_id == reopening.raw_id:
                 self._restored(session_id, message, outcome, failed=failed)
                 return False
+        if raw_id not in self._editor.requests and self._ends_turn(raw_id, message, outcome, failed=failed):
+            return False
         request = self._editor.answered(raw_id, message, failed=failed)
-        if failed and request is not None and request.method == PROMPT:
-            reason = _failure(message).reason
-            if reason in _AGENT_ENDED and request.session is not None:
-                outcome.log_messages.append(
-                    f"the agent has ended ({reason}): the turn in session {request.session:.80} was ended"
-                )
+        if failed and request is not None and request.method == PROMPT and request.session is not None:
+            _log_agent_ended(request.session, _failure(message).reason, outcome)
+        return True
+
+    def _note_state(self, message: bytes, outcome: Outcome) -> None:
+        """Record the state that an update of version 2 tells."""
+        told = told_state(message)
+        if told is not None:
+            self._editor.state_told(*told)
+            _log_agent_ended(told[0], text_at(message, "params", "update", "error", "data", "reason"), outcome)
+
+    def _ends_turn(self, raw_id: bytes, response: bytes, outcome: Outcome, *, failed: bool) -> bool:
+        """Process a response to a prompt that was answered over an earlier link, when its turn began.
+
+        The gateway sends it at the end of the turn. Return False if it is not one.
+        """
+        session_id = self._returned.pop(raw_id, None)
+        if session_id is None:
+            return False
+        if session_id in self._editor.running:
+            if failed:
+                end = {"stopReason": b'"error"', "error": raw_at(response, "error") or b"{}"}
+            else:
+                end = {"stopReason": raw_at(response, "result", "stopReason") or b"null"}
+            self._editor.state_told(session_id, IDLE)
+            outcome.to_editor.append(_idle(session_id, end))
         return True
 
     # Recovery
@@ -295,7 +360,7 @@ class RecoveryState:
         A recovery may be started during another one, and after one has failed.
         """
         outcome = Outcome()
-        former = [link for link in self._lost_links if link != connection_id] if self.turns() else []
+        former = [link for link in self._lost_links if link != connection_id] if self.turns() or self._returned else []
         self._lost_links = [connection_id, *former[:MAX_FORMER]]
         self._initializing = self.failure = None
         self._abandon()
@@ -303,6 +368,7 @@ class RecoveryState:
             session_id: SessionRestore(session_id, self._editor.positions.at(session_id))
             for session_id in (self._editor.sessions if self.started else ())
         }
+        self._take_turns()
         requests, answers = ids_in(unsent)
         self._settle_requests(requests, why, outcome)
         for raw_id, session_id in self._editor.pending.unsettled(answers).items():
@@ -319,6 +385,19 @@ class RecoveryState:
             text = with_member(self._editor.initialize, "params", params)
             outcome.to_gateway.append(with_member(text, "id", self._initializing))
         return outcome
+
+    def _take_turns(self) -> None:
+        """Move what is known of turns of version 2 to the sessions that are to be restored."""
+        for session_id, prompts in list(self._editor.running.items()):
+            if session_id in self._reopening:
+                self._reopening[session_id].has_turn = True
+                self._reopening[session_id].answered += prompts
+            else:
+                # Opening the session was in flight, and is answered with an error.
+                del self._editor.running[session_id]
+        for raw_id, session_id in self._returned.items():
+            if session_id in self._reopening and raw_id not in self._reopening[session_id].answered:
+                self._reopening[session_id].answered.append(raw_id)
 
     def _settle_requests(self, unsent: Collection[bytes], why: str, outcome: Outcome) -> None:
         """Answer requests in flight with an error, but send `initialize` again and keep prompts that may continue."""
@@ -366,11 +445,14 @@ class RecoveryState:
     def give_up(self, message: str, reason: str) -> list[bytes]:
         """Return an error response for each open request of the editor, also prompts and unsent ones, and forget them.
 
-        Sessions are kept: a recovery may start later.
+        Turns are ended with that error. Sessions are kept: a recovery may start later.
         """
         if not self.started:
             self._initializing = None
-        return self._editor.close_all(message, reason)
+        ended = [_idle(session_id, _failed_turn(message, reason)) for session_id in self._editor.running]
+        self._editor.running.clear()
+        self._returned.clear()
+        return [*self._editor.close_all(message, reason), *ended]
 
     def _abandon(self) -> None:
         """End a recovery early; the editor keeps its position in sessions without a passed message."""
@@ -421,9 +503,10 @@ class RecoveryState:
             outcome.log_messages.append(
                 f"session {session_id:.80}: the gateway does not know the editor's position: missed updates are lost"
             )
-            if reopening.method == LOAD:
-                # The replay was discarded. After session/resume, the gateway itself reports the gap.
-                outcome.to_editor.append(gap(session_id, MAY_BE_MISSING))
+            if reopening.method == LOAD or (self._editor.is_new and reopening.discarded):
+                # The replay was discarded. After session/resume, the gateway itself reports the gap, unless it had to
+                # load the session for an editor of version 2.
+                outcome.to_editor.append(self.note(session_id, MAY_BE_MISSING))
         if not reopening.marked:
             self._editor.positions.forget(session_id)
         cut = text_at(response, "result", "_meta", META, "cut")
@@ -436,8 +519,9 @@ class RecoveryState:
 
     def _lose_session(self, session_id: str, outcome: Outcome) -> None:
         self._editor.forget(session_id)
+        self._reopening[session_id].state = None
         # An observer sends no requests, so no error would report the loss.
-        outcome.to_editor.append(gap(session_id, SESSION_LOST))
+        outcome.to_editor.append(self.note(session_id, SESSION_LOST))
         self._settle(session_id, (), (), outcome, None)
 
     def _settle(
@@ -455,11 +539,15 @@ class RecoveryState:
         reopening = self._reopening.pop(session_id)
         over = [raw_id for raw_id in reopening.prompts if raw_id not in prompts and raw_id in self._editor.requests]
         gone = [raw_id for raw_id in reopening.agent_requests if raw_id not in agent_requests]
-        if over and self._tells_outages:
-            words = TURN_UNKNOWN if cut is None else TURN_CUT if cut == _RESTARTED else TURN_LOST
-            outcome.to_editor.append(gap(session_id, words))
+        words = TURN_UNKNOWN if cut is None else TURN_CUT if cut == _RESTARTED else TURN_LOST
+        turn_is_over = _is_turn_over(reopening, prompts, cut)
+        if (over or turn_is_over) and self._tells_outages:
+            outcome.to_editor.append(self.note(session_id, words))
         for raw_id in over:
-            self._cancel(raw_id, outcome)
+            self._cancel(raw_id, outcome, words)
+        if self._editor.is_new:
+            end = _failed_turn(_plain(words), cut or "outage") if turn_is_over else None
+            self._settle_turn(reopening, prompts, end, outcome)
         for raw_id in gone:
             self._withdraw(raw_id, outcome)
         if session_id in self._editor.sessions:
@@ -468,6 +556,38 @@ class RecoveryState:
                 f"{len(gone)} of {len(reopening.agent_requests)} agent requests cancelled"
             )
 
+    def _settle_turn(
+        self,
+        reopening: SessionRestore,
+        prompts: Collection[bytes],
+        end: Mapping[str, bytes] | None,
+        outcome: Outcome,
+    ) -> None:
+        """Tell an editor of version 2 the state of a restored session.
+
+        `prompts` are those that the gateway answers at the end of their turn, and `end` is why the turn has ended that
+        the editor knows; None if it goes on.
+        """
+        session_id, state = reopening.session_id, reopening.state
+        self._returned = {raw_id: at for raw_id, at in self._returned.items() if at != session_id}
+        self._returned |= dict.fromkeys((raw_id for raw_id in reopening.answered if raw_id in prompts), session_id)
+        if end is not None:
+            self._editor.state_told(session_id, IDLE)
+            has_reason = state is not None and raw_at(state, "params", "update", "stopReason") not in (None, b"null")
+            outcome.to_editor.append(state if state is not None and has_reason else _idle(session_id, end))
+        for raw_id in reopening.prompts:
+            if raw_id in self._editor.requests:
+                blocks = raw_at(self._editor.requests[raw_id].params, "prompt") or b"[]"
+                self._editor.accept(raw_id, session_id)
+                self._returned[raw_id] = session_id
+                message_id = encode(self._made_id())
+                outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{"messageId":%b}}' % (raw_id, message_id))
+                shown = {"sessionUpdate": b'"user_message"', "messageId": message_id, "content": blocks}
+                outcome.to_editor.append(_update(session_id, shown))
+        if state is not None and _state_of(state) != IDLE and (end is not None or not reopening.has_turn):
+            self._editor.state_told(session_id, _state_of(state))
+            outcome.to_editor.append(state)
+
     def _discards(self, method: str, message: bytes) -> bool:
         """Return whether to drop a notification: an update that may have been seen, or an extension not asked for."""
         if not self.recovering:
@@ -475,16 +595,23 @@ class RecoveryState:
         if method != SESSION_UPDATE:
             return method.startswith(RESERVED_PREFIX) and not self._editor.wants_extensions()
         reopening = self._reopening.get(updated_session(message) or "")
-        if reopening is None or not reopening.discard():
+        if reopening is None:
+            return False
+        if self._editor.is_new and told_state(message) is not None:
+            reopening.state = message
+        elif not reopening.discard():
             return False
         if reopening.marked:
             # Counted, because the gateway counts it too.
             self._editor.positions.delivered([message])
         return True
 
-    def _cancel(self, raw_id: bytes, outcome: Outcome) -> None:
-        """Answer a prompt as cancelled."""
+    def _cancel(self, raw_id: bytes, outcome: Outcome, words: str = TURN_UNKNOWN) -> None:
+        """Answer a prompt as cancelled; in version 2, in which no turn of it has begun, with an error."""
         del self._editor.requests[raw_id]
+        if self._editor.is_new:
+            outcome.to_editor.append(error(raw_id, INTERNAL_ERROR, _plain(words), "outage"))
+            return
         outcome.to_editor.append(b'{"jsonrpc":"2.0","id":%b,"result":{"stopReason":"cancelled"}}' % raw_id)
 
     def _withdraw(self, raw_id: bytes, outcome: Outcome) -> None:
@@ -501,6 +628,45 @@ class RecoveryState:
         if method is None:
             return raw_id in self._editor.pending
         return raw_id in self._editor.requests or not has_valid_id(message, raw_id)
+
+
+def _log_agent_ended(session_id: str, reason: str | None, outcome: Outcome) -> None:
+    if reason in _AGENT_ENDED:
+        outcome.log_messages.append(f"the agent has ended ({reason}): the turn in session {session_id:.80} was ended")
+
+
+def _is_turn_over(reopening: SessionRestore, prompts: Collection[bytes], cut: str | None) -> bool:
+    """Return whether the turn of version 2 that the editor knows is over, and no response will tell its end."""
+    if not reopening.has_turn or any(raw_id in prompts for raw_id in reopening.answered):
+        return False
+    return cut is not None or reopening.state is None or _state_of(reopening.state) == IDLE
+
+
+def _plain(words: str) -> str:
+    """Return the words of a note as those of an error."""
+    return words.removeprefix("[acp-gateway: ").removesuffix(".]")
+
+
+def _state_of(update: bytes) -> str:
+    return text_at(update, "params", "update", "state") or ""
+
+
+def _failed_turn(message: str, reason: str) -> dict[str, bytes]:
+    """Return the members of the state that ends a turn of version 2 with an error."""
+    failure = {"code": INTERNAL_ERROR, "message": message, "data": {"reason": reason}}
+    return {"stopReason": b'"error"', "error": encode(failure)}
+
+
+def _idle(session_id: str, end: Mapping[str, bytes]) -> bytes:
+    """Return the update of version 2 that ends a turn."""
+    return _update(session_id, {"sessionUpdate": b'"state_update"', "state": b'"idle"', **end})
+
+
+def _update(session_id: str, members: Mapping[str, bytes]) -> bytes:
+    """Return an update of a session from its members, which are JSON texts."""
+    update = b",".join(b"%b:%b" % (encode(name), value) for name, value in members.items())
+    params = b'{"sessionId":%b,"update":{%b}}' % (encode(session_id), update)
+    return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(SESSION_UPDATE), params)
 
 
 def _failure(response: bytes) -> Failure:

@@ -172,7 +172,7 @@ class _Shim:
                 outcomes.append(await task)
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(self._feedback.run, self._recovery.turns, self._send_to_editor)
+            nursery.start_soon(self._feedback.run, self._recovery.turns, self._send_to_editor, self._recovery.note)
             nursery.start_soon(until_end, self._uplink.run())
             nursery.start_soon(until_end, self._read_editor())
             nursery.start_soon(until_end, self._confirm_later())
@@ -257,8 +257,8 @@ class _Shim:
 
     @property
     def waiting(self) -> bool:
-        """True while a request of the editor is open."""
-        return bool(self._recovery.waiting())
+        """True while a request of the editor is open, or a turn runs."""
+        return bool(self._recovery.waiting() or self._recovery.turns())
 
     def changed(self) -> None:
         """Wake the tasks that wait for a change of the link, and report it."""

@@ -22,10 +22,14 @@ TURN_UNKNOWN: Final = (
 )
 
 
-def gap(session_id: str, text: str = GAP) -> bytes:
-    """Return the update that stands in the place of what is missing."""
+def gap(session_id: str, text: str = GAP, message_id: str | None = None) -> bytes:
+    """Return the update that stands in the place of what is missing; version 2 needs the id of a message."""
     params = {
         "sessionId": session_id,
-        "update": {"sessionUpdate": AGENT_CHUNK, "content": {"type": "text", "text": text}},
+        "update": {
+            "sessionUpdate": AGENT_CHUNK,
+            **({} if message_id is None else {"messageId": message_id}),
+            "content": {"type": "text", "text": text},
+        },
     }
     return b'{"jsonrpc":"2.0","method":%b,"params":%b}' % (encode(SESSION_UPDATE), encode(params))

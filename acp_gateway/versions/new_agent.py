@@ -101,6 +101,8 @@ class NewAgent(Translator[_Session]):
     def __init__(self) -> None:
         super().__init__()
         self._shows_booleans = self._shows_notices = self._shows_compaction = False
+        self._cancelled: set[IdKey] = set()
+        """Prompts that were cancelled before the agent's response to them came."""
         self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
             methods.INITIALIZE: self._initialize,
             methods.AUTHENTICATE: self._rename,
@@ -218,10 +220,16 @@ class NewAgent(Translator[_Session]):
     def _cancel_request(self, message: Message, out: Output) -> None:
         """Cancel the turn of an accepted prompt, as the agent has answered the request."""
         raw = lookup.param(message, "requestId")
-        for session in self._sessions.values() if raw is not None else ():
-            if session.foreground.has_accepted(id_key(RawId(raw or b""))):
-                out.to_agent.append(notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)}))
-                return
+        if raw is not None:
+            key = id_key(RawId(raw))
+            for session in self._sessions.values():
+                if session.foreground.has_accepted(key):
+                    out.to_agent.append(_cancel(session))
+                    return
+            asked = self._asked.get(key)
+            if asked is not None and asked.method == methods.PROMPT:
+                # The agent's response may be on its way.
+                self._cancelled.add(key)
         out.to_agent.append(message.text)
 
     # Responses of the agent
@@ -254,6 +262,8 @@ class NewAgent(Translator[_Session]):
     def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
         session = self._session(asked.session)
         key = id_key(asked.id)
+        is_cancelled = key in self._cancelled
+        self._cancelled.discard(key)
         if response.error or key not in session.ids:
             session.foreground.refused(key)
             session.ids.pop(key, None)
@@ -266,6 +276,8 @@ class NewAgent(Translator[_Session]):
             ended = session.foreground.accepted(key, message_id)
             if ended is not None:
                 session.answer(ended, out)
+            elif is_cancelled:
+                out.to_agent.append(_cancel(session))
         if not session.foreground.waits_for_acceptance:
             self._release(session, out)
 
@@ -650,6 +662,10 @@ class NewAgent(Translator[_Session]):
         params["toolCall"] = _permission_call(call, title, array(shown))
         params["options"] = values.old_answers(params.get("options"))
         out.to_client.append(request(message.id, message.method, params))
+
+
+def _cancel(session: _Session) -> bytes:
+    return notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)})
 
 
 def _notify(params: _Members, update: _Members) -> bytes:

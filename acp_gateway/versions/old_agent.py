@@ -193,7 +193,9 @@ class OldAgent(Translator[_Session]):
                     raise Untranslatable(f"the agent speaks version 1, which has no replay from {kind!r:.80}")
                 method = methods.LOAD
             elif self._can_load and not given(self._has.get("resume")):
-                method, is_silent = methods.LOAD, True
+                # To a client that returns, only what it has missed is passed on.
+                returns = given(members(params.get("_meta")).get(methods.META))
+                method, is_silent = methods.LOAD, not returns
         if method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
             params["mcpServers"] = values.old_servers(params.get("mcpServers"))
         if method == methods.LOAD:

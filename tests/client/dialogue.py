@@ -9,6 +9,7 @@ from acp_gateway.protocol.link_messages import Mark, acknowledgement
 
 CWD = {"cwd": "/srv/x", "mcpServers": []}
 RESUMES: dict[str, Any] = {"agentCapabilities": {"loadSession": True, "sessionCapabilities": {"resume": {}}}}
+NEW: dict[str, Any] = {"protocolVersion": 2, "capabilities": {"session": {}}}
 LOADS: dict[str, Any] = {"agentCapabilities": {"loadSession": True}}
 NEITHER: dict[str, Any] = {"agentCapabilities": {"loadSession": False, "sessionCapabilities": {"resume": None}}}
 
@@ -35,6 +36,13 @@ def error(message_id: Any, code: int = -32603, message: str = "no", **data: Any)
 
 def update(session: str = "s", text: str = "t") -> bytes:
     return notification("session/update", sessionId=session, update={"sessionUpdate": "plan", "text": text})
+
+
+def state(state: str, session: str = "s", **members: Any) -> bytes:
+    """Return the update of version 2 that tells the state of a session."""
+    return notification(
+        "session/update", sessionId=session, update={"sessionUpdate": "state_update", "state": state, **members}
+    )
 
 
 def mark(**positions: tuple[str, int]) -> Mark:
@@ -75,6 +83,17 @@ class Dialogue:
     def introduces(self, **params: Any) -> None:
         self.editor_says(request(0, "initialize", **params))
         self.gateway_says(result(0))
+
+    def introduces_new(self, **params: Any) -> None:
+        """Introduces an editor of version 2."""
+        self.editor_says(request(0, "initialize", protocolVersion=2, **params))
+        self.gateway_says(result(0, **NEW))
+
+    def begins(self, message_id: Any, session: str = "s") -> None:
+        """Begins a turn of version 2."""
+        self.prompts(message_id, session)
+        told = [result(message_id), state("running", session)]
+        assert self.gateway_says(*told) == told
 
     def opens(self, *sessions: str) -> None:
         for session in sessions:

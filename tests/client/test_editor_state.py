@@ -4,8 +4,15 @@ import json
 
 import pytest
 
-from acp_gateway.client.editor_state import ANSWERED_KEPT, PendingRequests, Positions, updated_session
-from tests.client.dialogue import Dialogue, error, mark, notification, request, result, update
+from acp_gateway.client.editor_state import (
+    ANSWERED_KEPT,
+    PendingRequests,
+    Positions,
+    speaks_new,
+    told_state,
+    updated_session,
+)
+from tests.client.dialogue import Dialogue, error, mark, notification, request, result, state, update
 
 
 @pytest.fixture
@@ -380,3 +387,27 @@ def test_the_highest_whole_number_is_kept() -> None:
     for raw_id in (b"41", b"7", b'"99"', b"77.5", b"-100", b"null", b"1" + b"0" * 18):
         pending.add(raw_id, None)
     assert pending.last_id == 41
+
+
+# Version 2
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (state("idle"), ("s", "idle")),
+        (state("running", "t"), ("t", "running")),
+        (notification("session/update", update={"sessionUpdate": "state_update", "state": "idle"}), None),
+        (notification("session/update", sessionId="s", update={"sessionUpdate": "state_update"}), None),
+        (notification("session/update", sessionId="s", update={"sessionUpdate": "plan", "state": "idle"}), None),
+        (notification("session/update", sessionId="s"), None),
+    ],
+)
+def test_the_state_of_a_session_is_read(message: bytes, told: tuple[str, str] | None) -> None:
+    assert told_state(message) == told
+
+
+@pytest.mark.parametrize(("version", "is_new"), [(1, False), (2, True), (3, True), ("2", False), (None, False)])
+def test_the_version_is_the_one_that_was_agreed_on(version: object, *, is_new: bool) -> None:
+    assert speaks_new(result(0, protocolVersion=version)) is is_new
+    assert not speaks_new(error(0))

@@ -12,6 +12,7 @@ from tests.client.dialogue import (
     CWD,
     LOADS,
     NEITHER,
+    NEW,
     Dialogue,
     adopting,
     cancelled,
@@ -21,6 +22,7 @@ from tests.client.dialogue import (
     notification,
     request,
     result,
+    state,
     update,
     withdrawn,
 )
@@ -878,3 +880,252 @@ def test_a_session_that_goes_on_goes_on_whatever_the_next_mark_says() -> None:
 )
 def test_a_session_is_resumed_where_the_agent_can_and_loaded_where_it_can_not(capabilities: Any, method: Any) -> None:
     assert restore_method(json.dumps({"id": 1, "result": {"agentCapabilities": capabilities}}).encode()) == method
+
+
+# Editors of version 2
+
+
+@pytest.fixture
+def modern() -> Dialogue:
+    """An editor of version 2 with one session."""
+    dialogue = Dialogue()
+    dialogue.introduces_new()
+    dialogue.opens("s")
+    return dialogue
+
+
+def comes_back(talk: Dialogue, *told: bytes, **ours: Any) -> list[Any]:
+    """Restore session `s`, in which this is told before the response; return what the editor is told."""
+    talk.loses_link()
+    talk.is_introduced_again(**NEW)
+    (opening,) = map(json.loads, talk.sent)
+    return list(map(json.loads, talk.gateway_says(*told, result(opening["id"], _meta={"acp-gateway": ours}))))
+
+
+def ended(reason: str, message: str) -> dict[str, Any]:
+    failure = {"code": -32603, "message": message, "data": {"reason": reason}}
+    told: dict[str, Any] = json.loads(state("idle", stopReason="error", error=failure))
+    return told
+
+
+CUT = "the gateway was restarted, and this turn was ended"
+LOST = "the connection could not be resumed, and this turn was ended"
+UNKNOWN = "the connection could not be resumed, and the end of this turn is not known; the agent may still be at work"
+
+
+def test_a_turn_of_version_2_lasts_until_the_state_is_idle(modern: Dialogue) -> None:
+    assert modern.conversation.turns() == []
+    modern.prompts(1)
+    assert modern.conversation.turns() == ["s"]
+    modern.gateway_says(result(1))
+    assert (modern.conversation.turns(), modern.conversation.waiting()) == (["s"], [])
+    for one in ("running", "requires_action", "_other"):
+        assert modern.gateway_says(state(one)) == [state(one)]
+        assert modern.conversation.turns() == ["s"]
+    modern.gateway_says(state("idle", stopReason="end_turn"))
+    assert modern.conversation.turns() == []
+
+
+def test_a_turn_of_version_2_may_begin_without_a_prompt_or_not_at_all(modern: Dialogue) -> None:
+    modern.gateway_says(state("running"))
+    assert modern.conversation.turns() == ["s"]
+    modern.gateway_says(state("idle"), state("_other"))
+    modern.prompts(1)
+    modern.gateway_says(error(1))
+    assert modern.conversation.turns() == []
+
+
+def test_states_are_nothing_in_version_1(talk: Dialogue) -> None:
+    assert talk.gateway_says(state("running")) == [state("running")]
+    talk.prompts(1)
+    talk.gateway_says(result(1, stopReason="end_turn"))
+    assert talk.conversation.turns() == []
+
+
+def test_a_session_of_version_2_is_resumed_without_its_history(modern: Dialogue) -> None:
+    modern.editor_says(request(1, "session/resume", sessionId="s", cwd="/x", replayFrom={"type": "start"}))
+    modern.gateway_says(result(1))
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    (opening,) = map(json.loads, modern.sent)
+    assert (opening["method"], opening["params"]["cwd"], opening["params"]["replayFrom"]) == (
+        "session/resume",
+        "/x",
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("ours", "reason", "message"),
+    [
+        ({"cut": "gateway_restarted"}, "gateway_restarted", CUT),
+        ({"cut": "agent_stopped"}, "agent_stopped", LOST),
+        ({}, "outage", UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize("told", [[], [state("idle")], [state("running"), state("idle")]])
+def test_a_turn_of_version_2_that_was_cut_off_ends_as_idle_with_a_reason(
+    modern: Dialogue, told: list[bytes], ours: Any, reason: str, message: str
+) -> None:
+    modern.begins(1)
+    assert comes_back(modern, *told, **ours) == [ended(reason, message)]
+    assert modern.conversation.turns() == []
+
+
+def test_an_end_that_was_missed_has_its_own_reason(modern: Dialogue) -> None:
+    modern.begins(1)
+    end = state("idle", stopReason="end_turn")
+    assert comes_back(modern, end) == [json.loads(end)]
+
+
+def test_the_gateway_is_told_the_prompts_of_a_turn_of_version_2(modern: Dialogue) -> None:
+    modern.begins(1)
+    modern.prompts(2)
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    assert own_meta(modern.sent[0])["prompts"] == [1, 2]
+
+
+@pytest.mark.parametrize("told", [[state("running")], [state("idle")], []])
+@pytest.mark.parametrize(
+    ("answer", "end"),
+    [
+        (result(1, stopReason="end_turn"), state("idle", stopReason="end_turn")),
+        (result(1), state("idle", stopReason=None)),
+        (error(1), state("idle", stopReason="error", error={"code": -32603, "message": "no", "data": {}})),
+    ],
+)
+def test_the_response_to_a_prompt_that_was_answered_ends_its_turn(
+    modern: Dialogue, told: list[bytes], answer: bytes, end: bytes
+) -> None:
+    modern.begins(1)
+    assert comes_back(modern, *told, prompts=[1]) == []
+    assert modern.conversation.turns() == ["s"]
+    assert modern.gateway_says(answer) == [end]
+    assert modern.conversation.turns() == []
+
+
+def test_after_another_loss_the_prompt_is_named_again(modern: Dialogue) -> None:
+    modern.begins(1)
+    comes_back(modern, state("running"), prompts=[1])
+    assert comes_back(modern, state("running"), prompts=[1]) == []
+    # A state came before the response, which ends nothing then.
+    modern.gateway_says(state("idle"))
+    assert modern.gateway_says(result(1, stopReason="end_turn")) == []
+
+
+def test_a_prompt_that_was_not_answered_is_accepted_if_it_goes_on(modern: Dialogue) -> None:
+    modern.prompts(1)
+    shown = {"sessionUpdate": "user_message", "messageId": "acp-gateway-shim-1", "content": []}
+    assert comes_back(modern, state("running"), prompts=[1]) == [
+        json.loads(result(1, messageId="acp-gateway-shim-1")),
+        json.loads(notification("session/update", sessionId="s", update=shown)),
+        json.loads(state("running")),
+    ]
+    assert modern.conversation.waiting() == []
+    assert modern.gateway_says(result(1, stopReason="end_turn")) == [state("idle", stopReason="end_turn")]
+
+
+def test_a_prompt_that_was_not_answered_gets_an_error_if_it_is_gone(modern: Dialogue) -> None:
+    modern.prompts(1)
+    (told,) = comes_back(modern, state("idle"), cut="gateway_restarted")
+    assert (told["id"], told["error"]["message"], told["error"]["data"]) == (1, CUT, {"reason": "outage"})
+
+
+def test_prompts_in_the_queue_end_one_after_the_other(modern: Dialogue) -> None:
+    modern.begins(1)
+    modern.prompts(2)
+    answer, shown = comes_back(modern, state("running"), prompts=[1, 2])
+    assert (answer["id"], answer["result"]["messageId"]) == (2, shown["params"]["update"]["messageId"])
+    assert modern.gateway_says(result(1, stopReason="cancelled")) == [state("idle", stopReason="cancelled")]
+    running = state("running")
+    assert modern.gateway_says(running) == [running]
+    assert modern.gateway_says(result(2, stopReason="end_turn")) == [state("idle", stopReason="end_turn")]
+
+
+def test_a_turn_that_began_during_the_outage_is_told(modern: Dialogue) -> None:
+    assert comes_back(modern, state("idle"), state("running")) == [json.loads(state("running"))]
+    assert modern.conversation.turns() == ["s"]
+    # Another one after one that was cut off.
+    assert comes_back(modern, state("running"), cut="agent_stopped") == [
+        ended("agent_stopped", LOST),
+        json.loads(state("running")),
+    ]
+    assert modern.conversation.turns() == ["s"]
+
+
+def test_a_state_is_counted_while_a_session_is_restored(modern: Dialogue) -> None:
+    modern.gateway_says(mark(s=("e", 5)))
+    comes_back(modern, mark(s=("e", 5)), update(), state("idle"))
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    assert (own_meta(modern.sent[0])["epoch"], own_meta(modern.sent[0])["position"]) == ("e", 7)
+
+
+def test_a_session_of_version_2_that_is_lost_ends_its_turn(modern: Dialogue) -> None:
+    modern.begins(1)
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    (opening,) = map(json.loads, modern.sent)
+    note, end = map(json.loads, modern.gateway_says(state("running"), error(opening["id"])))
+    assert note["params"]["update"] == {
+        "sessionUpdate": "agent_message_chunk",
+        "messageId": "acp-gateway-shim-1",
+        "content": {"type": "text", "text": SESSION_LOST},
+    }
+    assert end == ended("outage", UNKNOWN)
+    assert modern.conversation.turns() == []
+
+
+def test_a_history_that_was_discarded_leaves_a_note_in_version_2(modern: Dialogue) -> None:
+    (note,) = comes_back(modern, update(), state("idle"))
+    assert note["params"]["update"]["content"]["text"] == MAY_BE_MISSING
+
+
+def test_giving_up_ends_the_turns_of_version_2(modern: Dialogue) -> None:
+    modern.begins(1)
+    (told,) = modern.conversation.give_up("there is no way", "unreachable")
+    assert json.loads(told) == ended("unreachable", "there is no way")
+    assert modern.conversation.give_up("again", "unreachable") == []
+    assert modern.conversation.turns() == []
+
+
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+def test_a_session_of_version_2_that_was_closed_has_no_turn(modern: Dialogue, method: str) -> None:
+    modern.begins(1)
+    modern.editor_says(request(2, method, sessionId="s"))
+    modern.gateway_says(result(2))
+    assert modern.conversation.turns() == []
+
+
+def test_a_state_of_a_session_that_was_not_opened_is_forgotten(modern: Dialogue) -> None:
+    modern.editor_says(request(1, "session/resume", sessionId="t"))
+    modern.gateway_says(state("running", "t"))
+    modern.loses_link()
+    assert modern.conversation.turns() == []
+
+
+def test_the_log_says_what_has_ended_a_turn_of_version_2(modern: Dialogue) -> None:
+    modern.begins(1)
+    modern.gateway_says(state("idle", stopReason="error", error={"data": {"reason": "agent_ended"}}))
+    assert modern.log_messages == ["the agent has ended (agent_ended): the turn in session s was ended"]
+
+
+def test_a_turn_of_version_2_that_an_outage_has_ended_is_told_if_that_is_wanted() -> None:
+    talk = Dialogue(tells_outages=True)
+    talk.introduces_new()
+    talk.opens("s")
+    talk.begins(1)
+    note, end = comes_back(talk, state("idle"), cut="gateway_restarted")
+    assert CUT in note["params"]["update"]["content"]["text"]
+    assert end == ended("gateway_restarted", CUT)
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_an_editor_of_version_2_gets_extensions_if_it_asks_for_them(*, asks: bool) -> None:
+    talk = Dialogue()
+    talk.introduces_new(capabilities={"_meta": {"acp-gateway": {}}} if asks else {})
+    talk.opens("s")
+    talk.loses_link()
+    news = notification("_acp-gateway/news", sessionId="s")
+    assert talk.gateway_says(news) == ([news] if asks else [])

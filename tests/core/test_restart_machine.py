@@ -38,6 +38,8 @@ class Watcher:
 
     name: str
     role: Role
+    is_new: bool = False
+    """True for an editor of version 2."""
     conversation: RecoveryState = field(default_factory=RecoveryState)
     client: Client | None = None
     incoming: deque[bytes] = field(default_factory=deque)
@@ -51,8 +53,10 @@ class Watcher:
 class Restarting(RuleBasedStateMachine):
     """Gateways, one after the other, and the watchers of one session."""
 
-    @initialize(ability=st.sampled_from(ABILITIES), limit=st.sampled_from([600, PLENTY]))
-    def begin(self, ability: dict[str, Any], limit: int) -> None:
+    @initialize(
+        ability=st.sampled_from(ABILITIES), limit=st.sampled_from([600, PLENTY]), new=st.sets(st.integers(0, 2))
+    )
+    def begin(self, ability: dict[str, Any], limit: int, new: set[int]) -> None:
         self.ability, self.limit = ability, limit
         self.said = 0
         self.lives = 0
@@ -64,6 +68,8 @@ class Restarting(RuleBasedStateMachine):
             Watcher("bob", Role.CONTROLLER),
             Watcher("eve", Role.OBSERVER),
         ]
+        for index in new:
+            self.watchers[index].is_new = True
         self.start()
         ann = self.watchers[0]
         self.arrive_all(ann)
@@ -73,7 +79,10 @@ class Restarting(RuleBasedStateMachine):
         assert ann.has_session
         for watcher in self.watchers[1:]:
             self.arrive_all(watcher)
-            self.ask(watcher, 1, "session/load", sessionId="s", cwd="/srv", mcpServers=[])
+            if watcher.is_new:
+                self.ask(watcher, 1, "session/resume", sessionId="s", cwd="/srv", replayFrom={"type": "start"})
+            else:
+                self.ask(watcher, 1, "session/load", sessionId="s", cwd="/srv", mcpServers=[])
             self.arrive_all(watcher)
             assert watcher.has_session
         self.commit()
@@ -150,7 +159,7 @@ class Restarting(RuleBasedStateMachine):
         if watcher.conversation.started:
             self.do(watcher, watcher.conversation.begin_recovery(lost, [], "lost"))
         else:
-            self.ask(watcher, 0, "initialize", protocolVersion=1)
+            self.ask(watcher, 0, "initialize", protocolVersion=2 if watcher.is_new else 1)
 
     def ask(self, watcher: Watcher, number: int, method: str, **params: Any) -> None:
         self.do(watcher, watcher.conversation.from_editor([encode(id=number, method=method, params=params)]))
@@ -167,7 +176,7 @@ class Restarting(RuleBasedStateMachine):
         if message.get("id") == 1:
             assert "result" in message, message
             watcher.has_session = True
-        elif message.get("method") == "session/update":
+        elif message.get("method") == "session/update" and "content" in message["params"]["update"]:
             text = message["params"]["update"]["content"]["text"]
             watcher.seen.append(None if text.startswith(LOST) else int(text.split()[0]))
 

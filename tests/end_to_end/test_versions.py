@@ -1,4 +1,4 @@
-"""Editors of version 1 of the protocol with an agent that speaks version 2 alone."""
+"""Editors of both versions of the protocol with agents that speak version 1 or version 2 alone."""
 
 import json
 import os
@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+from acp_gateway.protocol.gaps import MAY_BE_MISSING
+from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
+OLD_AGENT = str(AGENTS / "remembering_agent.py")
 
 
 class Editor:
@@ -138,3 +140,109 @@ def test_after_its_agent_was_killed_a_session_goes_on_with_its_history(
     assert ann.texts == ["you said one", "you said two"]
     bob.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
     assert bob.texts == ["you said one", "you said two"]
+
+
+# Editors of version 2
+
+
+class NewEditor(Editor):
+    """An editor of version 2."""
+
+    def introduce(self) -> None:
+        info = {"name": "editor", "version": "1"}
+        answer = self.call("initialize", protocolVersion=2, info=info, capabilities={})
+        assert answer["protocolVersion"] == 2
+        assert "capabilities" in answer
+
+    def until(self, state: str) -> Any:
+        """Wait for a state that was not told before, and return it."""
+        while True:
+            update = self.hear().get("params", {}).get("update", {})
+            if update.get("sessionUpdate") == "state_update" and update["state"] == state:
+                return update
+
+    @property
+    def texts(self) -> list[str]:
+        """Return what the agent has said, in whole messages or in chunks."""
+        contents = (one.get("content") for one in self.told if one["sessionUpdate"].startswith("agent_message"))
+        blocks = (content if isinstance(content, list) else [content] for content in contents)
+        return [block["text"] for block, *_ in blocks]
+
+
+@pytest.fixture(params=["old", "new"])
+def agent(request: pytest.FixtureRequest) -> str:
+    """Version of the agent, which speaks no other one."""
+    return str(request.param)
+
+
+@pytest.fixture
+def mixed(tmp_path: Path, agent: str) -> Iterator[RunningGateway]:
+    (tmp_path / "sessions").mkdir()
+    command = json.dumps([sys.executable, AGENT if agent == "new" else OLD_AGENT, str(tmp_path / "sessions")])
+    running = start_gateway(tmp_path, prepare(tmp_path, f"[agents.it]\ncommand = {command}\n"))
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+@pytest.fixture
+def new_editor(mixed: RunningGateway) -> Iterator[NewEditor]:
+    editor = NewEditor(mixed.connect_command("unix"))
+    editor.introduce()
+    yield editor
+    editor.close()
+
+
+def said(agent: str, words: str) -> str:
+    return f"you said {words}" if agent == "new" else words
+
+
+def test_an_editor_of_version_2_gets_its_turns(new_editor: NewEditor, agent: str, tmp_path: Path) -> None:
+    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    assert "stopReason" not in new_editor.end(new_editor.prompt(session, "one"))
+    assert new_editor.until("idle")["stopReason"] == "end_turn"
+    assert new_editor.texts == [said(agent, "one")]
+    new_editor.end(new_editor.prompt(session, "wait"))
+    new_editor.until("running")
+    new_editor.send(method="session/cancel", params={"sessionId": session})
+    assert new_editor.until("idle")["stopReason"] == "cancelled"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_turn_of_version_2_that_a_restart_has_cut_off_ends_with_a_reason(
+    mixed: RunningGateway, new_editor: NewEditor, agent: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    new_editor.end(new_editor.prompt(session, "one"))
+    new_editor.until("idle")
+    new_editor.end(new_editor.prompt(session, "wait"))
+    new_editor.until("running")
+    mixed.process.send_signal(number)
+    mixed.process.communicate(timeout=60)
+    restarted = start_gateway(tmp_path, mixed.pin)
+    try:
+        end = new_editor.until("idle")
+        assert (end["stopReason"], end["error"]["data"]["reason"]) == ("error", "gateway_restarted")
+        assert end["error"]["message"] == "the gateway was restarted, and this turn was ended"
+        assert "error" not in new_editor.end(new_editor.prompt(session, "two"))
+        assert new_editor.until("idle")["stopReason"] == "end_turn"
+        texts = [text for text in new_editor.texts if text != MAY_BE_MISSING]
+        assert texts == [said(agent, "one"), said(agent, "two")]
+    finally:
+        restarted.stop()
+
+
+def test_editors_of_both_versions_share_a_session(
+    mixed: RunningGateway, new_editor: NewEditor, agent: str, tmp_path: Path
+) -> None:
+    old = Editor(mixed.connect_command("tcp"))
+    assert old.call("initialize", protocolVersion=1, clientCapabilities={})["protocolVersion"] == 1
+    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    old.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+    new_editor.end(new_editor.prompt(session, "one"))
+    new_editor.until("idle")
+    assert old.end(old.prompt(session, "two"))["stopReason"] == "end_turn"
+    new_editor.until("idle")
+    expected = [said(agent, "one"), said(agent, "two")]
+    assert (new_editor.texts, old.texts) == (expected, expected)
+    old.close()

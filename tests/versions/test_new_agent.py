@@ -465,10 +465,15 @@ def test_a_request_cancellation_of_a_running_prompt_cancels_the_turn() -> None:
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     waiting = notification("$/cancel_request", requestId=2)
     assert it.from_client(waiting).to_agent == [waiting]
-    it.from_agent(result(2, {"messageId": "u"}))
-    assert to_agent(it.from_client(waiting)) == [
-        {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": S}}
-    ]
+    cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": S}}
+    # The response was on its way, so the agent has not cancelled the request.
+    assert to_agent(it.from_agent(result(2, {"messageId": "u"}))) == [cancel]
+    assert to_agent(it.from_client(waiting)) == [cancel]
+    it.from_client(request(3, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    it.from_client(notification("$/cancel_request", requestId=3))
+    assert it.from_agent(failure(3)).to_agent == []
+    it.from_client(request(3, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    assert it.from_agent(result(3, {"messageId": "v"})).to_agent == []
     without = notification("$/cancel_request")
     assert it.from_client(without).to_agent == [without]
 

@@ -336,6 +336,9 @@ def test_an_agent_that_can_only_load_resumes_without_its_history() -> None:
     ]
     it.from_agent(failure(1))
     assert len(said(it, chunk)) == 1
+    # A client that returns gets what it has missed.
+    it.from_client(request(2, "session/resume", sessionId=S, cwd="/w", _meta={"acp-gateway": {"prompts": []}}))
+    assert len(said(it, chunk)) == 1
     able = initialized(loadSession=True, sessionCapabilities={"resume": {}})
     (sent,) = to_agent(able.from_client(request(1, "session/resume", sessionId=S, cwd="/w")))
     assert sent["method"] == "session/resume"
