@@ -5,11 +5,7 @@ These functions read the disk, so they are called in a thread.
 
 import fcntl
 import json
-import logging
 import os
-import shutil
-import stat
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +14,8 @@ from typing import Any, BinaryIO, Final
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
+from acp_gateway.fence.cleaning import remove
 from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
-
-log = logging.getLogger(__name__)
 
 PIPE_SIZE: Final = 65536
 """Bytes that a pipe of Linux holds at first."""
@@ -91,7 +86,7 @@ class Start:
     def clean_up(self) -> None:
         """Remove the temporary files of an agent that has ended."""
         if self.fence is not None:
-            _remove(self.fence.temporary)
+            remove(self.fence.temporary)
 
 
 def can_fence(folder: Path, state_dir: Path) -> bool:
@@ -160,20 +155,5 @@ def fenced(
             rest["ports"] = [*options.network]
         return Start(wrapper, words, environment, rest if abi() else None, fence)
     except BaseException:
-        _remove(temporary)
+        remove(temporary)
         raise
-
-
-def _remove(folder: str) -> None:
-    def retry(function: Callable[[str], Any], path: str, _: object) -> None:
-        # An agent may have taken its own permissions away.
-        try:
-            os.chmod(os.path.dirname(path), stat.S_IRWXU)
-            function(path)
-        except OSError as error:
-            log.warning("cannot remove %s: %s", folder, error.strerror)
-
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=retry)
-    else:
-        shutil.rmtree(folder, onerror=retry)
