@@ -17,7 +17,8 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.start import LAUNCHER, Start
+from acp_gateway.fence import bubblewrap
+from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -474,6 +475,19 @@ async def test_an_agent_is_stopped_by_the_end_of_its_input_then_sigterm_then_sig
         assert await agent.messages.receive() == b"ready"
         if "sleep(1000)" in code and "signal" not in code:
             agent.messages.send_nowait([b"x" * 1_000_000])
+    assert ended_by(agent) == end
+
+
+@pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
+@pytest.mark.parametrize(("code", "end"), [(IGNORE_EOF, "SIGTERM"), (HEED_SIGTERM, 7)], ids=["dies of it", "heeds it"])
+async def test_sigterm_reaches_an_agent_in_bubblewrap(code: str, end: object, spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    options = FenceOptions(
+        value="bubblewrap", workspaces=[(str(tmp_path / "work"), True)], scratch=str(tmp_path / "scratch")
+    )
+    launch = replace(make_launch(python(code)), cwd=str(tmp_path / "work"), fence=options, eof_grace=SHORT)
+    async with running(launch, spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
     assert ended_by(agent) == end
 
 
