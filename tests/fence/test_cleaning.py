@@ -10,7 +10,7 @@ from acp_gateway.fence.cleaning import remove
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 @pytest.fixture
@@ -40,14 +40,14 @@ def test_folders_without_permissions_are_removed(place: str, folder: Path) -> No
     (folder / place).chmod(0)
     if os.geteuid() == 0:
         for path in (folder.parent, *folder.parent.rglob("*")):
-            os.chown(path, NOBODY, NOBODY)
-        _as_nobody(folder)
+            os.chown(path, UNPRIVILEGED, UNPRIVILEGED)
+        _without_rights(folder)
     else:
         remove(str(folder))
     assert not folder.exists()
 
 
-def _as_nobody(folder: Path) -> None:
+def _without_rights(folder: Path) -> None:
     """Remove a folder without the rights of root, to which each one is open."""
     child = os.fork()
     if child == 0:
@@ -55,8 +55,8 @@ def _as_nobody(folder: Path) -> None:
         try:
             os.chdir(folder.parent)
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(UNPRIVILEGED)
+            os.setuid(UNPRIVILEGED)
             remove(folder.name)
             code = 0
         finally:
