@@ -1,7 +1,7 @@
 """Removes the temporary files of an agent, whatever it has made of them.
 
 An agent can take permissions away, nest folders deeper than Python's stack, and leave a process behind that exchanges
-folders for links meanwhile. So folders are opened without following links and emptied one by one, with two open at a
+folders for links while that happens. So folders are opened without following links and emptied one by one, with two open at a
 time: what is in a folder of a folder is first moved up.
 """
 
@@ -44,7 +44,7 @@ def _empty(top: int) -> None:
 
 
 def _unlink(name: str, folder: int) -> bool:
-    """Remove what is no folder; return False for a folder."""
+    """Remove what is not a folder; return False for a folder."""
     try:
         os.unlink(name, dir_fd=folder)
     except IsADirectoryError:

@@ -646,7 +646,8 @@ class NewAgent(Translator[_Session]):
         shown: Iterable[bytes] = blocks
         if tool is not None:
             tool.is_renamed = True
-            shown = [*blocks, *elements(tool.content(session.memory))]
+            content = tool.content(session.memory)
+            shown = [*blocks, *elements(content, len(content))]
         params["toolCall"] = _permission_call(call, title, array(shown))
         params["options"] = values.old_answers(params.get("options"))
         out.to_client.append(request(message.id, message.method, params))
