@@ -1,8 +1,8 @@
 """Removes the temporary files of an agent, whatever it has made of them.
 
 An agent can take permissions away, nest folders deeper than Python's stack, and leave a process behind that exchanges
-folders for links while that happens. So folders are opened without following links and emptied one by one, with two open at a
-time: what is in a folder of a folder is first moved up.
+folders for links while that happens. So folders are opened without following links and emptied one by one, with three
+open at a time: what is in a folder of a folder is first moved up.
 """
 
 import logging

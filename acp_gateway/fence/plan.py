@@ -46,7 +46,9 @@ class Wanted:
     writable: Sequence[str] = ()
     readable: Sequence[str] = ()
     private: Sequence[str] = ()
-    """Places of the gateway and of other people that the agent must not read."""
+    """Places of the gateway that the agent must not read."""
+    others: Sequence[str] = ()
+    """Folders of workspaces that its clients may not use: they are hidden where they lie in what is opened."""
     user_home: str = ""
     """The home of the gateway's user, which holds most secrets."""
     home: str | None = None
@@ -122,6 +124,9 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     own = [_made(path) for path in own if not leads_through(path, its)]
     write, named = _existing([*changed, *own]), _existing(read_only)
     sure = _existing(path for path in (*changed, *own) if not leads_through(path, its))
+    opened = _existing(path for path, _ in wanted.workspaces)
+    apart = [other for other in _existing(wanted.others) if not any(_within(path, other) for path in opened)]
+    hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
     for path in (*changed, *read_only):
         if not _within_any(os.path.realpath(path), sure):
             _check_links(wanted.agent, path, its)

@@ -3,6 +3,7 @@
 These functions read the disk, so they are called in a thread.
 """
 
+import errno
 import fcntl
 import json
 import os
@@ -16,9 +17,6 @@ from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
 from acp_gateway.fence.cleaning import remove
 from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
-
-PIPE_SIZE: Final = 65536
-"""Bytes that a pipe of Linux holds at first."""
 
 LAUNCHER: Final = str(Path(launcher.__file__))
 
@@ -36,7 +34,9 @@ class FenceOptions:
     writable: Sequence[str] = ()
     readable: Sequence[str] = ()
     private: Sequence[str] = ()
-    """Places of the gateway and of other people."""
+    """Places of the gateway."""
+    others: Sequence[str] = ()
+    """Folders of workspaces that its clients may not use."""
     user_home: str = ""
     """The home of the gateway's user."""
     home: str | None = None
@@ -73,9 +73,12 @@ class Start:
         data = json.dumps(order).encode(errors="surrogateescape")
         near, far = os.pipe()
         try:
-            if len(data) > PIPE_SIZE:
+            if len(data) > fcntl.fcntl(far, fcntl.F_GETPIPE_SZ):
                 fcntl.fcntl(far, fcntl.F_SETPIPE_SZ, len(data))
-            os.write(far, data)
+            # A user with very many pipes gets small ones, on which the thread that starts all agents would wait.
+            os.set_blocking(far, False)
+            if os.write(far, data) < len(data):
+                raise OSError(errno.ENOBUFS, "this user has too many pipes (fs.pipe-user-pages-soft)")
         except BaseException:
             os.close(near)
             raise
@@ -138,6 +141,7 @@ def fenced(
         writable=options.writable,
         readable=options.readable,
         private=options.private,
+        others=options.others,
         user_home=options.user_home,
         home=options.home,
         temporary=temporary,

@@ -130,6 +130,21 @@ def test_links_and_programs_that_the_agent_may_make_open_nothing(machine: Machin
     assert not fence.allows(str(private), writing=True)
 
 
+def test_workspaces_of_others_are_hidden_also_in_trees_of_the_system(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("opt/bob", "real/ann/bob", "elsewhere"):
+        (machine.root / name).mkdir(parents=True)
+    monkeypatch.setattr(plan, "SYSTEM", (str(machine.root / "opt"),))
+    (machine.root / "link").symlink_to(machine.root / "real")
+    root = str(machine.root)
+    assert not machine.fence(others=[f"{root}/opt/bob"]).allows(f"{root}/opt/bob/file")
+    assert machine.fence(others=[f"{root}/elsewhere", root]).hidden == machine.fence().hidden
+    nested = [(f"{root}/link/ann", True)]
+    error = machine.refusal(workspaces=nested, others=[f"{root}/real/ann/bob"])
+    assert "write /real/ann, which contains /real/ann/bob" in error
+
+
 def test_a_circle_of_links_leads_nowhere(machine: Machine) -> None:
     (machine.root / "circle").symlink_to("circle")
     assert plan.leads_through(f"{machine.root}/circle", [str(machine.root / "work")])

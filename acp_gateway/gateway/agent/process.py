@@ -170,11 +170,18 @@ class Agent:
             how = f"ended with exit code {self.exit_code}"
             if self.exit_code == NOT_FOUND:
                 how += ", as programs do that find another one not on PATH"
-        if self.fence is not None and (refused := refusals(self.fence, self.last_lines())):
-            path, option = refused[0]
-            data["fence"] = {option: [path for path, needed in refused if needed == option] for _, option in refused}
-            how += f"; its fence refuses {path}: add it to {option} of [agents.{self.name}], if it may use that"
         return f"the agent {self.name} {how}", data
+
+    def describe_refusal(self) -> str:
+        """Return what its fence has refused according to its stderr, as the end of a line for those who may see that.
+
+        Empty without a refusal.
+        """
+        refused = [] if self.fence is None else refusals(self.fence, self.last_lines())
+        if not refused:
+            return ""
+        path, option = refused[0]
+        return f"; its fence refuses {path}: add it to {option} of [agents.{self.name}], if it may use that"
 
 
 def readable_lines(lines: Iterable[bytes]) -> list[str]:
@@ -344,7 +351,8 @@ class _Process:
                 self._spawner.ancestors.discard(self._pid)
                 if self.agent.fence is not None:
                     await trio.to_thread.run_sync(self._start.clean_up)
-                log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
+                refused = self.agent.describe_refusal()
+                log.info("%s%s%s", self.agent.describe_end()[0], refused, self._where_stderr_is())
                 self.agent.ended.set()
 
     def _exit_code(self, code: int) -> int:

@@ -491,6 +491,22 @@ async def test_sigterm_reaches_an_agent_in_bubblewrap(code: str, end: object, sp
     assert ended_by(agent) == end
 
 
+@pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
+async def test_what_a_fence_refused_is_not_told_with_the_end(spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").write_text("")
+    options = FenceOptions(
+        value="bubblewrap", workspaces=[(str(tmp_path / "work"), True)], scratch=str(tmp_path / "scratch")
+    )
+    command = python(f"open('{tmp_path}/private')")
+    launch = replace(make_launch(command), cwd=str(tmp_path / "work"), fence=options)
+    async with running(launch, spawner) as agent:
+        await agent.ended.wait()
+        # All clients get this.
+        assert "private" not in repr(agent.describe_end())
+        assert f"its fence refuses {tmp_path}/private: add it to readable of" in agent.describe_refusal()
+
+
 async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_at_the_end_of_its_input(
     spawner: Spawner,
 ) -> None:
