@@ -76,6 +76,8 @@ class _Session:
         self.foreground: Foreground[IdKey] = Foreground()
         self.ids: dict[IdKey, RawId] = {}
         """Ids of the client's prompts that are not answered."""
+        self.cancelled: set[IdKey] = set()
+        """Those of them that the client has cancelled before they were accepted."""
         self.own: dict[str, bool] = {}
         """Ids of the messages that are the client's own prompts."""
         self.withheld: list[tuple[str, bytes]] = []
@@ -216,13 +218,23 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _cancel_request(self, message: Message, out: Output) -> None:
-        """Cancel the turn of an accepted prompt, as the agent has answered the request."""
+        """Cancel the turn of an accepted prompt, as the agent has answered the request.
+
+        It may have answered when the cancellation comes, so that of another prompt is remembered.
+        """
         raw = lookup.param(message, "requestId")
-        for session in self._sessions.values() if raw is not None else ():
-            if session.foreground.has_accepted(id_key(RawId(raw or b""))):
-                out.to_agent.append(notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)}))
-                return
+        if raw is not None:
+            key = id_key(RawId(raw))
+            for session in self._sessions.values():
+                if session.foreground.has_accepted(key):
+                    self._cancel_turn(session, out)
+                    return
+                if key in session.ids:
+                    session.cancelled.add(key)
         out.to_agent.append(message.text)
+
+    def _cancel_turn(self, session: _Session, out: Output) -> None:
+        out.to_agent.append(notification(methods.SESSION_CANCEL, {"sessionId": _encode(session.id)}))
 
     # Responses of the agent
 
@@ -254,6 +266,8 @@ class NewAgent(Translator[_Session]):
     def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
         session = self._session(asked.session)
         key = id_key(asked.id)
+        is_cancelled = key in session.cancelled
+        session.cancelled.discard(key)
         if response.error or key not in session.ids:
             session.foreground.refused(key)
             session.ids.pop(key, None)
@@ -266,6 +280,8 @@ class NewAgent(Translator[_Session]):
             ended = session.foreground.accepted(key, message_id)
             if ended is not None:
                 session.answer(ended, out)
+            elif is_cancelled:
+                self._cancel_turn(session, out)
         if not session.foreground.waits_for_acceptance:
             self._release(session, out)
 

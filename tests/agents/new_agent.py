@@ -44,6 +44,9 @@ class Agent:
         if method == "session/cancel":
             self.state(session, "idle", stopReason="cancelled")
             return
+        if "id" not in message:
+            # A cancellation of a request that is answered already.
+            return
         if method == "initialize" and params.get("protocolVersion") != 2:
             error = {"code": -32602, "message": "only version 2 is spoken here"}
             self.send(id=message["id"], error=error)
