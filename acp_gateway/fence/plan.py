@@ -25,6 +25,9 @@ Network = Literal["on", "off"] | tuple[int, ...]
 MAX_ENTRIES: Final = 10_000
 """Most names of a directory that is allowed but for some of them: more than `/etc` has anywhere."""
 
+MAX_STEPS: Final = 1000
+"""Most steps on the way to a path, those of its links included; the kernel follows 40 links."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -43,7 +46,9 @@ class Wanted:
     writable: Sequence[str] = ()
     readable: Sequence[str] = ()
     private: Sequence[str] = ()
-    """Places of the gateway and of other people that the agent must not read."""
+    """Places of the gateway that the agent must not read."""
+    others: Sequence[str] = ()
+    """Folders of workspaces that its clients may not use: they are hidden where they lie in what is opened."""
     user_home: str = ""
     """The home of the gateway's user, which holds most secrets."""
     home: str | None = None
@@ -109,40 +114,84 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     """
     home = wanted.home or wanted.environment.get("HOME", wanted.user_home)
     hidden = [*_existing(_expanded(SECRETS, wanted.user_home)), *_existing(wanted.private)]
-    own = [
-        _made(path) for path in _expanded([*wanted.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
-    ]
     trusted = [*_existing([] if wanted.home is None else [wanted.home]), os.path.realpath(wanted.temporary)]
-    write = _existing(
-        [
-            *(path for path, writing in wanted.workspaces if writing),
-            *own,
-            *_expanded(wanted.writable, home),
-        ]
-    )
-    named = _existing(
-        [*(path for path, writing in wanted.workspaces if not writing), *_expanded(wanted.readable, home), wanted.cwd]
-    )
+    own = _expanded([*wanted.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
+    changed = [path for path, writing in wanted.workspaces if writing] + _expanded(wanted.writable, home)
+    kept = [path for path, writing in wanted.workspaces if not writing]
+    read_only = [*kept, *_expanded(wanted.readable, home), wanted.cwd]
+    # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
+    its = [*_existing([*changed, *own]), *trusted]
+    own = [_made(path) for path in own if not leads_through(path, its)]
+    write, named = _existing([*changed, *own]), _existing(read_only)
+    sure = _existing(path for path in (*changed, *own) if not leads_through(path, its))
+    opened = _existing(path for path, _ in wanted.workspaces)
+    apart = [other for other in _existing(wanted.others) if not any(_within(path, other) for path in opened)]
+    hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
+    for path in (*changed, *read_only):
+        if not _within_any(os.path.realpath(path), sure):
+            _check_links(wanted.agent, path, its)
+    # Also those that do not exist yet: a person may log in somewhere later.
+    never = [os.path.realpath(path) for path in _expanded(SECRETS, wanted.user_home)] + hidden
     for path in (*write, *named):
         if not _within_any(path, trusted):
-            _check(wanted.agent, path, hidden, writing=path in write)
+            _check(wanted.agent, path, never, writing=path in write)
+    tools = [path for path in _expanded(TOOLS, home) if not leads_through(path, its)]
     programs = [
         path
-        for path in _existing([*_expanded(TOOLS, home), *_programs(wanted, home)])
+        for path in _existing([*tools, *_programs(wanted, home, its)])
         if not any(_within(secret, path) or _within(path, secret) for secret in hidden)
     ]
-    read = list(_outermost([*_existing(SYSTEM), *named, *programs]))
+    write = list(_outermost([*write, *trusted]))
+    for path in _existing(kept):
+        if by == "landlock" and _within_any(path, write):
+            raise AgentError(
+                f"the agent {wanted.agent} cannot be started: {path} is to be read only and is in a folder that the "
+                "agent may write, which Landlock cannot do: install bubblewrap, or move one of them"
+            )
+    # What is in a place to write is written as well, but for workspaces that are only to be read.
+    read = [path for path in (*_existing(SYSTEM), *named, *programs) if not _within_any(path, write)]
+    read = list(_outermost([*read, *_existing(kept)]))
     devices = [path for pattern in (*DEVICES, *ACCELERATORS) for path in sorted(glob.glob(pattern))]
     return Fence(
         by=by,
         read=tuple(read),
-        write=tuple(_outermost([*write, *trusted])),
+        write=tuple(write),
         devices=tuple(devices),
         hidden=tuple(sorted(secret for secret in hidden if _within_any(secret, read))),
         cwd=os.path.realpath(wanted.cwd),
         temporary=os.path.realpath(wanted.temporary),
         network=wanted.network,
     )
+
+
+def leads_through(path: str, places: Sequence[str]) -> str | None:
+    """Return the first symbolic link on the way to a path that is in one of the places; None if there is none."""
+    at, rest = "/", path.split("/")
+    for _ in range(MAX_STEPS):
+        if not rest:
+            return None
+        name, *rest = rest
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        step = os.path.join(at, name) if name not in ("", ".") else at
+        if not os.path.islink(step):
+            at = step
+            continue
+        if any(_within(step, place) and step != place for place in places):
+            return step
+        target = os.readlink(step)
+        at, rest = "/" if target.startswith("/") else at, [*target.split("/"), *rest]
+    return path
+
+
+def _check_links(agent: str, path: str, places: Sequence[str]) -> None:
+    link = leads_through(path, places)
+    if link is not None:
+        raise AgentError(
+            f"the agent {agent} cannot be started: its fence is to open {path} by the link {link}, which the agent may "
+            f"change: name {os.path.realpath(path)} in the configuration instead"
+        )
 
 
 def _check(agent: str, path: str, hidden: Iterable[str], *, writing: bool) -> None:
@@ -161,20 +210,29 @@ def _check(agent: str, path: str, hidden: Iterable[str], *, writing: bool) -> No
             )
 
 
-def _programs(wanted: Wanted, home: str) -> Iterator[str]:
-    """Yield the folders of the program, of its interpreters, of the files in its arguments, and those on its PATH."""
+def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
+    """Yield the folders of the program, of its interpreters, of the files in its arguments, and those on its PATH.
+
+    What the agent may have written, in the places `its`, tells nothing.
+    """
+
+    def is_changeable(path: str) -> bool:
+        return leads_through(path, its) is not None or _within_any(os.path.realpath(path), its)
+
     program = wanted.program
     for _ in range(4):  # A script, `env`, an interpreter that is a link, and no more.
+        if is_changeable(program):
+            break
         yield from _installation(program, home)
         interpreter = _interpreter(program, wanted.environment.get("PATH", os.defpath))
         if interpreter is None:
             break
         program = interpreter
     for word in wanted.command[1:]:
-        if word.startswith("/") and os.path.exists(word):
+        if word.startswith("/") and os.path.exists(word) and not is_changeable(word):
             yield from _installation(word, home)
     for folder in wanted.environment.get("PATH", "").split(os.pathsep):
-        if folder.startswith("/"):
+        if folder.startswith("/") and not is_changeable(folder):
             yield folder
 
 

@@ -3,13 +3,10 @@
 These functions read the disk, so they are called in a thread.
 """
 
+import errno
 import fcntl
 import json
-import logging
 import os
-import shutil
-import stat
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,12 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
+from acp_gateway.fence.cleaning import remove
 from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
-
-log = logging.getLogger(__name__)
-
-PIPE_SIZE: Final = 65536
-"""Bytes that a pipe of Linux holds at first."""
 
 LAUNCHER: Final = str(Path(launcher.__file__))
 
@@ -41,7 +34,9 @@ class FenceOptions:
     writable: Sequence[str] = ()
     readable: Sequence[str] = ()
     private: Sequence[str] = ()
-    """Places of the gateway and of other people."""
+    """Places of the gateway."""
+    others: Sequence[str] = ()
+    """Folders of workspaces that its clients may not use."""
     user_home: str = ""
     """The home of the gateway's user."""
     home: str | None = None
@@ -78,9 +73,12 @@ class Start:
         data = json.dumps(order).encode(errors="surrogateescape")
         near, far = os.pipe()
         try:
-            if len(data) > PIPE_SIZE:
+            if len(data) > fcntl.fcntl(far, fcntl.F_GETPIPE_SZ):
                 fcntl.fcntl(far, fcntl.F_SETPIPE_SZ, len(data))
-            os.write(far, data)
+            # A user with very many pipes gets small ones, on which the thread that starts all agents would wait.
+            os.set_blocking(far, False)
+            if os.write(far, data) < len(data):
+                raise OSError(errno.ENOBUFS, "this user has too many pipes (fs.pipe-user-pages-soft)")
         except BaseException:
             os.close(near)
             raise
@@ -91,7 +89,7 @@ class Start:
     def clean_up(self) -> None:
         """Remove the temporary files of an agent that has ended."""
         if self.fence is not None:
-            _remove(self.fence.temporary)
+            remove(self.fence.temporary)
 
 
 def can_fence(folder: Path, state_dir: Path) -> bool:
@@ -143,6 +141,7 @@ def fenced(
         writable=options.writable,
         readable=options.readable,
         private=options.private,
+        others=options.others,
         user_home=options.user_home,
         home=options.home,
         temporary=temporary,
@@ -160,20 +159,5 @@ def fenced(
             rest["ports"] = [*options.network]
         return Start(wrapper, words, environment, rest if abi() else None, fence)
     except BaseException:
-        _remove(temporary)
+        remove(temporary)
         raise
-
-
-def _remove(folder: str) -> None:
-    def retry(function: Callable[[str], Any], path: str, _: object) -> None:
-        # An agent may have taken its own permissions away.
-        try:
-            os.chmod(os.path.dirname(path), stat.S_IRWXU)
-            function(path)
-        except OSError as error:
-            log.warning("cannot remove %s: %s", folder, error.strerror)
-
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(folder, onexc=retry)
-    else:
-        shutil.rmtree(folder, onerror=retry)

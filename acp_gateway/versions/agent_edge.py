@@ -6,6 +6,7 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output, result_of
 
 _OLD = b"1"
@@ -58,7 +59,7 @@ class AgentEdge:
     def _answered(self, response: Message) -> Output:
         assert self._initialize is not None
         _, initialize = self._initialize
-        version = None if response.error else result_of(response).get("protocolVersion")
+        version = None if response.error else _version(response)
         if self._refusal is not None:
             self._initialize, refusal, self._refusal = None, self._refusal, None
             if response.error:
@@ -78,6 +79,13 @@ class AgentEdge:
         # It has taken the request for version 1, and speaks another one.
         self._initialize = None
         return self._translator.from_agent(response.text)
+
+
+def _version(response: Message) -> bytes | None:
+    try:
+        return result_of(response).get("protocolVersion")
+    except Untranslatable:
+        return None  # The core judges it.
 
 
 def _parse(text: bytes) -> Message | None:

@@ -218,7 +218,10 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _cancel_request(self, message: Message, out: Output) -> None:
-        """Cancel the turn of an accepted prompt, as the agent has answered the request."""
+        """Cancel the turn of an accepted prompt, as the agent has answered the request.
+
+        It may have answered when the cancellation comes, so that of another prompt is remembered.
+        """
         raw = lookup.param(message, "requestId")
         if raw is not None:
             key = id_key(RawId(raw))
@@ -658,7 +661,8 @@ class NewAgent(Translator[_Session]):
         shown: Iterable[bytes] = blocks
         if tool is not None:
             tool.is_renamed = True
-            shown = [*blocks, *elements(tool.content(session.memory))]
+            content = tool.content(session.memory)
+            shown = [*blocks, *elements(content, len(content))]
         params["toolCall"] = _permission_call(call, title, array(shown))
         params["options"] = values.old_answers(params.get("options"))
         out.to_client.append(request(message.id, message.method, params))

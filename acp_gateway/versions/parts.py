@@ -6,6 +6,10 @@ from typing import Final
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.spans import TooMany
+
+ELEMENTS: Final = 4096
+"""Elements of an array that are translated at most, in some tens of milliseconds; a prompt or a plan has a hundred."""
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
@@ -24,9 +28,14 @@ def members(raw: bytes | None) -> dict[str, bytes]:
     return lookup.members_at(raw) if raw else {}
 
 
-def elements(raw: bytes | None) -> list[bytes]:
-    """Return the elements of an array, none of anything else."""
-    return lookup.elements_of(raw, len(raw)) if raw is not None and raw[:1] == b"[" else []
+def elements(raw: bytes | None, most: int = ELEMENTS) -> list[bytes]:
+    """Return the elements of an array, none of anything else. Raises `Untranslatable` if there are too many."""
+    if raw is None or raw[:1] != b"[":
+        return []
+    try:
+        return lookup.elements_of(raw, most)
+    except TooMany:
+        raise Untranslatable(f"an array has more than {most} elements", jsonrpc.INVALID_REQUEST) from None
 
 
 def text(raw: bytes | None) -> str | None:

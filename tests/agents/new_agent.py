@@ -45,6 +45,7 @@ class Agent:
             self.state(session, "idle", stopReason="cancelled")
             return
         if "id" not in message:
+            # A cancellation of a request that is answered already.
             return
         if method == "initialize" and params.get("protocolVersion") != 2:
             error = {"code": -32602, "message": "only version 2 is spoken here"}

@@ -69,6 +69,87 @@ def test_a_workspace_to_read_is_not_written(machine: Machine) -> None:
     assert not fence.allows(str(machine.root / "work/file"), writing=True)
 
 
+def test_folders_in_a_workspace_that_are_needed_to_read_are_still_written(machine: Machine) -> None:
+    for name in ("shop/venv/bin", "handbook"):
+        (machine.root / "work" / name).mkdir(parents=True)
+    cwd = str(machine.root / "work/shop")
+    fence = machine.fence(
+        cwd=cwd,
+        readable=[cwd],
+        environment={"PATH": f"{cwd}/venv/bin", "HOME": str(machine.root / "home")},
+    )
+    assert not [path for path in fence.read if path.startswith(str(machine.root / "work"))]
+
+
+def test_a_workspace_to_read_in_one_to_write_stays_so_or_is_refused(machine: Machine) -> None:
+    (machine.root / "work/handbook").mkdir()
+    nested = [(str(machine.root / "work"), True), (str(machine.root / "work/handbook"), False)]
+    fence = plan.plan("bubblewrap", replace(machine.wanted, workspaces=nested))
+    assert str(machine.root / "work/handbook") in fence.read
+    assert "/work/handbook is to be read only and is in a folder" in machine.refusal(workspaces=nested)
+
+
+@pytest.mark.parametrize("option", ["cwd", "workspaces", "writable", "readable"])
+def test_a_link_that_the_agent_may_make_opens_nothing(option: str, machine: Machine) -> None:
+    (machine.root / "private").mkdir()
+    link = machine.root / "work/link"
+    link.symlink_to(machine.root / "private")
+    path = f"{link}/."
+    work = (str(machine.root / "work"), True)
+    wanted: object = {"cwd": path, "workspaces": [work, (path, True)]}.get(option, [path])
+    error = machine.refusal(**{option: wanted})
+    assert "by the link /work/link, which the agent may change: name /private in" in error
+
+
+def test_a_link_from_a_workspace_into_it_is_followed(machine: Machine) -> None:
+    (machine.root / "work/new").mkdir()
+    (machine.root / "work/current").symlink_to("new")
+    assert machine.fence(cwd=str(machine.root / "work/current")).cwd == str(machine.root / "work/new")
+
+
+def test_links_and_programs_that_the_agent_may_make_open_nothing(machine: Machine) -> None:
+    private, home, work = machine.root / "private/bin", machine.root / "state/homes/ann", machine.root / "work"
+    private.mkdir(parents=True)
+    (private / "tool").write_text("")
+    (private / "tool").chmod(0o755)
+    (home / ".local").mkdir(parents=True)
+    (home / ".local/bin").symlink_to(private)
+    (home / ".agent").symlink_to(private)
+    (work / "bin").mkdir()
+    (work / "bin/agent").write_text(f"#!{private}/tool\n")
+    (work / "pyvenv.cfg").write_text(f"home = {private}\n")
+    (work / "link").symlink_to(private)
+    fence = machine.fence(
+        home=str(home),
+        own=["~/.agent/"],
+        program=str(work / "bin/agent"),
+        command=["agent", str(work / "link/tool")],
+        environment={"PATH": f"{work}/link", "HOME": str(home)},
+    )
+    assert not fence.allows(str(private / "tool"))
+    assert not fence.allows(str(private), writing=True)
+
+
+def test_workspaces_of_others_are_hidden_also_in_trees_of_the_system(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("opt/bob", "real/ann/bob", "elsewhere"):
+        (machine.root / name).mkdir(parents=True)
+    monkeypatch.setattr(plan, "SYSTEM", (str(machine.root / "opt"),))
+    (machine.root / "link").symlink_to(machine.root / "real")
+    root = str(machine.root)
+    assert not machine.fence(others=[f"{root}/opt/bob"]).allows(f"{root}/opt/bob/file")
+    assert machine.fence(others=[f"{root}/elsewhere", root]).hidden == machine.fence().hidden
+    nested = [(f"{root}/link/ann", True)]
+    error = machine.refusal(workspaces=nested, others=[f"{root}/real/ann/bob"])
+    assert "write /real/ann, which contains /real/ann/bob" in error
+
+
+def test_a_circle_of_links_leads_nowhere(machine: Machine) -> None:
+    (machine.root / "circle").symlink_to("circle")
+    assert plan.leads_through(f"{machine.root}/circle", [str(machine.root / "work")])
+
+
 def test_own_folders_are_made_and_written_and_files_only_if_they_exist(machine: Machine) -> None:
     fence = machine.fence(own=["~/.agent/", "~/.agent.json"])
     assert (machine.root / "home/.agent").is_dir()
@@ -109,6 +190,11 @@ def test_a_link_opens_what_it_leads_to(machine: Machine) -> None:
         ({"writable": ["ROOT/state/x"]}, "is to open /state/x, which no fenced agent may use (it is in /state)"),
         ({"readable": ["ROOT"]}, "let it read , which contains"),
         (
+            {"readable": ["ROOT/bare"], "user_home": "ROOT/bare"},
+            "let it read /bare, which contains /bare/.ssh",
+        ),
+        ({"writable": ["ROOT/bare/.config"], "user_home": "ROOT/bare"}, "write /bare/.config, which contains"),
+        (
             {"workspaces": [("ROOT/home", True)]},
             "let it write /home, which contains /home/.ssh: name a folder below it",
         ),
@@ -119,9 +205,12 @@ def test_what_no_fenced_agent_may_use_is_not_opened_by_the_configuration(
 ) -> None:
     (machine.root / "home/.ssh/config").write_text("")
     (machine.root / "state/x").write_text("")
+    (machine.root / "bare/.config").mkdir(parents=True)
     text = str(machine.root)
-    spelled = {
-        name: [
+    spelled: dict[str, object] = {
+        name: values.replace("ROOT", text)
+        if isinstance(values, str)
+        else [
             value.replace("ROOT", text) if isinstance(value, str) else (value[0].replace("ROOT", text), value[1])
             for value in values  # type: ignore[attr-defined]
         ]

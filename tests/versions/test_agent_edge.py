@@ -41,6 +41,13 @@ def test_other_messages_pass_before_and_after_initialize() -> None:
         assert edge.to_agent(message).to_agent == [message]
 
 
+def test_an_answer_with_too_many_members_is_left_to_the_core() -> None:
+    edge = asked()
+    answer = result(7, {f"member{number}": 1 for number in range(1000)})
+    assert edge.from_agent(answer).to_client == [answer]
+    assert edge.is_settled
+
+
 def test_an_agent_that_refuses_version_1_is_asked_for_version_2_once() -> None:
     edge = asked()
     (again,) = to_agent(edge.from_agent(failure(7, -32602, "only 2")))

@@ -478,6 +478,21 @@ def test_a_request_cancellation_of_a_running_prompt_cancels_the_turn() -> None:
     assert it.from_client(without).to_agent == [without]
 
 
+@pytest.mark.parametrize(
+    ("response", "methods"),
+    [(result(2, {"messageId": "u"}), ["session/cancel"]), (failure(2, -32800), [])],
+    ids=["accepted", "refused"],
+)
+def test_a_cancellation_that_crosses_the_acceptance_of_its_prompt_is_not_lost(
+    response: bytes, methods: list[str]
+) -> None:
+    it = NewAgent()
+    it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    cancelling = notification("$/cancel_request", requestId=2)
+    assert it.from_client(cancelling).to_agent == [cancelling]
+    assert [json.loads(sent)["method"] for sent in it.from_agent(response).to_agent] == methods
+
+
 # Messages
 
 

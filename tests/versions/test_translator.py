@@ -8,6 +8,7 @@ import pytest
 from acp_gateway.protocol.text.spans import MEMBERS
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
+from acp_gateway.versions.parts import ELEMENTS
 from acp_gateway.versions.translator import Translator
 from tests.versions.wire import S, notification, request, result, to_agent, to_client, update
 
@@ -28,6 +29,16 @@ def test_an_object_with_too_many_members_is_refused(it: Translator[Any]) -> None
         assert not it.from_agent(
             notification("session/update", sessionId=S, update={"sessionUpdate": kind}, **MANY)
         ).to_client
+
+
+@pytest.mark.parametrize("it", [NewAgent(), OldAgent()])
+def test_an_array_with_too_many_elements_is_refused(it: Translator[Any]) -> None:
+    many = [{"type": "text", "text": ""}] * (ELEMENTS + 1)
+    (refused,) = to_client(it.from_client(request(1, "session/prompt", sessionId=S, prompt=many)))
+    assert refused["error"] == {"code": -32600, "message": f"an array has more than {ELEMENTS} elements"}
+    kind = "available_commands_update"
+    assert not it.from_agent(update(kind, availableCommands=many)).to_client
+    assert it.from_agent(update(kind, availableCommands=many[1:])).to_client
 
 
 def test_many_members_that_are_only_passed_on_are_passed_on() -> None:

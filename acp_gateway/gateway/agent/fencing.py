@@ -51,7 +51,8 @@ def fence_options(
         own=own_folders(section.command or ()),
         writable=section.writable,
         readable=section.readable,
-        private=[*map(str, _private(config)), *_below(others, [workspace.root for workspace in opened])],
+        private=[str(path) for path in _private(config)],
+        others=others,
         user_home=os.path.expanduser("~"),
         home=None if home is None else str(home),
         scratch=str(state_dir / SCRATCH),
@@ -104,16 +105,14 @@ def _private(config: Config) -> Iterable[Path]:
         yield config.path
     if gateway.record_dir is not None:
         yield gateway.record_dir
-    yield from (section.env_file for section in config.agents.values() if section.env_file is not None)
+    named = [section.env_file for section in config.agents.values()]
+    named += [section.token_file for section in (*config.agents.values(), *config.nodes.values())]
+    named += [] if config.cluster is None else [config.cluster.token_file, config.cluster.password_file]
+    yield from (path for path in named if path is not None)
     for listen in config.listen:
         yield from (path for path in (listen.key,) if path is not None)
         if listen.address.scheme == "unix":
             yield Path(listen.address.path)
-
-
-def _below(roots: Iterable[str], places: Sequence[str]) -> Iterable[str]:
-    """Yield the roots that are below one of the places."""
-    return (root for root in roots if any(root.startswith(place.rstrip("/") + "/") for place in places))
 
 
 def _file_name(identity: str) -> str:

@@ -99,6 +99,20 @@ def kill_session(session: int, proc: Path = PROC) -> None:
             return
 
 
+def terminate_followers(group: int, proc: Path = PROC) -> bool:
+    """Send SIGTERM to every process of a process group but its leader; return False if there is none.
+
+    The leader must be the caller's child and not reaped yet. The first process of a PID namespace ignores the signal.
+    """
+    found = [stat for stat in all_processes(proc) if stat.group == group != stat.pid and not stat.is_dead]
+    for stat in found:
+        try:
+            os.kill(stat.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            pass  # It was quicker.
+    return bool(found)
+
+
 class ProcessRegistry:
     """The running agents of all gateways that share the folder `path`."""
 

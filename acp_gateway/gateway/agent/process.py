@@ -33,7 +33,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.fence.plan import Fence, refusals
 from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
 from acp_gateway.gateway.agent.hardening import inherited_limits
-from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time
+from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time, terminate_followers
 from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.printable import printable
 from acp_gateway.protocol.secret_patterns import HIDDEN, MAX_SECRET_LENGTH, redact_text
@@ -170,11 +170,18 @@ class Agent:
             how = f"ended with exit code {self.exit_code}"
             if self.exit_code == NOT_FOUND:
                 how += ", as programs do that find another one not on PATH"
-        if self.fence is not None and (refused := refusals(self.fence, self.last_lines())):
-            path, option = refused[0]
-            data["fence"] = {option: [path for path, needed in refused if needed == option] for _, option in refused}
-            how += f"; its fence refuses {path}: add it to {option} of [agents.{self.name}], if it may use that"
         return f"the agent {self.name} {how}", data
+
+    def describe_refusal(self) -> str:
+        """Return what its fence has refused according to its stderr, as the end of a line for those who may see that.
+
+        Empty without a refusal.
+        """
+        refused = [] if self.fence is None else refusals(self.fence, self.last_lines())
+        if not refused:
+            return ""
+        path, option = refused[0]
+        return f"; its fence refuses {path}: add it to {option} of [agents.{self.name}], if it may use that"
 
 
 def readable_lines(lines: Iterable[bytes]) -> list[str]:
@@ -338,14 +345,22 @@ class _Process:
                 self._signal(signal.SIGKILL)
                 # A shell with job control gives its children groups of their own; the session is still the agent's.
                 kill_session(self._pid)
-                self.agent.exit_code = self._popen.wait()
+                self.agent.exit_code = self._exit_code(self._popen.wait())
                 os.close(self._stderr)
                 self._spawner.registry.forget(self._pid)
                 self._spawner.ancestors.discard(self._pid)
                 if self.agent.fence is not None:
                     await trio.to_thread.run_sync(self._start.clean_up)
-                log.info("%s%s", self.agent.describe_end()[0], self._where_stderr_is())
+                refused = self.agent.describe_refusal()
+                log.info("%s%s%s", self.agent.describe_end()[0], refused, self._where_stderr_is())
                 self.agent.ended.set()
+
+    def _exit_code(self, code: int) -> int:
+        """Return the exit code of the agent itself: bubblewrap passes the number of a signal on like a shell."""
+        fence = self.agent.fence
+        if fence is None or fence.by != "bubblewrap" or not 128 < code <= 128 + signal.SIGRTMAX:
+            return code
+        return 128 - code
 
     async def stop(self) -> None:
         """Climb the ladder until the process has ended, and close its pipes."""
@@ -358,7 +373,7 @@ class _Process:
                 await ended.wait()
             if not ended.is_set():
                 log.info("agent %s (%d) does not mind the end of its input; SIGTERM", self._launch.name, self._pid)
-                self._signal(signal.SIGTERM)
+                self._terminate()
                 with trio.move_on_after(self._launch.term_grace):
                     await ended.wait()
             if not ended.is_set():
@@ -438,6 +453,12 @@ class _Process:
                 pass
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass  # Then there is nothing left to discard.
+
+    def _terminate(self) -> None:
+        """Send SIGTERM to the group; not to bubblewrap, whose end would be the agent's at once."""
+        fence = self.agent.fence
+        if fence is None or fence.by != "bubblewrap" or not terminate_followers(self._pid):
+            self._signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
         try:

@@ -358,7 +358,8 @@ class AgentSupervisor:
         self.stop()
         await agent.ended.wait()
         self.record_end()
-        self._record_loss(agent, *agent.describe_end(), {"stderr": agent.last_lines()})
+        why, data = agent.describe_end()
+        self._record_loss(agent, why, data, {"stderr": agent.last_lines()}, why + agent.describe_refusal())
 
     async def _relay_output(self, agent: Agent) -> MessageTooLarge | None:
         """Relay the agent's output until its end, or until an unreadable message, which is returned."""
@@ -451,7 +452,14 @@ class AgentSupervisor:
             ended = {name: data.get(name) for name in ("exitCode", "signal")} | {"how": self._end}
             self._audit(AuditEvent("agent_ended", None, {"agent": self._owner.name} | _place(agent) | ended))
 
-    def _record_loss(self, agent: Agent, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN) -> None:
+    def _record_loss(
+        self,
+        agent: Agent,
+        why: str,
+        data: dict[str, Any],
+        written: Written = NOTHING_WRITTEN,
+        details: str | None = None,
+    ) -> None:
         """Handle the end of an agent, unless it is known already or was intended."""
         if self.agent is agent:
             # Where its end is not recorded yet: the process still runs.
@@ -460,7 +468,7 @@ class AgentSupervisor:
                 # The end of a link to another gateway is not the agent's.
                 self._backoff.ended(trio.current_time(), why)
             self._last_written = written
-            self._handle_loss(why, data, written)
+            self._handle_loss(why, data, written, details)
 
     def _handle_loss(
         self, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN, details: str | None = None

@@ -17,7 +17,8 @@ import pytest
 import trio
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.start import LAUNCHER, Start
+from acp_gateway.fence import bubblewrap
+from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
@@ -475,6 +476,35 @@ async def test_an_agent_is_stopped_by_the_end_of_its_input_then_sigterm_then_sig
         if "sleep(1000)" in code and "signal" not in code:
             agent.messages.send_nowait([b"x" * 1_000_000])
     assert ended_by(agent) == end
+
+
+@pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
+@pytest.mark.parametrize(("code", "end"), [(IGNORE_EOF, "SIGTERM"), (HEED_SIGTERM, 7)], ids=["dies of it", "heeds it"])
+async def test_sigterm_reaches_an_agent_in_bubblewrap(code: str, end: object, spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    options = FenceOptions(
+        value="bubblewrap", workspaces=[(str(tmp_path / "work"), True)], scratch=str(tmp_path / "scratch")
+    )
+    launch = replace(make_launch(python(code)), cwd=str(tmp_path / "work"), fence=options, eof_grace=SHORT)
+    async with running(launch, spawner) as agent:
+        assert await agent.messages.receive() == b"ready"
+    assert ended_by(agent) == end
+
+
+@pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
+async def test_what_a_fence_refused_is_not_told_with_the_end(spawner: Spawner, tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "private").write_text("")
+    options = FenceOptions(
+        value="bubblewrap", workspaces=[(str(tmp_path / "work"), True)], scratch=str(tmp_path / "scratch")
+    )
+    command = python(f"open('{tmp_path}/private')")
+    launch = replace(make_launch(command), cwd=str(tmp_path / "work"), fence=options)
+    async with running(launch, spawner) as agent:
+        await agent.ended.wait()
+        # All clients get this.
+        assert "private" not in repr(agent.describe_end())
+        assert f"its fence refuses {tmp_path}/private: add it to readable of" in agent.describe_refusal()
 
 
 async def test_an_agent_that_blocks_on_its_full_stdout_gets_rid_of_it_and_ends_at_the_end_of_its_input(

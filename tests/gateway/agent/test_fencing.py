@@ -1,0 +1,57 @@
+"""The places that the fence of an agent is to open, and those that it keeps closed."""
+
+from pathlib import Path
+
+from acp_gateway.config.load import load_config
+from acp_gateway.core.sessions.session import SessionScope
+from acp_gateway.gateway.agent.fencing import fence_options
+
+CONFIG = """
+[gateway]
+default_agent = "a"
+state_dir = "{root}/state"
+
+[[listen]]
+url = "ws://127.0.0.1:0"
+
+[agents.a]
+command = ["agent"]
+fence = "on"
+env_file = "{root}/env"
+
+[agents.b]
+url = "wss://b.example"
+token_file = "{root}/b.token"
+
+[nodes.c]
+url = "wss://c.example"
+token_file = "{root}/c.token"
+
+[cluster]
+url = "unix:///redis"
+name = "here"
+token_file = "{root}/cluster.token"
+password_file = "{root}/password"
+
+[workspaces.mine]
+root = "{root}/mine"
+
+[workspaces.yours]
+root = "{root}/yours"
+"""
+
+
+def test_files_with_keys_and_workspaces_of_others_stay_closed(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.format(root=tmp_path))
+    for name in ("mine", "yours"):
+        (tmp_path / name).mkdir()
+    for name in ("env", "b.token", "c.token", "cluster.token", "password"):
+        (tmp_path / name).touch(mode=0o600)
+    config = load_config(path)
+    options = fence_options(config.agents["a"], config, SessionScope("ann"), ["mine"])
+    assert options is not None
+    names = ("state", "config.toml", "env", "b.token", "c.token", "cluster.token", "password")
+    assert {str(tmp_path / name) for name in names} <= {*options.private}
+    assert options.workspaces == [(f"{tmp_path}/mine", True)]
+    assert options.others == [f"{tmp_path}/yours"]
