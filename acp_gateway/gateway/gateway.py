@@ -307,7 +307,11 @@ class Gateway:
     def views(self) -> SessionViews:
         """Descriptions of the sessions."""
         hubs = self._hubs
-        return SessionViews(self.registry, lambda handle: hubs[handle].multiplexer if handle in hubs else None)
+        return SessionViews(
+            self.registry,
+            lambda handle: hubs[handle].multiplexer if handle in hubs else None,
+            lambda handle: hubs[handle].fence if handle in hubs else None,
+        )
 
     def reconfigure(self, config: Config, outdated: Container[str]) -> list[str]:
         """Use another configuration from now on; return the names of `outdated` agents that still run as before."""
