@@ -48,6 +48,7 @@ _SESSION: Final = {
     "connected": int,
     "away": int,
     "turn": bool,
+    "fence": str | None,
     "waiting": list,
     "unreachableSince": str | None,
 }

@@ -16,6 +16,7 @@ from acp_gateway.gateway.agent.fencing import fence_options
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.gateway.workspaces import workspaces_of
+from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.transports.streams import MessageTooLarge
 
@@ -81,7 +82,15 @@ async def _answer(agent: Agent, number: int, method: str) -> str:
             except ValueError:
                 continue
             if isinstance(message, dict) and message.get("id") == number and "method" not in message:
-                return f"answers {method}" + (" with an error" if "error" in message else "")
+                return f"answers {method}" + _error(message.get("error"))
+
+
+def _error(error: object) -> str:
+    """Return the error of an answer in words; none for an answer without one."""
+    if error is None:
+        return ""
+    message = error.get("message") if isinstance(error, dict) else None
+    return f" with the error {in_one_line(str(message), 200)!r}" if message else " with an error"
 
 
 def _judge(agent: Agent, answers: list[str]) -> Iterable[Line]:

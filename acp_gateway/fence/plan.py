@@ -317,8 +317,12 @@ def _expanded(paths: Iterable[str], home: str) -> list[str]:
 
 
 def _made(path: str) -> str:
+    """Make a folder of an agent, whose path ends with a slash, or its file with JSON: in a fence it cannot."""
     if path.endswith("/"):
         os.makedirs(path, mode=0o700, exist_ok=True)
+    elif path.endswith(".json") and not os.path.lexists(path):
+        with open(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
+            file.write("{}\n")
     return path
 
 

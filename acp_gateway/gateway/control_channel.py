@@ -392,6 +392,7 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "connected": presences.count(Presence.CONNECTED),
         "away": presences.count(Presence.AWAY),
         "turn": bool(session.turns),
+        "fence": None if hub is None else hub.fence,
         "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
     }
 
@@ -411,6 +412,7 @@ def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScop
         "connected": 0,
         "away": 0,
         "turn": False,
+        "fence": hub.fence,
         "waiting": [_describe_agent_request(agent_request, titled=titled)],
     }
 

@@ -86,8 +86,8 @@ def _describe_hub(hub: Hub, memory: dict[int, int]) -> dict[str, Any]:
     described["memory"] = None if pid is None else memory.get(pid)
     if agent is not None and agent.url is not None:
         described["url"] = agent.url
-    if agent is not None and agent.fence is not None:
-        described["fence"] = agent.fence.by
+    if hub.fence is not None:
+        described["fence"] = hub.fence
     return described | {
         "sessions": len(sessions),
         "turns": sum(bool(session.turns) for session in sessions),

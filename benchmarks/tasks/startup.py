@@ -1,6 +1,7 @@
-"""Startup: time until `connect` relays the first answer and until `serve` listens, and their memory then."""
+"""Startup: time until `connect` relays the first answer and `serve` listens, their memory then, and what fences add."""
 
 import compileall
+import os
 import subprocess
 import sys
 import tempfile
@@ -8,9 +9,16 @@ import time
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Final
 
+import trio
+
 import acp_gateway
+from acp_gateway.fence import bubblewrap, landlock
+from acp_gateway.fence.start import FenceOptions
+from acp_gateway.gateway.agent.orphans import ProcessRegistry
+from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from benchmarks.bare import BareClient
 from benchmarks.load import Endpoint
 from benchmarks.measuring import Bench, Measured, Section, Target
@@ -29,6 +37,16 @@ UPDATES: Final = 10
 
 SLOWER, SMALLER = 1.0, 0.7
 """Maximum time and memory of `connect`, as a multiple of a shim's in JavaScript."""
+
+UNFENCED: Final = "without a fence"
+
+FENCE_SECONDS: Final = 0.04
+"""Maximum time that a fence may add to the start of an agent."""
+
+INITIALIZE: Final = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":1}}'
+
+FENCES_PER_ROUND: Final = 5
+"""Starts of an agent with each fence in a round: one takes some ten milliseconds."""
 
 OURS, NODE = "`acp-gateway connect`", "node and `ws`"
 PYTHON, IMPORTS = "Python, and nothing else", "Python with trio and websockets' client"
@@ -69,8 +87,8 @@ def fill(bench: Bench, gateway: Relay, sessions: int) -> None:
 
 
 def run(bench: Bench) -> list[Section]:
-    """Measure `connect` and `serve` beside their alternatives."""
-    return [shims(bench), servers(bench)]
+    """Measure `connect` and `serve` beside their alternatives, and agents with and without a fence."""
+    return [shims(bench), servers(bench), fences(bench)]
 
 
 def shims(bench: Bench) -> Section:
@@ -118,6 +136,69 @@ def servers(bench: Bench) -> Section:
         rounds = 1 if bench.quick else bench.rounds
         measured = bench.interleave(f"{TASK} of serve", subjects, rounds=rounds, warm_up=not bench.quick)
     return Section("Start of `serve` until it listens", ("", "time", "memory"), rows(measured), measured.notes())
+
+
+def fences(bench: Bench) -> Section:
+    """Measure the start of an agent without a fence, and with each fence that there is here."""
+    means = {"landlock": landlock.abi() > 0, "bubblewrap": bubblewrap.find() is not None}
+    subjects = {UNFENCED: partial(start_agent, bench, None)}
+    subjects |= {name: partial(start_agent, bench, name) for name, there in means.items() if there}
+    rounds = FENCES_PER_ROUND * bench.rounds
+    measured = bench.interleave(f"{TASK} of an agent", subjects, rounds=rounds)
+    return Section(
+        "Start of an agent until its first reply",
+        ("", "time"),
+        [(name, figure(measured.median(name, "seconds"), "s")) for name in subjects],
+        [
+            "From before the gateway starts it to its answer to `initialize`; the target is of the medians of pairs.",
+            *(f"{name} is not there" for name, there in means.items() if not there),
+            *measured.notes(),
+        ],
+        [Target(f"added by {name}", FENCE_SECONDS, "≤", _added(measured, name), "s") for name in means if means[name]],
+    )
+
+
+def _added(measured: Measured, name: str) -> float | None:
+    """Return the median of the time that a fence adds, over the rounds; None without any."""
+    pairs = [each for each in measured.rounds if name in each and UNFENCED in each]
+    return median(each[name]["seconds"] - each[UNFENCED]["seconds"] for each in pairs) if pairs else None
+
+
+def start_agent(bench: Bench, fence: str | None) -> dict[str, float]:
+    """Measure an agent, as the gateway starts it, until its first answer."""
+    with tempfile.TemporaryDirectory(dir=bench.programs.directory, prefix="fence-") as folder:
+        return trio.run(_start_agent, str(bench.programs.agent), fence, Path(folder))
+
+
+async def _start_agent(program: str, fence: str | None, folder: Path) -> dict[str, float]:
+    work = folder / "work"
+    work.mkdir()
+    options = FenceOptions(
+        value=fence or "off",
+        workspaces=[(str(work), True)],
+        private=[str(folder / "state")],
+        user_home=str(Path.home()),
+        scratch=str(folder / "scratch"),
+    )
+    launch = Launch(
+        name="agent",
+        command=(program,),
+        environment=dict(os.environ),
+        cwd=str(work),
+        max_message_size=2**20,
+        eof_grace=1.0,
+        term_grace=1.0,
+        fence=None if fence is None else options,
+    )
+    with Spawner(ProcessRegistry(folder / "processes")) as spawner, trio.fail_after(START_TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            begun = time.perf_counter()
+            agent: Agent = await nursery.start(run_agent, launch, spawner)
+            await agent.messages.send(INITIALIZE)
+            await agent.messages.receive_batch()
+            seconds = time.perf_counter() - begun
+            nursery.cancel_scope.cancel()
+    return {"seconds": seconds}
 
 
 def rows(measured: Measured) -> list[tuple[str, str, str]]:

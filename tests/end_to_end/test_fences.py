@@ -125,6 +125,7 @@ def test_a_fenced_agent_works_in_its_workspaces_and_nowhere_else(by: str, tmp_pa
         ), text
     (agent,) = json.loads(run_program("status", "--config", gateway.config, "--json"))["agents"]
     assert agent["fence"] == by
+    assert [listed["fence"] for listed in gateway.sessions()] == [by]
     audit = (tmp_path / "gateway/state/audit.jsonl").read_text().splitlines()
     (started,) = [event for line in audit if (event := json.loads(line))["event"] == "agent_started"]
     assert started["fence"] == by
@@ -178,3 +179,23 @@ def test_an_agent_that_its_fence_ends_names_the_option(by: str, tmp_path: Path, 
     stack.append(editor.close)
     message = editor.initialized["message"]
     assert f"its fence refuses {tmp_path}/other/file: add it to readable of [agents.a]" in message
+
+
+def test_doctor_tries_an_agent_and_names_the_option_for_what_its_fence_refuses(by: str, tmp_path: Path) -> None:
+    script = f"import os, sys; os.listdir('{tmp_path}/work'); open('{tmp_path}/other/file')"
+    fenced = Fenced(tmp_path, by, command=[sys.executable, "-c", script])
+    done = doctor(fenced)
+    assert f"a, fenced by {by}, does not answer initialize" in done
+    assert f'if a may use that: readable = ["{tmp_path}/other/file"]' in done
+
+
+def test_doctor_tells_that_a_fenced_agent_answers(by: str, tmp_path: Path) -> None:
+    assert f"a, fenced by {by}, answers initialize and answers session/new" in doctor(Fenced(tmp_path, by))
+
+
+def doctor(fenced: Fenced) -> str:
+    """Return what `doctor --agent` prints for the agent of a configuration."""
+    config = str(fenced.root / "gateway/config.toml")
+    command = [*PROGRAM, "doctor", "--config", config, "--agent", "a"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return done.stdout + done.stderr

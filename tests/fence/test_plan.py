@@ -150,11 +150,16 @@ def test_a_circle_of_links_leads_nowhere(machine: Machine) -> None:
     assert plan.leads_through(f"{machine.root}/circle", [str(machine.root / "work")])
 
 
-def test_own_folders_are_made_and_written_and_files_only_if_they_exist(machine: Machine) -> None:
-    fence = machine.fence(own=["~/.agent/", "~/.agent.json"])
+def test_own_folders_and_files_with_json_are_made_and_other_files_are_not(machine: Machine) -> None:
+    (machine.root / "home/.kept.json").write_text("kept")
+    fence = machine.fence(own=["~/.agent/", "~/.agent.json", "~/.kept.json", "~/.agent.db"])
     assert (machine.root / "home/.agent").is_dir()
     assert fence.allows(str(machine.root / "home/.agent/session"), writing=True)
-    assert not (machine.root / "home/.agent.json").exists()
+    made = machine.root / "home/.agent.json"
+    assert (made.read_text(), made.stat().st_mode & 0o777) == ("{}\n", 0o600)
+    assert fence.allows(str(made), writing=True)
+    assert (machine.root / "home/.kept.json").read_text() == "kept"
+    assert not (machine.root / "home/.agent.db").exists()
 
 
 def test_a_runner_of_packages_writes_its_cache(machine: Machine) -> None:

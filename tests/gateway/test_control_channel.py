@@ -223,6 +223,7 @@ async def test_a_session_is_told_with_all_there_is_to_say(context: ControlContex
             "connected": 1,
             "away": 0,
             "turn": False,
+            "fence": None,
             "waiting": [],
         }
     ]
@@ -353,6 +354,7 @@ async def test_a_session_of_before_is_told_with_what_is_known_of_it(context: Con
             "connected": 0,
             "away": 0,
             "turn": False,
+            "fence": None,
             "waiting": [],
         }
     ]
@@ -491,6 +493,7 @@ async def test_a_question_that_belongs_to_no_session_stands_under_the_id_that_th
         "connected": 0,
         "away": 0,
         "turn": False,
+        "fence": None,
         "waiting": [{"method": "session/request_permission", "title": "do it", "since": since}],
     }
 

@@ -94,8 +94,8 @@ class BrowserNodes:
         row = self.rows.get(session.name)
         if row is None or row["agent"] != session.agent:
             return {}
-        absence = {name: row[name] for name in ("unreachableSince",) if name in row}
-        return absence if session.live or "connected" not in row else _state_of(row) | absence
+        known = {name: row[name] for name in ("unreachableSince", "fence") if name in row}
+        return known if session.live or "connected" not in row else _state_of(row) | known
 
     def describe(self, row: Row) -> dict[str, Any]:
         """Describe a session that was not opened through this gateway; see `docs/web-protocol.md`."""
@@ -114,6 +114,7 @@ class BrowserNodes:
             "clients": [],
             "mayControl": self._viewer().role is Role.CONTROLLER,
             "history": row.get("history"),
+            "fence": row.get("fence"),
             **_state_of(row),
             **{name: row[name] for name in ("unreachableSince",) if name in row},
         }

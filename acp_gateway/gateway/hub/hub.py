@@ -209,6 +209,12 @@ class Hub:
         self._ended = trio.Event()
 
     @property
+    def fence(self) -> str | None:
+        """The means by which the running agent is fenced; None without a fence, and while no agent runs."""
+        agent = self.supervisor.agent
+        return None if agent is None or agent.fence is None else agent.fence.by
+
+    @property
     def ended(self) -> bool:
         """True once the hub accepts no clients any more."""
         return self._ended.is_set()

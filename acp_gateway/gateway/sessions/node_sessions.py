@@ -25,7 +25,7 @@ MAX_SIZE: Final = 32 * 1024 * 1024
 WAITING: Final = 100
 """Maximum number of open requests of one session of a node."""
 
-_TEXTS: Final = ("title", "cwd", "updatedAt", "history")
+_TEXTS: Final = ("title", "cwd", "updatedAt", "history", "fence")
 
 _COUNTS: Final = ("connected", "away")
 
@@ -154,6 +154,9 @@ def merge_sessions(
                     theirs = _describe(*listed.pop(key))
                     if not session["live"]:
                         described |= {name: value for name, value in theirs.items() if name != "owner"}
+                    elif "fence" in theirs:
+                        # It runs there.
+                        described["fence"] = theirs["fence"]
             described["sessionId"] = f"{parts[0]}{SEPARATOR}{session['sessionId']}"
             described |= _absence(node)
         merged.append(described)

@@ -30,6 +30,8 @@ class SessionView:
     """The agent's open requests for controllers, the earliest first."""
     may_control: bool
     """True if the viewer may send prompts, and answer requests."""
+    fence: str | None = None
+    """The means by which the running agent is fenced; None without a fence, and while no agent runs."""
 
     # What few ask for is read from the session when they do.
 
@@ -105,11 +107,18 @@ class SessionViews:
     Args:
         registry: all sessions.
         multiplexer_of: returns the multiplexer of an agent process; None if it has ended.
+        fence_of: returns the means by which an agent process is fenced; None without a fence, or if it has ended.
     """
 
-    def __init__(self, registry: Registry, multiplexer_of: Callable[[AgentHandle], Multiplexer | None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        multiplexer_of: Callable[[AgentHandle], Multiplexer | None],
+        fence_of: Callable[[AgentHandle], str | None],
+    ) -> None:
         self._registry = registry
         self._multiplexer_of = multiplexer_of
+        self._fence_of = fence_of
 
     def viewer(self, scope: SessionScope, role: Role, agents: Container[str] | None) -> Viewer:
         """Return the viewer with a scope, as `shown_scope` returns it."""
@@ -145,6 +154,7 @@ class SessionViews:
             live=multiplexer is not None,
             waiting=waiting,
             may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.scope.guest),
+            fence=None if session.agent_handle is None else self._fence_of(session.agent_handle),
         )
 
 

@@ -26,6 +26,7 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
           ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>
         ${!session.unreachableSince && html`<${MachineBadge} ...${session} />`}
         <span>${visible(agentText(session, agents))}</span>
+        ${session.fence && html`<span title=${`The agent uses only the workspaces and its own folders (by ${visible(session.fence)})`}>fenced</span>`}
         <span class="path">${visible(session.workspace ?? "") || shortPath(session.cwd)}</span>
         ${presence && html`<span class="presence">${presence}</span>`}
       </p>

@@ -69,6 +69,13 @@ def test_a_session_that_is_live_only_at_its_node_is_told_so_to_its_owner_here(di
         assert (found["live"], found["connected"], found["owner"]) == (True, 7, "ann")
 
 
+def test_the_fence_of_a_session_is_that_at_its_node(directory: NodeDirectory) -> None:
+    directory.set_sessions("gpu1", [session("1", fence="landlock"), session("2", fence=None)], 0)
+    own = [session(name, "gpu1/memory", owner="ann", fence=None) for name in ("1", "2")]
+    assert [found["fence"] for found in merged(directory, *own)] == ["landlock", None]
+    assert [found.get("fence") for found in merged(directory)] == ["landlock", None]
+
+
 def test_sessions_that_are_not_live_come_first(directory: NodeDirectory) -> None:
     directory.set_sessions("gpu1", [session("past", live=False), session("live")], 0)
     assert ids(merged(directory, session("old", "demo", live=False), session("new", "demo"))) == [

@@ -28,7 +28,7 @@ class Shown:
         self.editor.new_session()
         self.session = self.scene.session()
         multiplexers = {self.scene.multiplexer.agent_handle: self.scene.multiplexer}
-        self.views = SessionViews(self.scene.registry, multiplexers.get)
+        self.views = SessionViews(self.scene.registry, multiplexers.get, dict.fromkeys(multiplexers, "landlock").get)
 
     def view(self, viewer: Viewer = ME) -> SessionView:
         return self.views.view(self.session, viewer)
@@ -48,6 +48,7 @@ def test_an_idle_session_is_completed(shown: Shown) -> None:
     view = shown.view()
     assert (view.status, view.live, view.turn, view.queued, view.waiting) == ("completed", True, False, 0, ())
     assert (view.may_control, view.process_exited, view.last_turn) == (True, False, None)
+    assert view.fence == "landlock"
     assert (shown.session.created_at, shown.session.active_at) == (1000, None)
 
 

@@ -60,6 +60,7 @@ def session(session_id: str, title: str, *, minutes: float = 0, **members: Any) 
         "clients": [],
         "mayControl": True,
         "history": None,
+        "fence": None,
         **members,
     }
 

@@ -265,3 +265,12 @@ def test_what_has_become_of_the_history_and_of_the_agent_is_said(open_page: Open
     expect(page.get_by_text("The agent has ended. The next prompt starts it again.")).to_be_visible()
     gateway.change("s", history="cut")
     expect(page.get_by_text("What is older than this is not kept any more.")).to_be_visible()
+
+
+def test_the_head_tells_that_the_agent_is_fenced_and_by_what(open_page: Opens) -> None:
+    page, gateway = open_page(Scene([session("s", "Open", fence="landlock")], {}), "#/s/s")
+    expect(page.locator(".head-facts").get_by_text("fenced")).to_have_attribute(
+        "title", "The agent uses only the workspaces and its own folders (by landlock)"
+    )
+    gateway.change("s", fence=None)
+    expect(page.locator(".head-facts").get_by_text("fenced")).to_have_count(0)

@@ -1,0 +1,108 @@
+"""Agents of others in a fence, with the folders that the table of known agents gives them, and with a fresh home.
+
+None is logged in: in a fence it is to answer as it does without one.
+"""
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from acp_gateway.config.agent_search import KNOWN, AcpAgent
+from acp_gateway.config.load import load_config
+from acp_gateway.diagnosis.agent_trial import try_agent
+from acp_gateway.fence import bubblewrap, landlock
+from tests.interop.sdk_clients import INSTALLED
+
+pytestmark = [pytest.mark.interop, pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")]
+
+MODULES = INSTALLED / "agents" / "node_modules"
+
+PROGRAMS = (
+    "auggie",
+    "claude-agent-acp",
+    "claude-code-acp",
+    "codex-acp",
+    "copilot",
+    "droid",
+    "gemini",
+    "opencode",
+    "qodercli",
+    "qwen",
+)
+"""Programs of the table of known agents that npm has for this platform."""
+
+MEANS = [
+    *(["landlock"] if landlock.abi() else []),
+    *(["bubblewrap"] if bubblewrap.find() is not None else []),
+]
+"""The means for a fence that this machine has."""
+
+QUIET = {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+"""Variables that keep agents from fetching what the tests do not need."""
+
+TIMEOUT = 60.0
+
+BRIEF = {"eof_grace": 0.1, "term_grace": 1.0}
+"""Seconds for agents to end by themselves: some take ten."""
+
+
+def installed(program: str) -> str:
+    """Return the path of an agent's program; skip the test if npm has installed none."""
+    places = (MODULES / ".bin", MODULES / "opencode-linux-x64-baseline" / "bin")
+    found = shutil.which(program, path=os.pathsep.join(map(str, places)))
+    if found is None:
+        pytest.skip(f"{program}: not installed on this platform")
+    return found
+
+
+async def answers(program: str, fence: str, folder: Path) -> list[str]:
+    """Run an agent once with a home of its own, and return what it answered and what its fence refused."""
+    path, known = installed(program), KNOWN[program]
+    assert isinstance(known, AcpAgent)
+    for name in ("home", "work", "state"):
+        (folder / name).mkdir(parents=True)
+    env = {"HOME": str(folder / "home"), **QUIET}
+    sections: dict[str, dict[str, Any]] = {
+        "gateway": {"state_dir": str(folder / "state")},
+        "workspaces.work": {"root": str(folder / "work")},
+        "agents.tried": {
+            "command": [path, *known.arguments[0]],
+            "fence": fence,
+            "initialize_timeout": TIMEOUT,
+            **BRIEF,
+        },
+        "agents.tried.env": env,
+    }
+    file = folder / "config.toml"
+    lines = [
+        f"[{section}]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in options.items())
+        for section, options in sections.items()
+    ]
+    file.write_text("".join([*lines, '[[listen]]\nurl = "tcp://127.0.0.1:0"\n']))
+    config = load_config(file)
+    section = config.agents["tried"]
+    said = await try_agent("tried", section, config, {"PATH": os.environ["PATH"]}, folder / "state")
+    return [line.text.replace(f"fenced by {fence}", "without a fence").replace(str(folder), "") for line in said]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+async def test_an_agent_answers_in_its_fence_as_without_one(program: str, tmp_path: Path) -> None:
+    found: dict[str, list[str]] = {}
+
+    async def note(fence: str) -> None:
+        found[fence] = await answers(program, fence, tmp_path / fence)
+
+    installed(program)
+    async with trio.open_nursery() as nursery:
+        for fence in ("off", *MEANS):
+            nursery.start_soon(note, fence)
+    assert "answers initialize" in found["off"][0]
+    assert "session/new" in found["off"][0]
+    for by in MEANS:
+        assert found[by] == found["off"], by
