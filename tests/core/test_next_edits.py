@@ -170,7 +170,9 @@ def test_an_agent_that_starts_none_answers_for_itself(scene: Scene, ann: Peer) -
 
 def test_a_client_has_a_limited_number_of_sessions_for_suggestions(scene: Scene, ann: Peer) -> None:
     start(scene, ann)
-    scene.join("bob")
+    ann.request("nes/suggest", sessionId="n")
+    scene.join("bob").request("nes/start")
+    scene.agent.heard()
     for _ in range(MAX_SESSIONS - 1):
         ann.request("nes/start")
     assert len(scene.agent.heard()) == MAX_SESSIONS - 1
