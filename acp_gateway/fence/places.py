@@ -38,7 +38,7 @@ DEVICES: Final = (
     "/dev/ptmx",
     "/dev/pts",
 )
-"""Devices that carry no data of others."""
+"""Devices that programs need. In bubblewrap, the terminals are the agent's own; with Landlock, those of its user."""
 
 ACCELERATORS: Final = ("/dev/nvidia*", "/dev/dri", "/dev/kfd", "/dev/dxg", "/dev/accel", "/dev/davinci*")
 """Patterns of the devices of graphics processors and the like."""

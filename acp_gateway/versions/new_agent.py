@@ -31,7 +31,7 @@ from acp_gateway.versions.parts import (
 )
 from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
-from acp_gateway.versions.state import MADE, WITHHELD, Memory, bounded, digest_id
+from acp_gateway.versions.state import MADE, STATE_SIZE, WITHHELD, Memory, bounded, digest_id
 from acp_gateway.versions.terminals import Terminal
 from acp_gateway.versions.translator import ERROR, Asked, Output, Translator, params_of, result_of, update_of
 
@@ -406,7 +406,7 @@ class NewAgent(Translator[_Session]):
             return
         if session.foreground.waits_for_acceptance:
             session.withheld += [(message_id, chunk) for chunk in chunks]
-            if len(session.withheld) > WITHHELD:
+            if len(session.withheld) > WITHHELD or sum(len(held) for _, held in session.withheld) > STATE_SIZE:
                 self._release(session, out)
         else:
             out.to_client += chunks

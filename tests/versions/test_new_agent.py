@@ -8,7 +8,15 @@ import pytest
 
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED, ITEMS_LEFT_OUT, Tool
-from acp_gateway.versions.state import CONTENT_SIZE, FREE_REPEATS, REQUESTS, SESSIONS, TERMINAL_SIZE, WITHHELD
+from acp_gateway.versions.state import (
+    CONTENT_SIZE,
+    FREE_REPEATS,
+    REQUESTS,
+    SESSIONS,
+    STATE_SIZE,
+    TERMINAL_SIZE,
+    WITHHELD,
+)
 from acp_gateway.versions.terminals import LEFT_OUT
 from acp_gateway.versions.values import SHOWN_SIZE
 from tests.versions.wire import (
@@ -421,6 +429,13 @@ def test_at_most_withheld_user_messages_wait_for_the_response_to_a_prompt() -> N
     chunk = update("user_message_chunk", messageId="v", content=text("x"))
     sent = [len(said(it, chunk)) for _ in range(WITHHELD + 1)]
     assert sent == [0] * WITHHELD + [WITHHELD + 1]
+
+
+def test_large_user_messages_do_not_wait_for_the_response_to_a_prompt() -> None:
+    it = NewAgent()
+    it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    chunk = update("user_message_chunk", messageId="v", content=text("x" * (STATE_SIZE // 2)))
+    assert [len(said(it, chunk)) for _ in range(2)] == [0, 2]
 
 
 def test_the_response_of_an_older_draft_accepts_a_prompt_too() -> None:
