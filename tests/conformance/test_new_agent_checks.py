@@ -77,7 +77,7 @@ async def test_a_check_fails_for_the_one_fault_of_an_agent_and_names_it(fault: s
 
 
 def test_every_check_but_cancel_has_an_agent_that_fails_it() -> None:
-    """What `cancel` checks is `cancel-permission` for a turn that has no permission open."""
+    # `cancel` is `cancel-permission` for a turn that has no permission open.
     assert {name for name, _, _ in FAULTS.values()} == {check.name for check in CHECKS} - {"cancel"}
 
 
@@ -93,3 +93,10 @@ async def test_another_agent_of_version_2_passes(prompt: str, hidden: set[str], 
     found = await verdicts(agent, str(tmp_path), cwd=tmp_path, prompt=prompt)
     assert outcomes(found, "failed") == set()
     assert hidden <= outcomes(found, "not shown")
+
+
+async def test_the_demo_agent_passes_in_version_2(tmp_path: Path) -> None:
+    agent = str(ROOT / "examples/demo_agent.py")
+    found = await verdicts(agent, "--protocol", "2", "--delay", "0", cwd=tmp_path)
+    assert outcomes(found, "failed") == set()
+    assert found["cancel-permission"].outcome == "passed"
