@@ -45,7 +45,7 @@ $(VENV)/has-bench: $(VENV)/has-run benchmarks/requirements.txt
 	@touch $@
 
 demo: $(VENV)/has-run
-	@$(BIN)/python examples/demo.py
+	@$(BIN)/python examples/demo.py $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 demo-web: $(VENV)/has-run
 	@$(BIN)/python -m examples.demo_web

@@ -31,7 +31,7 @@ LATE: Final = 2.0
 """Seconds after a cancellation from which on a turn that ends as usual has not noticed it."""
 
 
-def _result(dialogues: Dialogues, scenario: str, method: str) -> Line | None:
+def result_of(dialogues: Dialogues, scenario: str, method: str) -> Line | None:
     """Return the result of the first request of a method, None if it was not sent. Raises `Fault` for an error."""
     dialogue = dialogues.get(scenario, Dialogue())
     exchanges = dialogue.exchanges(method, outgoing=True)
@@ -47,7 +47,7 @@ def _successful(dialogue: Dialogue, exchange: Exchange, scenario: str) -> Line:
 
 def judge_version(dialogues: Dialogues, *, scenario: str, asked: int) -> Verdict | None:
     """Check the answer to a protocol version; 1 is the only one that has to be served."""
-    response = _result(dialogues, scenario, "initialize")
+    response = result_of(dialogues, scenario, "initialize")
     if response is None:
         return not_shown(NOT_COME)
     version = response.result.get("protocolVersion") if isinstance(response.result, dict) else None
@@ -61,7 +61,7 @@ def judge_version(dialogues: Dialogues, *, scenario: str, asked: int) -> Verdict
 
 
 def judge_initialize(dialogues: Dialogues) -> Verdict | None:
-    response = _result(dialogues, "initialize", "initialize")
+    response = result_of(dialogues, "initialize", "initialize")
     if response is None:
         return not_shown(NOT_COME)
     if not isinstance(response.result, dict):
@@ -75,16 +75,16 @@ def judge_initialize(dialogues: Dialogues) -> Verdict | None:
     return None
 
 
-def judge_session_new(dialogues: Dialogues) -> Verdict | None:
-    dialogue = dialogues.get("session-new", Dialogue())
+def judge_session_new(dialogues: Dialogues, scenario: str = "session-new") -> Verdict | None:
+    dialogue = dialogues.get(scenario, Dialogue())
     seen: set[str] = set()
     for exchange in dialogue.exchanges("session/new", outgoing=True):
-        response = _successful(dialogue, exchange, "session-new")
+        response = _successful(dialogue, exchange, scenario)
         session = response.result.get("sessionId") if isinstance(response.result, dict) else None
         if not isinstance(session, str) or not session:
-            raise Fault("the result has no sessionId", response, "session-new")
+            raise Fault("the result has no sessionId", response, scenario)
         if session in seen:
-            raise Fault("two sessions have the same id", response, "session-new")
+            raise Fault("two sessions have the same id", response, scenario)
         seen.add(session)
     return None if seen else not_shown(NOT_COME)
 
@@ -272,7 +272,7 @@ def judge_released(dialogues: Dialogues) -> Verdict | None:
 
 
 def judge_modes(dialogues: Dialogues) -> Verdict | None:
-    response = _result(dialogues, "modes", "session/new")
+    response = result_of(dialogues, "modes", "session/new")
     modes = response.result.get("modes") if response is not None and isinstance(response.result, dict) else None
     if modes is None:
         return not_shown("the agent has no modes")
@@ -280,12 +280,12 @@ def judge_modes(dialogues: Dialogues) -> Verdict | None:
         raise Fault(fault, response, "modes")
     if modes["currentModeId"] not in [mode.get("id") for mode in modes["availableModes"] if isinstance(mode, dict)]:
         raise Fault("the current mode is not among the available ones", response, "modes")
-    _result(dialogues, "modes", "session/set_mode")
+    result_of(dialogues, "modes", "session/set_mode")
     return None
 
 
 def judge_load(dialogues: Dialogues) -> Verdict | None:
-    response = _result(dialogues, "load", "session/load")
+    response = result_of(dialogues, "load", "session/load")
     return not_shown("the agent does not offer loadSession") if response is None else None
 
 

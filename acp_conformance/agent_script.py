@@ -4,6 +4,9 @@ A request of the client gets the response of the next recorded request of its me
 among other requests does not matter. Requests that the fixture does not have are refused with -32601. A prompt begins
 the next turn of the fixture; where there is none, the turn ends at once.
 
+In version 2 a turn goes on after the response to its prompt, until its last line; lines after `idle` tell of what
+happens between turns. Where there is no turn left, a prompt is accepted, and the session is idle at once.
+
 In a turn the agent's messages are sent in order. At a response of the client the script waits for it, at a
 `session/cancel` for that. A response with a wrong id ends the wait for the first response as well, so that a client
 with that fault shows more. The directory of the fixture becomes that of the client's session, and the id of a terminal
@@ -14,7 +17,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from acp_conformance.client_script import FIXTURE_CWD, translate
+from acp_conformance.client_script import FIXTURE_CWD, is_new, translate
 from acp_conformance.dialogue import NOTIFICATION, REQUEST, RESPONSE, Line
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.methods import INITIALIZE, NEW, PROMPT, REQUEST_PERMISSION, SESSION_CANCEL, SESSION_UPDATE
@@ -23,6 +26,9 @@ Action = Literal["prompt", "allow", "reject", "cancel", "end"]
 """Actions of the client's user: give a prompt, decide a permission, cancel the turn, end the client."""
 
 CREATE_TERMINAL: Final = "terminal/create"
+
+_BASELINE: Final[dict[str, Any]] = {"session/close": {}, "session/list": {"sessions": []}, "session/resume": {}}
+"""Results of what every agent of version 2 has."""
 
 
 class AgentScript:
@@ -35,6 +41,7 @@ class AgentScript:
 
     def __init__(self, lines: Sequence[Line], chunk: str | None = None) -> None:
         self._chunk = chunk
+        self._is_new = is_new(lines)
         self._cwd = FIXTURE_CWD
         self._terminals: dict[str, str] = {}
         # Responses and notifications of the agent that follow a request of the client, by its method.
@@ -101,7 +108,7 @@ class AgentScript:
             self._cancelled = True
             rest = self._turn[self._at :]
             if not any(each.method == SESSION_CANCEL for each in rest):
-                return [_result(self._prompt, {"stopReason": "cancelled"}), *self._end_turn()]
+                return [*self._stopped(line, self._prompt, "cancelled"), *self._end_turn()]
         return self._advance()
 
     def _receive_request(self, line: Line) -> list[bytes]:
@@ -111,6 +118,8 @@ class AgentScript:
             return self._begin_turn() if self._turn is None else []
         blocks = self._answers.get(line.method)
         if not blocks:
+            if self._is_new and line.method in _BASELINE:
+                return [_result(request, _BASELINE[line.method])]
             if self._may_end:
                 self._finish()
             return [jsonrpc.encode(_refusal(request, line.method))]
@@ -125,13 +134,23 @@ class AgentScript:
     def _begin_turn(self) -> list[bytes]:
         sent: list[bytes] = []
         while self._waiting and self._turn is None:
-            request = (self._waiting.pop(0).value or {})["id"]
+            prompt = self._waiting.pop(0)
+            request = (prompt.value or {})["id"]
             if not self._turns:
-                sent.append(_result(request, {"stopReason": "end_turn"}))
+                sent += [_result(request, {"messageId": "more"})] if self._is_new else []
+                sent += self._stopped(prompt, request, "end_turn")
                 continue
             self._prompt, self._turn, self._at, self._cancelled = request, self._turns.pop(0), 0, False
             sent += self._advance()
         return sent
+
+    def _stopped(self, line: Line, request: Any, reason: str) -> list[bytes]:
+        """Return what ends the turn of a prompt early; `line` names its session."""
+        if not self._is_new:
+            return [_result(request, {"stopReason": reason})]
+        update = {"sessionUpdate": "state_update", "state": "idle", "stopReason": reason}
+        params = {"sessionId": line.params.get("sessionId"), "update": update}
+        return [jsonrpc.encode({"jsonrpc": "2.0", "method": SESSION_UPDATE, "params": params})]
 
     def _end_turn(self) -> list[bytes]:
         self._turn = None

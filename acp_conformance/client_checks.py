@@ -79,7 +79,7 @@ def judge_version(dialogues: Dialogues) -> Verdict | None:
         fits = type(version) is int and 0 <= version <= 65535
         return "" if fits else "protocolVersion is not an integer from 0 to 65535"
 
-    return judge_each(_requests(dialogues, "initialize"), fault_of, NOT_COME)
+    return judge_each(requests_of(dialogues, "initialize"), fault_of, NOT_COME)
 
 
 def judge_version_unsupported(dialogues: Dialogues) -> Verdict | None:
@@ -130,7 +130,7 @@ def judge_session_new(dialogues: Dialogues) -> Verdict | None:
         fault = members_fault(line.params, {"cwd": str, "mcpServers": list}, "the request")
         return fault or next(filter(None, map(_server_fault, line.params["mcpServers"])), "")
 
-    return judge_each(_requests(dialogues, "session/new"), fault_of, NOT_COME)
+    return judge_each(requests_of(dialogues, "session/new"), fault_of, NOT_COME)
 
 
 def _server_fault(server: Any) -> str:
@@ -142,7 +142,7 @@ def _server_fault(server: Any) -> str:
 def judge_mcp_offered(dialogues: Dialogues) -> Verdict | None:
     """Check that MCP servers are reached in ways that the agent offers; a command is always one."""
     found = False
-    for scenario, line in _requests(dialogues, "session/new"):
+    for scenario, line in requests_of(dialogues, "session/new"):
         servers = line.params.get("mcpServers")
         offered = _agent_capabilities(dialogues[scenario]).get("mcpCapabilities") or {}
         for server in servers if isinstance(servers, list) else ():
@@ -158,13 +158,13 @@ def judge_prompt(dialogues: Dialogues) -> Verdict | None:
         fault = members_fault(line.params, {"sessionId": str, "prompt": list}, "the request")
         return fault or next(filter(None, map(block_fault, line.params["prompt"] or [None])), "")
 
-    return judge_each(_requests(dialogues, "session/prompt"), fault_of, NO_PROMPT)
+    return judge_each(requests_of(dialogues, "session/prompt"), fault_of, NO_PROMPT)
 
 
 def judge_blocks_offered(dialogues: Dialogues) -> Verdict | None:
     """Check that prompts have only text and links: no scenario offers more."""
     found = False
-    for scenario, line in _requests(dialogues, "session/prompt"):
+    for scenario, line in requests_of(dialogues, "session/prompt"):
         prompt = line.params.get("prompt")
         for block in prompt if isinstance(prompt, list) else ():
             found = True
@@ -196,7 +196,7 @@ def judge_methods_offered(dialogues: Dialogues) -> Verdict | None:
             found = True
             if not _is_offered(line, dialogues[scenario]):
                 raise Fault(f"the agent does not offer {line.method}", line, scenario)
-    if not found and not any(True for _ in _requests(dialogues, "session/new")):
+    if not found and not any(True for _ in requests_of(dialogues, "session/new")):
         return not_shown(NOT_COME)
     return None
 
@@ -322,7 +322,7 @@ def judge_released(dialogues: Dialogues) -> Verdict | None:
     return None if any(dialogue.lines for dialogue in dialogues.values()) else not_shown("nothing was run")
 
 
-def _requests(dialogues: Dialogues, method: str) -> Iterator[tuple[str, Line]]:
+def requests_of(dialogues: Dialogues, method: str) -> Iterator[tuple[str, Line]]:
     return (each for each in each_line(dialogues, outgoing=True) if each[1].method == method)
 
 

@@ -8,7 +8,8 @@ agent's messages need not be those of the fixture:
 - A request of a method that the fixture has gets the response of the fixture, the last one if there are more requests.
 - Another request of a permission is allowed, or cancelled with its turn; any other request is refused with -32601.
 - At an update of the fixture, or a request that is not answered in the next line, the script waits for a message of
-  that method, or for the end of the turn.
+  that method, or for the end of the turn. In version 2 it waits for the states of the session, and for no other
+  update: `idle` is the end of the turn.
 """
 
 import copy
@@ -49,6 +50,11 @@ def translate(value: Any, names: Mapping[str, str], cwd: str) -> Any:
     return value
 
 
+def is_new(lines: Sequence[Line]) -> bool:
+    """Return True if a fixture is of version 2: its client has an `info`."""
+    return "info" in lines[0].params
+
+
 class ClientScript:
     """The client of one fixture.
 
@@ -62,6 +68,7 @@ class ClientScript:
         self._lines = lines
         self._cwd = cwd
         self._prompt = prompt
+        self._is_new = is_new(lines)
         # Index of the next line of the fixture.
         self._at = 0
         # Keys of the client's requests that were answered, and of those that were left out.
@@ -152,8 +159,9 @@ class ClientScript:
             elif line.kind == RESPONSE:
                 if line.key not in self._answered | self._left_out:
                     break
-                # No message of this turn can come any more.
-                self._unmatched.clear()
+                if not self._is_new:
+                    # No message of this turn can come any more.
+                    self._unmatched.clear()
             elif not self._match(line):
                 break
             self._at += 1
@@ -163,13 +171,18 @@ class ClientScript:
         """Match a line of the agent in the fixture with what came; return False to wait for more."""
         if line.kind == REQUEST and not self._is_deferred(self._at):
             return True
+        state = line.update.get("state") if self._is_new else None
+        if self._is_new and line.kind == NOTIFICATION and state is None:
+            return True
         alike = (each for each in self._unmatched if (each.kind, each.method) == (line.kind, line.method))
-        found = next(alike, None)
+        found = next((each for each in alike if state is None or each.update.get("state") == state), None)
         if found is not None:
             self._unmatched.remove(found)
             if line.kind == REQUEST:
                 self._matched[line.key] = found
             return True
+        if self._is_new:
+            return any(_is_idle(each) for each in self._unmatched)
         following = next(
             (each for each in self._lines[self._at :] if each.kind == RESPONSE and not each.outgoing), None
         )
@@ -191,6 +204,9 @@ class ClientScript:
     def _message(self, line: Line) -> bytes:
         if line.method in (SESSION_CANCEL, PROMPT):
             self._cancelled = line.method == SESSION_CANCEL
+        if self._is_new and line.method == PROMPT:
+            # What is told from here on is of this turn.
+            self._unmatched.clear()
         value = translate(copy.deepcopy(line.value), self._sessions, self._cwd)
         params = value.get("params", {})
         if line.method == SET_MODE:
@@ -242,6 +258,10 @@ class ClientScript:
                 if str(option.get("kind")).startswith(wanted):
                     return _result(request, {"outcome": {"outcome": "selected", "optionId": option.get("optionId")}})
         return _result(request, {"outcome": {"outcome": "cancelled"}})
+
+
+def _is_idle(line: Line) -> bool:
+    return line.update.get("sessionUpdate") == "state_update" and line.update.get("state") == "idle"
 
 
 def _result(request: Line, result: Any) -> bytes:
@@ -312,6 +332,28 @@ CLIENT_PLAIN: Final = (
     *("file-system", "terminal"),
 )
 """Names of the fixtures that are played to clients as they are. The first shows whether a client can be run at all."""
+
+NEW_SCENARIOS: Final = tuple(
+    Scenario(name, f"new-{name}")
+    for name in (
+        *("initialize", "version-unsupported", "ids", "session", "turn", "permission", "permission-reject"),
+        *("permission-cancelled", "cancellation", "extensions"),
+    )
+)
+"""Scenarios of agents of version 2."""
+
+NEW_CLIENT_SCENARIOS: Final = (
+    *(
+        Scenario(name, f"new-{name}")
+        for name in (
+            *("agent-text", "agent-ids", "agent-requests", "agent-updates", "agent-idle", "agent-unprompted"),
+            *("agent-update-unknown", "agent-unknown", "permission", "permission-reject", "agent-options"),
+            *("permission-cancelled", "cancellation", "agent-stop-reasons"),
+        )
+    ),
+    Scenario("agent-version", "agent-version"),
+)
+"""Scenarios of clients of version 2. The first shows whether a client can be run at all."""
 
 CLIENT_SCENARIOS: Final = (
     *(Scenario(name, name) for name in CLIENT_PLAIN),

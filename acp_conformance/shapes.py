@@ -85,6 +85,11 @@ def block_fault(block: Any) -> str:
     return members_fault(block, _BLOCKS[kind], f"a content block of type {kind}")
 
 
+def is_known_block(block: dict[str, Any]) -> bool:
+    """Return True for a content block of a type that the specification has."""
+    return isinstance(block.get("type"), str) and block["type"] in _BLOCKS
+
+
 def is_known_update(update: dict[str, Any]) -> bool:
     """Return True for an update of a kind that the specification has."""
     return isinstance(update.get("sessionUpdate"), str) and update["sessionUpdate"] in _UPDATES
@@ -145,13 +150,23 @@ def paths_in(line: Line) -> Iterator[object]:
     params = line.params
     if line.method.startswith(("fs/", "terminal/", "session/")):
         yield from (params[name] for name in ("path", "cwd") if params.get(name) is not None)
-    for call in (params.get("toolCall"), line.update):
+    subject = params.get("subject")
+    asked = subject.get("toolCall") if isinstance(subject, dict) else params.get("toolCall")
+    for call in (asked, line.update):
         if isinstance(call, dict):
             for name in ("locations", "content"):
                 places = call.get(name)
                 for place in places if isinstance(places, list) else ():
                     if isinstance(place, dict) and (name == "locations" or place.get("type") == "diff"):
-                        yield place.get("path")
+                        yield from _changed_paths(place) if "changes" in place else (place.get("path"),)
+
+
+def _changed_paths(diff: dict[str, Any]) -> Iterator[object]:
+    """Yield the paths of a diff of version 2."""
+    for change in diff["changes"] if isinstance(diff["changes"], list) else ():
+        if isinstance(change, dict):
+            yield change.get("path")
+            yield from (change[name] for name in ("oldPath",) if name in change)
 
 
 def is_absolute(path: object) -> bool:

@@ -4,6 +4,8 @@ The two machines are two temporary directories. Everything between them is real:
 subprocesses, TLS with a new certificate, a token, and the agent of `demo_agent.py`. Only the editor is simulated:
 it starts `acp-gateway connect` as an editor would and speaks the Agent Client Protocol to it.
 
+Arguments are those of the agent: `make demo PROTOCOL=2` has it speak version 2, which the gateway translates.
+
 All processes are stopped and all files removed, also after an error. The exit status is 0 on success.
 """
 
@@ -350,7 +352,7 @@ key = {toml(box / "key.pem")}
 root = {toml(box)}
 
 [agents.demo]
-command = [{toml(sys.executable)}, {toml(AGENT)}]
+command = [{", ".join(map(toml, (sys.executable, AGENT, *sys.argv[1:])))}]
 """,
         encoding="utf-8",
     )

@@ -1,8 +1,8 @@
 """A small but complete ACP agent with the standard library only: a template, and the agent of `make demo`.
 
-It speaks version 1 of the Agent Client Protocol over stdin and stdout, one JSON-RPC message per line. To each
-prompt it streams a short reply, asks for permission to list the session's directory, lists it if permitted, and
-reports the result.
+It speaks version 1 of the Agent Client Protocol, or version 2 with `--protocol 2`, over stdin and stdout, one
+JSON-RPC message per line. To each prompt it streams a short reply, asks for permission to list the session's
+directory, lists it if permitted, and reports the result.
 
 Design: `receive` handles every incoming line at once, except a prompt, which runs as its own asyncio task. So
 sessions run concurrently, and cancellation is received in the middle of a turn. To cancel a turn is to cancel its
@@ -278,6 +278,91 @@ class DemoAgent:
             raise
 
 
+class NewDemoAgent(DemoAgent):
+    """The agent in version 2: what version 1 says in the response to a prompt, updates say here."""
+
+    def __init__(self, send: Callable[[Message], None], *, delay: float) -> None:
+        super().__init__(send, delay=delay)
+        # Updates by session, for a replay.
+        self._told: dict[str, list[Message]] = {}
+        self._messages = 0
+
+    def _initialize(self) -> Message:
+        old = super()._initialize()
+        capabilities: Message = {"session": {}}
+        return {
+            "protocolVersion": 2,
+            "capabilities": capabilities,
+            "info": old["agentInfo"],
+            "_meta": old["_meta"],
+        }
+
+    def _handle_request(self, request_id: object, method: str, params: object) -> None:
+        if method not in ("session/resume", "session/list", "session/close"):
+            super()._handle_request(request_id, method, params)
+            return
+        session_id = params.get("sessionId") if isinstance(params, dict) else None
+        session = self._sessions.get(session_id) if isinstance(session_id, str) else None
+        if method == "session/list":
+            sessions = [{"sessionId": each.id, "cwd": each.cwd} for each in self._sessions.values()]
+            self._respond(request_id, result={"sessions": sessions})
+        elif session is None:
+            self._respond(request_id, error={"code": UNKNOWN_SESSION, "message": f"No session {session_id!r}"})
+        else:
+            if method == "session/close" and session.turn is not None:
+                session.turn.cancel()
+            if isinstance(params, dict) and params.get("replayFrom") is not None:
+                for update in self._told.get(session.id, []):
+                    super()._update(session, **update)
+            self._respond(request_id, result={})
+
+    def _start_turn(self, request_id: object, params: Params) -> None:
+        super()._start_turn(request_id, params)
+        session = self._sessions[params["sessionId"]]
+        self._messages += 1
+        message_id = f"message-{self._messages}"
+        self._respond(request_id, result={"messageId": message_id})
+        self._update(session, sessionUpdate="user_message", messageId=message_id, content=params["prompt"])
+        super()._update(session, sessionUpdate="state_update", state="running")
+        self._messages += 1
+
+    def _finish(self, session: Session, request_id: object, turn: asyncio.Task[None]) -> None:
+        session.turn = None
+        if not turn.cancelled() and (failure := turn.exception()):
+            self._update(
+                session,
+                sessionUpdate="agent_message_chunk",
+                content={"type": "text", "text": f"It failed: {failure!r}"},
+            )
+        reason = "cancelled" if turn.cancelled() else "end_turn"
+        super()._update(session, sessionUpdate="state_update", state="idle", stopReason=reason)
+
+    async def _request(self, method: str, **params: object) -> Message:
+        """Ask for a permission: it has a title, and is about a tool call."""
+        session = self._sessions[str(params["sessionId"])]
+        call = params.pop("toolCall")
+        if isinstance(call, dict):
+            params |= {"title": call["title"], "subject": {"type": "tool_call", "toolCall": call}}
+        asking = asyncio.create_task(super()._request(method, **params))
+        await asyncio.sleep(0)
+        super()._update(session, sessionUpdate="state_update", state="requires_action")
+        try:
+            response = await asking
+        except asyncio.CancelledError:
+            asking.cancel()
+            raise
+        super()._update(session, sessionUpdate="state_update", state="running")
+        return response
+
+    def _update(self, session: Session, **update: object) -> None:
+        if update["sessionUpdate"] == "tool_call":
+            update["sessionUpdate"] = "tool_call_update"
+        if update["sessionUpdate"] == "agent_message_chunk":
+            update["messageId"] = f"message-{session.id}-{self._messages}"
+        self._told.setdefault(session.id, []).append(update)
+        super()._update(session, **update)
+
+
 def _block(text: str) -> Message:
     return {"type": "content", "content": {"type": "text", "text": text}}
 
@@ -309,7 +394,11 @@ def main(make: Callable[..., DemoAgent] = DemoAgent, about: str = "A small ACP a
     """Run the agent that `make` returns, as the command line says."""
     parser = argparse.ArgumentParser(description=f"{about} over stdin and stdout.")
     parser.add_argument("--delay", type=float, default=delay, help=f"seconds between two chunks of text ({delay})")
+    if make is DemoAgent:
+        parser.add_argument("--protocol", choices=("1", "2"), default="1", help="version of the protocol (1)")
     arguments = parser.parse_args()
+    if make is DemoAgent and arguments.protocol == "2":
+        make = NewDemoAgent
     # Ctrl-C ends the process at once; asyncio would wait for the thread blocked on stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

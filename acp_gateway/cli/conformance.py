@@ -18,6 +18,13 @@ def _common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of both commands."""
     options = (
         click.option(
+            "--protocol",
+            type=click.Choice(["1", "2"]),
+            default="1",
+            show_default=True,
+            help="The version of the protocol that is checked.",
+        ),
+        click.option(
             "--timeout",
             type=click.FloatRange(min=0, min_open=True),
             default=10.0,
@@ -68,6 +75,7 @@ def check_agent(
     command: tuple[str, ...],
     prompt: str | None,
     cwd: Path | None,
+    protocol: str,
     timeout: float,
     output_limit: int,
     junit: Path | None,
@@ -86,18 +94,20 @@ def check_agent(
 
     import trio
 
-    from acp_conformance.agent_checks import CHECKS
-    from acp_conformance.client_script import SCENARIOS
+    from acp_conformance import agent_checks, client_script, new_agent_checks
     from acp_conformance.runner import RunLimits, run_scenarios
 
+    checks, scenarios = agent_checks.CHECKS, client_script.SCENARIOS
+    if protocol == "2":
+        checks, scenarios = new_agent_checks.CHECKS, client_script.NEW_SCENARIOS
     limits = RunLimits(timeout=timeout, output_size=output_limit)
     with tempfile.TemporaryDirectory(prefix="acp-gateway-check-", ignore_cleanup_errors=True) as directory:
         where = str(cwd.absolute()) if cwd is not None else directory
         if not unfenced:
             command = _in_fence(command, where, directory)
-        run = partial(run_scenarios, command, SCENARIOS, where, prompt=prompt, limits=limits, progress=_show_progress)
+        run = partial(run_scenarios, command, scenarios, where, prompt=prompt, limits=limits, progress=_show_progress)
         dialogues = trio.run(run)
-    context.exit(_report("check-agent", CHECKS, dialogues, junit, as_json=as_json))
+    context.exit(_report("check-agent", checks, dialogues, junit, as_json=as_json))
 
 
 def _in_fence(command: tuple[str, ...], where: str, scratch: str) -> tuple[str, ...]:
@@ -159,6 +169,7 @@ def check_client(
     reaction: float,
     agent: Path | None,
     cwd: Path | None,
+    protocol: str,
     timeout: float,
     output_limit: int,
     junit: Path | None,
@@ -179,16 +190,18 @@ def check_client(
 
     import trio
 
-    from acp_conformance.client_checks import CHECKS
+    from acp_conformance import client_checks, client_script, new_client_checks
     from acp_conformance.client_runner import User, run_client_scenarios
-    from acp_conformance.client_script import CLIENT_SCENARIOS
     from acp_conformance.runner import RunLimits
 
+    checks, scenarios = client_checks.CHECKS, client_script.CLIENT_SCENARIOS
+    if protocol == "2":
+        checks, scenarios = new_client_checks.CHECKS, client_script.NEW_CLIENT_SCENARIOS
     dialogues = trio.run(
         partial(
             run_client_scenarios,
             command,
-            CLIENT_SCENARIOS,
+            scenarios,
             cwd=None if cwd is None else str(cwd.absolute()),
             user=User(prompt, allow, reject, cancel),
             agent=agent,
@@ -196,7 +209,7 @@ def check_client(
             progress=_show_progress,
         )
     )
-    context.exit(_report("check-client", CHECKS, dialogues, junit, as_json=as_json))
+    context.exit(_report("check-client", checks, dialogues, junit, as_json=as_json))
 
 
 def _report(suite: str, checks: "Sequence[Check]", dialogues: "Dialogues", junit: Path | None, *, as_json: bool) -> int:

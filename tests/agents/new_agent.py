@@ -19,6 +19,7 @@ class Agent:
         self.folder = folder
         self.running: dict[str, bool] = {}
         self.asked = 0
+        self.waiting: tuple[str, int] | None = None
 
     def send(self, **members: Any) -> None:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **members}) + "\n")
@@ -41,13 +42,12 @@ class Agent:
             self.decided(message)
             return
         session = params.get("sessionId", "")
-        if method == "session/cancel":
-            self.state(session, "idle", stopReason="cancelled")
-            return
         if "id" not in message:
-            # A cancellation of a request that is answered already.
+            if method == "session/cancel":
+                self.waiting = None
+                self.state(session, "idle", stopReason="cancelled")
             return
-        if method == "initialize" and params.get("protocolVersion") != 2:
+        if method == "initialize" and params.get("protocolVersion") < 2:
             error = {"code": -32602, "message": "only version 2 is spoken here"}
             self.send(id=message["id"], error=error)
             return
@@ -61,6 +61,9 @@ class Agent:
         elif method == "session/resume" and "replayFrom" in params:
             for line in (self.folder / session).read_text().splitlines():
                 self.send(method="session/update", params=json.loads(line))
+        elif method not in ("session/prompt", "session/resume", "session/close"):
+            self.send(id=message["id"], error={"code": -32601, "message": f"Method not found: {method}"})
+            return
         self.send(id=message["id"], result=result)
         if method == "session/prompt":
             self.turn(session, params["prompt"])
@@ -93,7 +96,9 @@ class Agent:
         self.tell(session, "agent_message", messageId=f"a{number}", content=content)
 
     def decided(self, response: Json) -> None:
-        session, number = self.waiting
+        if self.waiting is None:
+            return  # Its turn was cancelled.
+        (session, number), self.waiting = self.waiting, None
         outcome = response.get("result", {}).get("outcome", {})
         self.say(session, number, f"decided {outcome.get('optionId') or outcome.get('outcome')}")
         self.state(session, "idle", stopReason="end_turn")

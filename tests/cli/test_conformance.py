@@ -35,6 +35,14 @@ def test_a_broken_must_is_a_line_with_its_message_and_exit_code_1() -> None:
     assert "1 MUST and 0 SHOULD failed" in result.stderr
 
 
+def test_version_2_is_checked_where_it_is_asked_for() -> None:
+    agent = AGENT.with_name("faulty_new_agent.py")
+    result = run_command("check-agent", "--protocol", "2", "--json", "--", sys.executable, agent, "no info")
+    assert result.exit_code == 1
+    found = {entry["check"]: entry for entry in json.loads(result.stdout)}
+    assert found["initialize"]["reason"] == "initialize has no info that is an object"
+
+
 def test_an_agent_that_cannot_be_started_has_exit_code_8() -> None:
     result = run_command("check-agent", "--", "no-such-agent")
     assert result.exit_code == 8

@@ -1,6 +1,7 @@
 """An ACP client that keeps the protocol, but for the one fault that its second argument names.
 
-The first argument is its agent. Its user writes `y` or `n` to decide a permission, `c` to cancel, and else prompts.
+The first argument is its agent, a third one `2` has it speak version 2.
+Its user writes `y` or `n` to decide a permission, `c` to cancel, and else prompts.
 """
 
 import json
@@ -13,6 +14,7 @@ import time
 from typing import Any, NoReturn
 
 FAULT = sys.argv[2] if len(sys.argv) > 2 else ""
+NEW = sys.argv[3:] == ["2"]
 OFFERS = FAULT not in ("offers nothing", "serves files unasked", "runs commands unasked", "refuses with other codes")
 EVENTS: queue.SimpleQueue[tuple[str, bytes]] = queue.SimpleQueue()
 METHODS = ["initialize", "session/new"]
@@ -27,6 +29,7 @@ SESSION = [""]
 SPOKEN: list[str] = []
 LINES: list[str] = []
 TURN: list[int] = []
+STATES = [""]
 IDS = iter(range(100))
 REQUESTS: dict[Any, str] = {}
 
@@ -82,6 +85,10 @@ def initialize() -> None:
     if FAULT == "opens the session first":
         new_session()
     version = "1" if FAULT == "version as text" else 1
+    if NEW:
+        members = {} if FAULT == "no info" else {"info": {"name": "client", "version": "1"}}
+        request("initialize", protocolVersion=1 if FAULT == "asks for version 1" else 2, capabilities={}, **members)
+        return
     offered = {"fs": {"readTextFile": True, "writeTextFile": True}, "terminal": True} if OFFERS else {}
     request("initialize", protocolVersion=version, clientCapabilities=offered)
 
@@ -90,6 +97,8 @@ def new_session() -> None:
     if FAULT == "loads unasked":
         request("session/load", sessionId="old", cwd=os.getcwd(), mcpServers=[])
     params: dict[str, Any] = {"cwd": "." if FAULT == "relative directory" else os.getcwd(), "mcpServers": []}
+    if FAULT == "no directory":
+        del params["cwd"]
     if FAULT == "no list of servers":
         del params["mcpServers"]
     if FAULT == "event streams unasked":
@@ -162,7 +171,7 @@ def serve(method: str, id_: Any, params: dict[str, Any]) -> None:
 def take_response(message: dict[str, Any]) -> None:
     method = REQUESTS.pop(message["id"], "")
     result = message.get("result") or {}
-    if method == "initialize" and result["protocolVersion"] != 1 and FAULT != "works with any version":
+    if method == "initialize" and result["protocolVersion"] != (2 if NEW else 1) and FAULT != "works with any version":
         die("unsupported version")
     if method == "initialize" and result.get("authMethods"):
         request("session/new", cwd=os.getcwd(), mcpServers=[])
@@ -182,10 +191,31 @@ def take_response(message: dict[str, Any]) -> None:
         SESSION[0] = result["sessionId"]
     elif method == "session/cancel":
         die("cannot cancel")
+    elif method == "session/prompt" and NEW:
+        if FAULT == "takes the response for the end":
+            os._exit(0)
     elif method == "session/prompt":
         TURN.clear()
         if FAULT == "dies of a stop reason" and result["stopReason"] == "max_tokens":
             die("too many tokens")
+
+
+def take_new(told: dict[str, Any], kind: str) -> None:
+    """Take an update of version 2."""
+    if kind == "state_update":
+        STATES.append(told["state"])
+    if kind not in ("state_update", "user_message") and STATES[-1] == "idle" and FAULT == "dies of updates while idle":
+        die("the session is idle")
+    if kind == "state_update" and told["state"] == "running" and not TURN and FAULT == "dies of turns unasked":
+        die("there is no prompt")
+    if kind == "state_update" and told["state"] == "acp_gateway_check" and FAULT == "dies of unknown values":
+        die("what is this state?")
+    if kind == "plan_update" and FAULT == "dies of plans":
+        die("what is plan_update?")
+    if kind == "state_update" and told["state"] == "idle":
+        TURN.clear()
+        if FAULT == "dies of a stop reason" and told["stopReason"] == "acp_gateway_check":
+            die("why did it stop?")
 
 
 def receive(line: bytes) -> None:
@@ -210,6 +240,8 @@ def receive(line: bytes) -> None:
         serve(method, message["id"], params)
     elif method == "session/update":
         kind = params["update"]["sessionUpdate"]
+        if NEW:
+            take_new(params["update"], kind)
         if (FAULT, kind) in (("dies of plans", "plan"), ("dies of unknown updates", "acp_gateway_check")):
             die(f"what is {kind}?")
         if kind == "agent_message_chunk":

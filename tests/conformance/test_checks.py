@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_conformance import agent_checks, client_checks
+from acp_conformance import agent_checks, client_checks, new_agent_checks, new_client_checks
 from acp_conformance.client_runner import User, run_client_scenarios
 from acp_conformance.client_script import CLIENT_SCENARIOS, SCENARIOS
 from acp_conformance.dialogue import Check, Verdict
@@ -193,7 +193,12 @@ def test_every_check_has_a_client_that_fails_it() -> None:
 
 @pytest.mark.parametrize(
     ("heading", "checks"),
-    [("The checks of agents", agent_checks.CHECKS), ("The checks of clients", client_checks.CHECKS)],
+    [
+        ("The checks of agents", agent_checks.CHECKS),
+        ("The checks of clients", client_checks.CHECKS),
+        ("The checks of agents of version 2", new_agent_checks.CHECKS),
+        ("The checks of clients of version 2", new_client_checks.CHECKS),
+    ],
 )
 def test_the_document_lists_the_checks_with_their_levels(heading: str, checks: tuple[Check, ...]) -> None:
     text = (ROOT / "docs/conformance-checks.md").read_text().replace("`", "")

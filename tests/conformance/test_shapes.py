@@ -6,6 +6,7 @@ import pytest
 
 from acp_conformance.client_script import load_fixture
 from acp_conformance.dialogue import Line
+from acp_conformance.new_shapes import info_fault, new_permission_fault, new_update_fault
 from acp_conformance.shapes import (
     block_fault,
     is_absolute,
@@ -18,7 +19,7 @@ from acp_conformance.shapes import (
 from tests.conformance.dialogues import fixture_names
 
 
-@pytest.mark.parametrize("name", fixture_names())
+@pytest.mark.parametrize("name", [name for name in fixture_names() if not name.startswith("new-")])
 def test_every_message_of_a_fixture_has_the_specified_form(name: str) -> None:
     for line in load_fixture(name):
         assert message_fault(line) == ""
@@ -27,6 +28,19 @@ def test_every_message_of_a_fixture_has_the_specified_form(name: str) -> None:
             assert update_fault(line.update) == ""
         if line.method == "session/request_permission":
             assert permission_fault(line.params) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in fixture_names() if name.startswith("new-")])
+def test_every_message_of_a_fixture_of_version_2_has_the_specified_form(name: str) -> None:
+    for line in load_fixture(name):
+        assert message_fault(line) == ""
+        assert all(map(is_absolute, paths_in(line)))
+        if line.update:
+            assert new_update_fault(line.params) == ""
+        if line.method == "session/request_permission":
+            assert new_permission_fault(line.params) == ""
+        if line.method == "initialize":
+            assert info_fault(line.params) == ""
 
 
 @pytest.mark.parametrize(
