@@ -12,6 +12,7 @@ from pathlib import Path
 
 import click
 
+from acp_conformance import agent_checks, client_checks, new_agent_checks, new_client_checks
 from acp_gateway import errors
 from acp_gateway.cli.main import SECTIONS, main
 from acp_gateway.errors import GatewayError
@@ -210,12 +211,28 @@ def versions() -> Iterator[str]:
     yield from table(("of", "version 2", "version 1"), rows)
 
 
+def checks() -> Iterator[str]:
+    """Yield the lines of the page on the checks of the protocol's rules."""
+    for heading, found in (
+        ("Agents", agent_checks.CHECKS),
+        ("Clients", client_checks.CHECKS),
+        ("Agents of version 2", new_agent_checks.CHECKS),
+        ("Clients of version 2", new_client_checks.CHECKS),
+    ):
+        yield from ("", f"## {heading}", "")
+        yield from table(
+            ("check", "level", "rule", "section"),
+            ((code(check.name), check.level, escape(check.title), escape(check.section)) for check in found),
+        )
+
+
 PAGES = {
     "commands": ("Commands", "the commands in `acp_gateway/cli/`", commands),
     "metrics": ("Metrics", "`acp_gateway/server/http/metrics.py`", metrics),
     "audit": ("Events of the audit", "`acp_gateway/gateway/events/audit.py`", audit),
     "exit-codes": ("Exit codes and errors", "`acp_gateway/errors.py` and `tools/man_page.py`", exit_codes),
     "versions": ("Versions of the protocol", "`acp_gateway/versions/table.py`", versions),
+    "checks": ("Checks of the protocol's rules", "the tables of rules in `acp_conformance/`", checks),
     "log-lines": ("Lines of the log", "the calls that write them", log),
 }
 """Title, source and lines of each page."""

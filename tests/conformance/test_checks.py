@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from acp_conformance import agent_checks, client_checks, new_agent_checks, new_client_checks
+from acp_conformance import agent_checks, client_checks
 from acp_conformance.client_runner import User, run_client_scenarios
 from acp_conformance.client_script import CLIENT_SCENARIOS, SCENARIOS
-from acp_conformance.dialogue import Check, Verdict
+from acp_conformance.dialogue import Verdict
 from acp_conformance.report import judge
 from acp_conformance.runner import RunLimits, run_scenarios
 
@@ -189,20 +189,3 @@ async def test_a_client_that_offers_nothing_passes_by_refusing(tmp_path: Path) -
 def test_every_check_has_a_client_that_fails_it() -> None:
     faults = CLIENT_FAULTS | SLOW_CLIENT_FAULTS
     assert {name for name, _, _ in faults.values()} == {check.name for check in client_checks.CHECKS}
-
-
-@pytest.mark.parametrize(
-    ("heading", "checks"),
-    [
-        ("The checks of agents", agent_checks.CHECKS),
-        ("The checks of clients", client_checks.CHECKS),
-        ("The checks of agents of version 2", new_agent_checks.CHECKS),
-        ("The checks of clients of version 2", new_client_checks.CHECKS),
-    ],
-)
-def test_the_document_lists_the_checks_with_their_levels(heading: str, checks: tuple[Check, ...]) -> None:
-    text = (ROOT / "docs/conformance-checks.md").read_text().replace("`", "")
-    section = text.partition(f"\n## {heading}\n\n")[2].partition("\n\n")[0]
-    assert section.splitlines() == [
-        f"- {check.name}{' (SHOULD)' if check.level == 'SHOULD' else ''}: {check.title}" for check in checks
-    ]
