@@ -462,7 +462,7 @@ class AgentState:
             return
         client.translator.prime(session.id, unseen, session.journal.position - len(unseen))
         if session.turns:
-            self.out.put(client, client.translator.turn_began(session.id))
+            self.out.put(client, client.translator.turn_runs(session.id))
 
     def turn_began(self, session: Session, request: Request) -> None:
         """Tell the translators of the session's clients that a turn begins, whose prompt comes next in the journal."""

@@ -139,12 +139,19 @@ class NewAgent(Translator[_Session]):
     def begin_replay(self, session_id: str) -> None:
         session = self._session(session_id)
         session.memory = Memory()
+        # A history has the client's own prompts too.
+        session.own.clear()
+        session.withheld.clear()
         session.pending.clear()
         session.plans.clear()
         session.alone.clear()
 
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
         """Do nothing: an agent of version 2 says so itself."""
+        return Output()
+
+    def turn_runs(self, session_id: str) -> Output:
+        """Do nothing, for the same reason."""
         return Output()
 
     def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:

@@ -143,6 +143,11 @@ class OldAgent(Translator[_Session]):
         self._run(session, out)
         return out
 
+    def turn_runs(self, session_id: str) -> Output:
+        out = Output()
+        self._run(self._session(session_id), out)
+        return out
+
     def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
         out = Output()
         session = self._session(session_id)

@@ -109,6 +109,10 @@ class Translator(ABC, Generic[SessionT]):
         """
 
     @abstractmethod
+    def turn_runs(self, session_id: str) -> Output:
+        """Tell that a turn runs in a session that the client enters, perhaps within a message."""
+
+    @abstractmethod
     def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
         """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
 

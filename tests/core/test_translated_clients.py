@@ -8,6 +8,7 @@ import pytest
 from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol.methods import Capability
 from tests.core.scene import Peer, Scene, make_policy
+from tests.core.sessions.test_continuing import Gateways
 from tests.versions.schemas import check_message
 
 Json = Any
@@ -265,3 +266,76 @@ def test_a_client_may_ask_for_version_1_after_it_was_refused_version_2() -> None
     assert peer.client.translator is not None
     peer.initialize()
     assert peer.client.translator is None
+
+
+def said_with_ids(messages: list[Any]) -> list[tuple[str, str]]:
+    """The texts of the agent, each with the id of its message."""
+    found = updates(messages)
+    return [
+        (update["messageId"], update["content"]["text"])
+        for update in found
+        if update["sessionUpdate"] == "agent_message_chunk"
+    ]
+
+
+@pytest.mark.parametrize("way", ["replay", "resume", "rejoin", "replay again"])
+def test_a_message_goes_on_under_its_id_for_a_client_that_comes_in_the_middle_of_it(way: str) -> None:
+    scene, old, new = together(link="first")
+    old.prompt("hi")
+    assert scene.agent.takes("session/prompt")
+    scene.agent.update("a")
+    (first,) = said_with_ids(new.heard())
+    scene.agent.update("b")
+    late = new if way == "replay again" else join_new(scene, "late", link="second")
+    if way == "rejoin":
+        epoch, position = new.seen["s"]
+        new.heard()
+        late.comes_back(epoch=epoch, position=position - 1, connection="first")
+        assert said_with_ids(late.heard()) == [(first[0], "b")]
+    else:
+        late.resume(replay=way != "resume")
+    scene.agent.update("c")
+    assert said_with_ids(late.heard()) == [(first[0], "c")]
+
+
+def test_a_client_that_has_missed_the_end_of_a_turn_gets_the_ids_of_the_others() -> None:
+    scene, old, new = together(link="first")
+    for words in ("a", "b"):
+        old.prompt("hi")
+        asked = scene.agent.takes("session/prompt")
+        scene.agent.update(words)
+        if words == "a":
+            epoch, position = new.seen["s"]
+        scene.agent.update(words)
+        scene.agent.answer(asked, stopReason="end_turn")
+    others = said_with_ids(new.heard())
+    late = join_new(scene, "late", link="second")
+    late.comes_back(epoch=epoch, position=position, connection="first")
+    messages = late.heard()
+    assert said_with_ids(messages) == others[1:]
+    assert {message.get("method", "session/update") for message in messages} == {"session/update"}
+    assert late.marks[-1] == {"s": scene.place()}
+
+
+def test_after_a_restart_of_the_gateway_a_client_gets_the_rest_of_a_message_under_its_id() -> None:
+    gateways = Gateways()
+    scene = gateways.scene
+    old = scene.join("old")
+    old.new_session()
+    new = join_new(scene, link="first")
+    new.resume(replay=True)
+    old.prompt("hi")
+    asked = scene.agent.takes("session/prompt")
+    scene.agent.update("a")
+    epoch, position = new.seen["s"]
+    scene.agent.update("b")
+    scene.agent.answer(asked, stopReason="end_turn")
+    first, rest = said_with_ids(new.heard())
+    assert first[0] == rest[0]
+    gateways.stop()
+    late = join_new(gateways.scene, "late", link="second")
+    late.comes_back(epoch=epoch, position=position, connection="first")
+    gateways.load_journal()
+    gateways.scene.agent.answer(gateways.scene.agent.takes("session/load"))
+    assert said_with_ids(late.heard()) == [rest]
+    assert late.marks[-1] == {"s": gateways.scene.place()}

@@ -21,7 +21,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -153,19 +153,29 @@ class SdkClient:
         return reason
 
 
+C = TypeVar("C", bound=SdkClient)
+
+
 @asynccontextmanager
 async def sdk_client(sdk: str, port: int, token: str) -> AsyncIterator[SdkClient]:
     """Run a client of the gateway at a port of loopback. At the end it closes its connection and exits."""
+    async with running_client(command(sdk, f"127.0.0.1:{port}"), token, SdkClient) as client:
+        yield client
+
+
+@asynccontextmanager
+async def running_client(command: list[str], token: str, kind: Callable[[trio.Process], C]) -> AsyncIterator[C]:
+    """Run a client by its command. At the end it closes its connection and exits."""
     assert shutil.which("node"), "these tests need Node.js; run them by `make interop`"
     with trio.fail_after(TIMEOUT):
         process = await trio.lowlevel.open_process(
-            command(sdk, f"127.0.0.1:{port}"),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=ROOT,
             env=ENVIRONMENT | {"TOKEN": token, "PYTHONPATH": str(INSTALLED / "python")},
         )
-        client = SdkClient(process)
+        client = kind(process)
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(client.read)

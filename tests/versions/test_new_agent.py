@@ -423,6 +423,16 @@ def test_the_client_does_not_get_its_own_prompt_again_and_gets_those_of_others()
     assert len(said(it, update("user_message_chunk", messageId="v", content=text("!")))) == 1
 
 
+def test_a_history_that_is_sent_again_has_the_clients_own_prompts() -> None:
+    it = NewAgent()
+    it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    it.from_agent(result(2, {"messageId": "u"}))
+    prompt = update("user_message", messageId="u", content=[text("hi")])
+    assert not said(it, prompt)
+    it.from_client(request(3, "session/load", sessionId=S, cwd="/", mcpServers=[]))
+    assert [shown["content"] for shown in said(it, prompt)] == [text("hi")]
+
+
 def test_at_most_withheld_user_messages_wait_for_the_response_to_a_prompt() -> None:
     it = NewAgent()
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
@@ -460,6 +470,7 @@ def test_a_turn_that_was_cut_off_answers_its_prompts() -> None:
     it = NewAgent()
     accepted(it)
     assert not it.turn_began(S).to_client
+    assert not it.turn_runs(S).to_client
     (sent,) = to_client(it.turn_ended(S, b'{"code":-1,"message":"gone"}'))
     assert sent["error"] == {"code": -1, "message": "gone"}
     accepted(it, 3)

@@ -27,6 +27,7 @@ from acp_gateway.core.sessions.rejoining import (
     missed_messages,
     refuse_returning,
     replay,
+    replay_up_to,
     resume_as_load,
     send_states,
     translated,
@@ -384,6 +385,7 @@ class SessionOpening:
             session.far = None
             self._far.take_over(session, response)
             response = without_result_meta(response)
+        seen_to = session.journal.position
         if continuation is None:
             if not session.turns:
                 recorded.turn_ended()
@@ -402,7 +404,8 @@ class SessionOpening:
             client.joined = True
             if continuation is not None:
                 states = recorded.states() if proven or request.message.method == methods.LOAD else []
-                self._agent.out.replay(client, [*continuation.messages, *states])
+                replay_up_to(self._agent, session, client, continuation.messages, seen_to)
+                self._agent.out.replay(client, states)
             if rejoin is None:
                 self._agent.respond(request, response)
             else:

@@ -124,30 +124,38 @@ def _refuse(agent: AgentState, request: Request, why: str) -> None:
 def replay(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
     """Send the history of a session to a client, with the client's terminal ids."""
     its = translated(agent, client, history)
-    if client.translator is not None:
-        _replay_translated(agent, session, client, its)
-    elif session in client.replays:
+    if client.translator is None and session in client.replays:
         # A history requested again before it was read counts as ordinary output of a client.
         for update in its:
             agent.out.client(client, update)
     else:
         client.replays[session] = None
-        agent.out.replay(client, its)
+        replay_up_to(agent, session, client, its, session.journal.position)
 
 
-def _replay_translated(agent: AgentState, session: Session, client: Client, history: Sequence[bytes]) -> None:
-    """Send a history, up to the session's position, to a client of another version than the agent."""
-    assert client.translator is not None
+def replay_up_to(agent: AgentState, session: Session, client: Client, history: Sequence[bytes], end: int) -> None:
+    """Send a part of the history, which ends at a position, to a client, translated if its version is another."""
     journal, translator = session.journal, client.translator
+    if translator is None:
+        agent.out.replay(client, history)
+        return
     translator.begin_replay(session.id)
-    ends = set(journal.turn_ends())
-    client.replays[session] = None
-    for position, text in enumerate(history, journal.position - len(history)):
-        if position in ends:
+    ends = journal.turn_ends()
+    position = end - sum(not isinstance(text, Mark) for text in history)
+    # It may begin within a turn, and go on with a message that the client has a part of.
+    begin = max((place for place in ends if place <= position), default=journal.start)
+    translator.prime(session.id, journal.messages(begin, position), begin)
+    boundaries = set(ends)
+    for text in history:
+        if isinstance(text, Mark):
+            agent.out.client(client, text)
+            continue
+        if position in boundaries:
             translator.turn_boundary(session.id)
-        # The states before the beginning are in no place.
+        # A gap, and the states before the beginning, are in no place.
         agent.out.replay(client, [text], position if position >= journal.start else None)
-    if journal.position in ends:
+        position += 1
+    if position in boundaries:
         translator.turn_boundary(session.id)
     agent.introduce(session, client)
 
