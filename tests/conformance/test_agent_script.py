@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acp_conformance.agent_script import AgentScript
-from acp_conformance.client_script import CLIENT_SCENARIOS, Scenario, load_fixture
+from acp_conformance.client_script import CLIENT_SCENARIOS, NEW_CLIENT_SCENARIOS, Scenario, load_fixture
 from acp_conformance.dialogue import Line
 from tests.conformance.dialogues import with_faults
 from tests.fuzz.effort import effort
@@ -138,7 +138,7 @@ def test_no_turn_ends_without_a_line_of_the_client() -> None:
     assert AgentScript([Line(True, b'{"id":1,"method":"session/prompt"}')]).done is False
 
 
-@given(st.sampled_from(CLIENT_SCENARIOS), st.integers(0, 2**32))
+@given(st.sampled_from((*CLIENT_SCENARIOS, *NEW_CLIENT_SCENARIOS)), st.integers(0, 2**32))
 @effort(100)
 def test_a_client_with_random_faults_never_ends_the_script_by_an_error(scenario: Scenario, seed: int) -> None:
     lines = load_fixture(scenario.fixture)

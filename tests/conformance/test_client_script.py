@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_conformance.client_script import SCENARIOS, ClientScript, Scenario, load_fixture
+from acp_conformance.client_script import NEW_SCENARIOS, SCENARIOS, ClientScript, Scenario, load_fixture
 from tests.conformance.dialogues import with_faults
 from tests.fuzz.effort import effort
 
@@ -109,7 +109,7 @@ def test_a_notification_is_not_taken_for_the_request_of_that_method() -> None:
     assert script.waiting_for == "session/request_permission"
 
 
-@given(st.sampled_from(SCENARIOS), st.integers(0, 2**32))
+@given(st.sampled_from((*SCENARIOS, *NEW_SCENARIOS)), st.integers(0, 2**32))
 @effort(100)
 def test_an_agent_with_random_faults_never_ends_the_script_by_an_error(scenario: Scenario, seed: int) -> None:
     lines = load_fixture(scenario.fixture)
