@@ -432,8 +432,9 @@ class OpenSessions:
         client.start_request(*request, answered)
         with trio.move_on_after(HANDLING_TIMEOUT):
             await client.drain()
-        # The refusal of a prompt that was taken arrives in the next round of the scheduler.
-        await trio.lowlevel.checkpoint()
+        # A refusal is read by another task, which runs in the next round of the scheduler, before this one or after it.
+        for _ in range(2):
+            await trio.lowlevel.checkpoint()
         if refused and (refused[0] is None or refused[0].error):
             response = refused[0]
             raise (
