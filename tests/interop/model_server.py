@@ -1,7 +1,7 @@
 """A model for agents under test: OpenAI's chat completions over HTTP on loopback, with the same answers always.
 
 A prompt of the user is answered with a call of the tool `bash`, if the agent has one, and everything else with a few
-words, as streams of chunks.
+words, as streams of chunks. The tool is to run what follows `run: ` in the prompt.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 TOOL = "bash"
 
-ARGUMENTS = json.dumps({"command": "echo checked", "description": "Say that it was checked"})
+COMMAND = "echo checked"
 
 TEXT = ("Three", " files.")
 
@@ -51,7 +51,8 @@ def completion(request: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """Yield the choices of each chunk of the answer to a request."""
     tools = [tool["function"]["name"] for tool in request.get("tools") or ()]
     if request["messages"][-1]["role"] == "user" and TOOL in tools:
-        call = {"index": 0, "id": "call", "type": "function", "function": {"name": TOOL, "arguments": ARGUMENTS}}
+        arguments = json.dumps({"command": _command(request["messages"][-1]), "description": "Say that it was checked"})
+        call = {"index": 0, "id": "call", "type": "function", "function": {"name": TOOL, "arguments": arguments}}
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
         reason = "tool_calls"
     else:
@@ -61,6 +62,12 @@ def completion(request: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
         yield [{"index": 0, "delta": delta, "finish_reason": None}]
     yield [{"index": 0, "delta": {}, "finish_reason": reason}]
     yield []
+
+
+def _command(message: dict[str, Any]) -> str:
+    content = message["content"]
+    texts = [content] if isinstance(content, str) else [part.get("text", "") for part in content]
+    return next((text.partition("run: ")[2] for text in texts if "run: " in text), COMMAND)
 
 
 @contextmanager

@@ -17,7 +17,10 @@ from acp_gateway.config.agent_search import KNOWN, AcpAgent
 from acp_gateway.config.load import load_config
 from acp_gateway.diagnosis.agent_trial import try_agent
 from acp_gateway.fence import bubblewrap, landlock
+from tests.end_to_end.test_fences import Fenced
+from tests.interop.model_server import model_server
 from tests.interop.sdk_clients import INSTALLED
+from tests.interop.test_opencode import binary, settings
 
 pytestmark = [pytest.mark.interop, pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")]
 
@@ -54,8 +57,9 @@ BRIEF = {"eof_grace": 0.1, "term_grace": 1.0}
 
 def installed(program: str) -> str:
     """Return the path of an agent's program; skip the test if npm has installed none."""
-    places = (MODULES / ".bin", MODULES / "opencode-linux-x64-baseline" / "bin")
-    found = shutil.which(program, path=os.pathsep.join(map(str, places)))
+    if program == "opencode":
+        return binary()
+    found = shutil.which(program, path=str(MODULES / ".bin"))
     if found is None:
         pytest.skip(f"{program}: not installed on this platform")
     return found
@@ -106,3 +110,28 @@ async def test_an_agent_answers_in_its_fence_as_without_one(program: str, tmp_pa
     assert "session/new" in found["off"][0]
     for by in MEANS:
         assert found[by] == found["off"], by
+
+
+@pytest.mark.parametrize("by", MEANS)
+def test_opencode_edits_its_workspace_and_is_refused_what_is_outside(by: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    env = {"HOME": str(home), **QUIET}
+    options = "[agents.a.env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in env.items())
+    fenced = Fenced(tmp_path, by, command=[installed("opencode"), "acp"], options=options)
+    file = home / ".config/opencode/opencode.json"
+    file.parent.mkdir(parents=True)
+    with model_server() as url:
+        file.write_text(settings(url, "allow"))
+        gateway = fenced.start()
+        editor = fenced.editor()
+        try:
+            session = editor.open(tmp_path / "work")["sessionId"]
+            script = f"echo edited >{tmp_path}/work/new; echo edited >{tmp_path}/other/new"
+            prompt = [{"type": "text", "text": f"run: {script}"}]
+            answer = editor.request("session/prompt", {"sessionId": session, "prompt": prompt})
+            assert answer["stopReason"] == "end_turn"
+        finally:
+            editor.close()
+            gateway.stop()
+    assert (tmp_path / "work/new").read_text() == "edited\n"
+    assert not (tmp_path / "other/new").exists()

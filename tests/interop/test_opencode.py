@@ -33,30 +33,35 @@ def binary() -> str:
     return str(program)
 
 
+def settings(url: str, permission: str) -> str:
+    """Return OpenCode's settings for the model at a URL, with `ask` or `allow` for its tools."""
+    model = {"name": "Check", "tool_call": True, "limit": {"context": 100_000, "output": 1000}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Check",
+        "options": {"baseURL": url, "apiKey": "none"},
+        "models": {"check": model},
+    }
+    options = {
+        "autoupdate": False,
+        "share": "disabled",
+        "model": "check/check",
+        "small_model": "check/check",
+        "permission": {"bash": permission, "edit": permission},
+        "provider": {"check": provider},
+    }
+    return json.dumps(options)
+
+
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[list[str]]:
     """The command of OpenCode with a home of its own and the model of the tests."""
     program = binary()
     home = tmp_path / "home"
-    settings = home / ".config" / "opencode" / "opencode.json"
-    settings.parent.mkdir(parents=True)
+    file = home / ".config" / "opencode" / "opencode.json"
+    file.parent.mkdir(parents=True)
     with model_server() as url:
-        model = {"name": "Check", "tool_call": True, "limit": {"context": 100_000, "output": 1000}}
-        provider = {
-            "npm": "@ai-sdk/openai-compatible",
-            "name": "Check",
-            "options": {"baseURL": url, "apiKey": "none"},
-            "models": {"check": model},
-        }
-        options = {
-            "autoupdate": False,
-            "share": "disabled",
-            "model": "check/check",
-            "small_model": "check/check",
-            "permission": {"bash": "ask", "edit": "ask"},
-            "provider": {"check": provider},
-        }
-        settings.write_text(json.dumps(options))
+        file.write_text(settings(url, "ask"))
         variables = {
             "HOME": str(home),
             "PATH": os.environ["PATH"],
