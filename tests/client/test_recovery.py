@@ -955,6 +955,25 @@ def test_a_session_of_version_2_is_resumed_without_its_history(modern: Dialogue)
     )
 
 
+def test_a_turn_in_a_session_whose_opening_was_lost_is_forgotten() -> None:
+    talk = Dialogue()
+    talk.introduces_new()
+    talk.editor_says(request(1, "session/resume", sessionId="s", cwd="/x"))
+    talk.gateway_says(state("running"))
+    assert talk.conversation.turns() == ["s"]
+    talk.loses_link()
+    assert talk.conversation.turns() == []
+
+
+def test_another_request_in_a_session_changes_nothing_of_it(modern: Dialogue) -> None:
+    modern.editor_says(request(5, "session/set_config_option", sessionId="s", configId="m", value="x"))
+    modern.gateway_says(result(5))
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    (opening,) = map(json.loads, modern.sent)
+    assert (opening["method"], opening["params"]["sessionId"]) == ("session/resume", "s")
+
+
 @pytest.mark.parametrize(
     ("ours", "reason", "message"),
     [
@@ -1012,6 +1031,16 @@ def test_after_another_loss_the_prompt_is_named_again(modern: Dialogue) -> None:
     # A state came before the response, which ends nothing then.
     modern.gateway_says(state("idle"))
     assert modern.gateway_says(result(1, stopReason="end_turn")) == []
+
+
+def test_after_another_loss_a_prompt_whose_turn_was_told_to_be_over_is_named_again(modern: Dialogue) -> None:
+    modern.begins(1)
+    comes_back(modern, state("running"), prompts=[1])
+    modern.gateway_says(state("idle"))
+    modern.loses_link()
+    modern.is_introduced_again(**NEW)
+    (opening,) = map(json.loads, modern.sent)
+    assert opening["params"]["_meta"]["acp-gateway"]["prompts"] == [1]
 
 
 def test_a_prompt_that_was_not_answered_is_accepted_if_it_goes_on(modern: Dialogue) -> None:
