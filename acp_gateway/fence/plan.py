@@ -228,7 +228,7 @@ def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
         if interpreter is None:
             break
         program = interpreter
-    for word in wanted.command[1:]:
+    for word in (*wanted.command[1:], *_named_in(wanted.program)):
         if word.startswith("/") and os.path.exists(word) and not is_changeable(word):
             yield from _installation(word, home)
     for folder in wanted.environment.get("PATH", "").split(os.pathsep):
@@ -254,6 +254,18 @@ def _installation(program: str, home: str) -> Iterator[str]:
             found = re.search(r"^home\s*=\s*(/.*)/bin\s*$", file.read(), re.MULTILINE)
         if found:
             yield found[1]
+
+
+def _named_in(script: str) -> list[str]:
+    """Return the absolute paths that a script names: one that only starts the real program names that."""
+    try:
+        with open(script, "rb") as file:
+            text = file.read(SCRIPT_SIZE)
+    except OSError:
+        return []
+    if not text.startswith(b"#!"):
+        return []
+    return re.findall(r"(?<![\w.$}~/])/[\w.@+/-]+", text.partition(b"\n")[2].decode(errors="replace"))
 
 
 def _interpreter(program: str, path: str) -> str | None:
@@ -347,6 +359,9 @@ def _within(path: str, place: str) -> bool:
 def _within_any(path: str, places: Iterable[str]) -> bool:
     return any(_within(path, place) for place in places)
 
+
+SCRIPT_SIZE: Final = 4096
+"""Bytes of a script in which paths are looked for: one that starts another program has a few lines."""
 
 _REFUSED: Final = re.compile(
     r"(?:EACCES|EPERM|EROFS|ENOENT|ermission denied|ead-only file system|o such file)[^'\"/]*['\"]?(/[^'\":,)]+)"

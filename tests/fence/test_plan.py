@@ -257,6 +257,18 @@ def test_the_devices_of_graphics_processors_are_opened(machine: Machine, monkeyp
     assert opened == [f"{machine.root}/nvidia0", f"{machine.root}/nvidiactl"]
 
 
+def test_what_a_script_starts_is_found_in_it(machine: Machine) -> None:
+    root = machine.root
+    for name in ("env/bin/python", "code/agent.py"):
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text("")
+    (root / "tools/bin/agent").write_text(f'#!/bin/sh\nexec "{root}/env/bin/python" {root}/code/agent.py $HOME/x\n')
+    fence = machine.fence()
+    for place in ("env/lib", "code/other.py"):
+        assert fence.allows(str(root / place)), place
+    assert not fence.allows(str(root / "home/x"))
+
+
 def test_programs_are_found_by_links_interpreters_and_arguments(machine: Machine) -> None:
     root = machine.root
     package = root / "prefix/lib/node_modules/agent/bin"
