@@ -228,7 +228,8 @@ def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
         if interpreter is None:
             break
         program = interpreter
-    for word in (*wanted.command[1:], *_named_in(wanted.program)):
+    named = [] if is_changeable(wanted.program) else _named_in(wanted.program)
+    for word in (*wanted.command[1:], *named):
         if word.startswith("/") and os.path.exists(word) and not is_changeable(word):
             yield from _installation(word, home)
     for folder in wanted.environment.get("PATH", "").split(os.pathsep):

@@ -116,7 +116,7 @@ def test_links_and_programs_that_the_agent_may_make_open_nothing(machine: Machin
     (home / ".local/bin").symlink_to(private)
     (home / ".agent").symlink_to(private)
     (work / "bin").mkdir()
-    (work / "bin/agent").write_text(f"#!{private}/tool\n")
+    (work / "bin/agent").write_text(f"#!{private}/tool\nexec {private}/tool\n")
     (work / "pyvenv.cfg").write_text(f"home = {private}\n")
     (work / "link").symlink_to(private)
     fence = machine.fence(
