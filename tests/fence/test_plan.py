@@ -116,7 +116,7 @@ def test_links_and_programs_that_the_agent_may_make_open_nothing(machine: Machin
     (home / ".local/bin").symlink_to(private)
     (home / ".agent").symlink_to(private)
     (work / "bin").mkdir()
-    (work / "bin/agent").write_text(f"#!{private}/tool\nexec {private}/tool\n")
+    (work / "bin/agent").write_text(f"#!{private}/tool\n")
     (work / "pyvenv.cfg").write_text(f"home = {private}\n")
     (work / "link").symlink_to(private)
     fence = machine.fence(
@@ -267,6 +267,9 @@ def test_what_a_script_starts_is_found_in_it(machine: Machine) -> None:
     for place in ("env/lib", "code/other.py"):
         assert fence.allows(str(root / place)), place
     assert not fence.allows(str(root / "home/x"))
+    written = root / "work/agent"
+    written.write_text((root / "tools/bin/agent").read_text())
+    assert not machine.fence(program=str(written)).allows(str(root / "code/other.py"))
 
 
 def test_programs_are_found_by_links_interpreters_and_arguments(machine: Machine) -> None:
