@@ -53,6 +53,7 @@ def test_on_a_touch_screen_enter_makes_a_line_and_the_button_sends(open_page: Op
     field.press_sequentially("two")
     field.press("Control+Enter")
     expect(field).to_have_value("")
+    until(page, lambda: len(prompts(gateway)) == 2)
     assert prompts(gateway) == [[{"type": "text", "text": "one\n"}], [{"type": "text", "text": "two"}]]
 
 
@@ -218,7 +219,7 @@ def test_a_prompt_that_the_gateway_refuses_is_kept_and_can_be_sent_again(open_pa
     del gateway.answers["session/prompt"]
     page.get_by_role("button", name="Send again").click()
     expect(page.locator(".sending")).to_have_count(0)
-    assert len(prompts(gateway)) == 2
+    until(page, lambda: len(prompts(gateway)) == 2)
 
 
 def test_prompts_that_wait_for_the_end_of_the_turn_are_counted(open_page: Opens) -> None:
