@@ -108,7 +108,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             if refusal is not None:
                 self.reply(refusal)
             return 1
-        self._start_call(message, self._lane(message), len(text))
+        if not (isinstance(message, Answer) and self._answer(message)):
+            self._start_call(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
     def _failure(self, why: str) -> bytes:
@@ -126,28 +127,46 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         prompts = any(isinstance(it, Call) and it.method == browser.PROMPT for it in waiting)
         return message if message.method == browser.CANCEL and not prompts else message.session
 
-    async def _serve_call(self, call: Call | Answer | None) -> None:
+    def _answer(self, answer: Answer) -> bool:
+        """Pass an answer on, and send the response; return False if its session has to be joined first."""
+        try:
+            answered = self.calls.answer_at_once(answer)
+        except _FAILURES as error:
+            self._respond(answer.call, error=error)
+            return True
+        if answered:
+            self._respond(answer.call, browser.SUCCESS)
+        return answered
+
+    async def _serve_call(self, call: Call | Answer) -> None:
         """Serve a call, or the answer to a request of the agent, and send the response."""
-        answer, call = (call, call.call) if isinstance(call, Answer) else (None, call)
+        answer, called = (call, call.call) if isinstance(call, Answer) else (None, call)
         try:
             result: bytes | None = browser.SUCCESS
             if answer is not None:
                 await self.calls.answer(answer)
-            elif call is not None:
-                result = await self.calls.serve(call)
-        except CallRefused as refused:
-            reply = None
-            if call is not None and refused.response is not None:
-                reply = call.failure(refused.response)
-            elif call is not None:
-                reply = call.error(refused.code, str(refused), refused.data)
-        except AccessError as error:
-            code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
-            reply = None if call is None else call.error(code, str(error), {"reason": error.reason})
-        except ClientEnded as error:
-            reply = None if call is None else call.error(jsonrpc.INTERNAL_ERROR, str(error), {"reason": error.reason})
+            elif called is not None:
+                result = await self.calls.serve(called)
+        except _FAILURES as error:
+            self._respond(called, error=error)
         else:
-            reply = None if call is None or result is None else call.result(result)
+            self._respond(called, result)
+
+    def _respond(self, call: Call | None, result: bytes | None = None, error: Exception | None = None) -> None:
+        """Send the response to a call, unless there was none, or its result was sent already."""
+        reply = None
+        if call is None:
+            return
+        if isinstance(error, CallRefused):
+            passed_on = error.response
+            reply = call.error(error.code, str(error), error.data) if passed_on is None else call.failure(passed_on)
+        elif isinstance(error, AccessError):
+            code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
+            reply = call.error(code, str(error), {"reason": error.reason})
+        elif isinstance(error, ClientEnded):
+            reply = call.error(jsonrpc.INTERNAL_ERROR, str(error), {"reason": error.reason})
+        elif result is not None:
+            reply = call.result(result)
         if reply is not None:
             self.reply(reply)
 
@@ -204,3 +223,5 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
 
 _NOT_FOUND: Final = 404
+
+_FAILURES: Final = (CallRefused, AccessError, ClientEnded)
