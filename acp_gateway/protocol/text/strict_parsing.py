@@ -78,8 +78,10 @@ def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
     except (msgspec.DecodeError, RecursionError):
         members = None
     few = members is not None and len(members) <= spans.MEMBERS
-    if members is not None and few and not _are_alike(members) and _is_whole(text, _compact_size(members), members):
-        return members
+    if members is not None and few and not _are_alike(members):
+        size = _compact_size(members)
+        if size == len(text) or _is_spaced(text, size, members):
+            return members
     plain = spans.structure(text)
     check_json(plain)
     start = spans.skip_space(text, 0)
@@ -142,9 +144,10 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
         size += len(b'"params":,') + _compact_size(params)
         if "sessionId" in params:
             session = _decode_session(params["sessionId"])
-    named = outline.jsonrpc, outline.id, outline.method.encode(), outline.result, outline.error
-    if not _is_whole(text, size, params or {}, named):
-        return None
+    if size != len(text):
+        named = outline.jsonrpc, outline.id, outline.method.encode(), outline.result, outline.error
+        if not _is_spaced(text, size, params or {}, named):
+            return None
     envelope = Envelope(
         None,
         outline.id or msgspec.UNSET,
@@ -167,10 +170,8 @@ def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
     return 2 + 4 * len(members) - bool(members) + len("".join(members).encode()) + sum(map(len, members.values()))
 
 
-def _is_whole(text: bytes, size: int, members: Mapping[str, msgspec.Raw], others: Iterable[_Text] = ()) -> bool:
+def _is_spaced(text: bytes, size: int, members: Mapping[str, msgspec.Raw], others: Iterable[_Text] = ()) -> bool:
     """Return True if a text has so many bytes and white space that is in none of these members and other pieces."""
-    if size == len(text):
-        return True
     pieces: Iterable[_Text] = (*others, *members.values(), "".join(members).encode())
     return len(text) - size == _space_in(text) - sum(map(_space_in, pieces))
 
