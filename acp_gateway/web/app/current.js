@@ -92,7 +92,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
   const fetchMissing = async (/** @type {number} */ mine) => {
     const { id, epoch, transcript } = current();
     const known = transcript.lastSeq > 0 && epoch !== null ? { since: transcript.lastSeq, epoch } : {};
-    const answer = await rpc.request("session/get", { sessionId: id, limit: PAGE, ...known }, { quiet: true });
+    const answer = await rpc.request("session/get", { sessionId: id, limit: PAGE, ...known }, QUIET);
     if (mine !== generation) return;
     const updates = answer.updates ?? [];
     const now = current();

@@ -13,6 +13,7 @@ import { createRpc } from "./rpc.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
+import { watchSigns } from "./signs.js";
 import { isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore, frameOf } from "./store.js";
 import { followViewport } from "./viewport.js";
@@ -23,12 +24,17 @@ const WIDE = "(min-width: 720px)";
 /** Time in ms for which a message of the page stays, and for which one about a failure does. */
 const TOAST_TIME = { info: 5000, error: 15000 };
 
+/** Names this page: its connections are one client for the gateway. */
+const PAGE = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 const attention = createAttention(window);
 const rpc = createRpc({
-  open: () => new WebSocket(new URL("./ws", document.baseURI.replace(/^http/, "ws"))),
+  open: () => new WebSocket(new URL(`./ws?page=${PAGE}`, document.baseURI.replace(/^http/, "ws"))),
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
   onNotification: (method, params) => store.onNotification(method, params),
+  isBusy: () => Boolean(store.state.current?.session?.turn),
+  isHidden: () => document.hidden,
 });
 const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
 const kept = storageOf(() => window.localStorage);
@@ -92,18 +98,9 @@ function App() {
       setRoute({ ...next, code: null });
       rpc.connect();
     };
-    const wake = () => {
-      if (!document.hidden) rpc.wake();
-    };
     follow();
     window.addEventListener("hashchange", follow);
-    window.addEventListener("online", wake);
-    document.addEventListener("visibilitychange", wake);
-    return () => {
-      window.removeEventListener("hashchange", follow);
-      window.removeEventListener("online", wake);
-      document.removeEventListener("visibilitychange", wake);
-    };
+    return () => window.removeEventListener("hashchange", follow);
   }, []);
 
   const only = state.info?.session ?? null;
@@ -217,4 +214,5 @@ function Toast({ toast }) {
 }
 
 followViewport(window);
+watchSigns(window, rpc.wake);
 render(html`<${App} />`, document.getElementById("app"));
