@@ -193,10 +193,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     generation += 1;
     copy.end();
     set(null);
-    // Without a connection there is nothing to end.
-    if (get().connection.phase === "connected") {
-      rpc.request("session/unsubscribe", { sessionId: before.id }, { quiet: true }).catch(() => {});
-    }
+    rpc.request("session/unsubscribe", { sessionId: before.id }, QUIET).catch(() => {});
   };
 
   const send = async (/** @type {Sending} */ sending) => {

@@ -39,9 +39,9 @@ const NO_ANSWER = "The gateway does not answer.";
  * @param {object} options
  * @param {() => WebSocket} options.open - makes a WebSocket.
  * @param {() => Promise<"ok"|"refused">} options.check - asked after a connection that never opened.
- * @param {() => boolean} options.isHidden - whether nobody sees the page.
+ * @param {() => boolean} options.isHidden - true while the page is hidden.
  * @param {(line: Line) => boolean} options.expects - whether the gateway is going to say something: the connection is
- *   probed meanwhile.
+ *   probed then.
  * @param {(line: Line) => void} options.probe - asks the gateway for a sign of life, and calls `probed` and `answered`.
  * @param {(state: LinkState, before: LinkState) => void} options.onState
  * @param {(line: Line) => void} options.onOpen - the state was told before.

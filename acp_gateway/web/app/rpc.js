@@ -64,7 +64,7 @@ export class RpcError extends Error {
  *   tell a page that the gateway refused it. A failure counts as "ok": try again.
  * @param {() => boolean} [options.isBusy] - whether an answer is expected though no request is open: the connection is
  *   probed then.
- * @param {() => boolean} [options.isHidden] - whether nobody sees the page.
+ * @param {() => boolean} [options.isHidden] - true while the page is hidden.
  * @param {{setTimeout: Function, clearTimeout: Function}} [options.timers]
  * @param {() => number} [options.random] - from 0 to 1.
  * @param {() => number} [options.clock] - ms since 1970.
@@ -219,7 +219,7 @@ export function createRpc({
     if (message.error === undefined) entry.resolve(message.result);
     else {
       const { code, message: text = "", data } = message.error ?? {};
-      entry.reject(new RpcError(code, String(text) || `error ${code}`, data));
+      entry.reject(data?.reason === "lost" ? lostError() : new RpcError(code, String(text) || `error ${code}`, data));
     }
   };
 
