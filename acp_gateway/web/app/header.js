@@ -6,13 +6,14 @@ import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
-import { connectionText, presenceText, statusOf } from "./words.js";
+import { connectionText, outageOf, presenceText, statusOf } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
-export function Header({ session, transcript, agents, info, onBack, onShare, actions }) {
-  const now = useNow(30000);
+export function Header({ session, isKnown, connection, transcript, agents, info, onBack, onShare, actions }) {
+  const now = useNow(connection.phase === "away" ? 500 : 30000);
   const presence = presenceText(session.clients);
-  const status = statusOf(session);
+  const isLost = outageOf(connection, now) !== null;
+  const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
   const menu = session.mayControl === false ? [] : [
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
@@ -22,8 +23,8 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
     <div class="head-text">
       <h1>${titleOf(session)}</h1>
       <p class="head-facts">
-        <span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince
-          ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>
+        ${isKnown && html`<span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince && !isLost
+          ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>`}
         ${!session.unreachableSince && html`<${MachineBadge} ...${session} />`}
         <span>${visible(agentText(session, agents))}</span>
         ${session.fence && html`<span title=${`The agent uses only the workspaces and its own folders (by ${visible(session.fence)})`}>fenced</span>`}
@@ -32,7 +33,7 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
       </p>
     </div>
     <${Usage} usage=${transcript?.usage} />
-    ${info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
+    ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
   </header>`;
 }
@@ -55,13 +56,13 @@ function Usage({ usage }) {
 
 /** A line with the state of the connection, unless there is nothing to say. */
 export function ConnectionLine({ connection, onRetry }) {
-  const now = useNow(connection.phase === "away" ? 1000 : 60000);
+  const now = useNow(connection.phase === "away" ? 500 : 60000);
   const text = connectionText(connection, now);
   if (text === null) return html`<div class="connection-space" role="status"></div>`;
   return html`<div class="connection-space" role="status">
     <p class=${classes("connection", `is-${connection.phase}`)}>
       <span>${text}</span>
-      ${connection.phase === "away" && html`<button class="quiet" onClick=${onRetry}>Try now</button>`}
+      ${connection.phase === "away" && onRetry && html`<button class="quiet" onClick=${onRetry}>Try now</button>`}
     </p>
   </div>`;
 }

@@ -17,6 +17,7 @@ import { watchSigns } from "./signs.js";
 import { isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore, frameOf } from "./store.js";
 import { followViewport } from "./viewport.js";
+import { toastText } from "./words.js";
 
 /** Width from which the list and a session stand side by side. */
 const WIDE = "(min-width: 720px)";
@@ -142,42 +143,44 @@ function App() {
   const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
   const showList = only === null && (wide || state.current === null);
   const showView = wide || state.current !== null;
+  const notices = html`<${Toasts} state=${state} />`;
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     ${showList && html`<${showView ? "div" : "main"} class="side">
-      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`}
+      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
-        connected=${state.connection.phase === "connected"}
+        connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         attention=${attention} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
-      ? html`<${SessionView} state=${state} store=${store} route=${route} onBack=${wide || only !== null ? null : () => {}}
+      ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
           onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
-      : showView && html`<${NothingOpen} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} onClose=${close} create=${create} />`}
-    ${dialog === "share" && html`<${Share} share=${store.share} onClose=${close} />`}
-    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} onClose=${close} remove=${async () => {
+      : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
+    ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
+    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);
       location.hash = makeRoute();
     }} />`}
-    <${Toasts} toasts=${state.toasts} />
   </div>`;
 }
 
 /** What is shown until the gateway has answered for the first time. */
-function Splash({ state: { connection, toasts } }) {
+function Splash({ state }) {
+  const { connection, toasts } = state;
   return html`<main class="splash">
     <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
     ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
-    <${Toasts} toasts=${toasts} />
+    <${Toasts} state=${state} />
     ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
   </main>`;
 }
 
-function NothingOpen({ connection, mayStart, onNew }) {
+function NothingOpen({ connection, notices, mayStart, onNew }) {
   return html`<main class="view is-empty">
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    ${notices}
     <div class="message">
       <p>Choose a session from the list${mayStart ? ", or start a new one." : "."}</p>
       ${mayStart && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New session</button>`}
@@ -185,10 +188,10 @@ function NothingOpen({ connection, mayStart, onNew }) {
   </main>`;
 }
 
-function Delete({ session, remove, onClose }) {
+function Delete({ session, connection, remove, onClose }) {
   const [error, setError] = useState(null);
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
-  return html`<${Dialog} title="Delete this session?" onClose=${onClose}>
+  return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“${session ? titleOf(session) : "It"}” and its history are removed for everyone. This can't be undone.</p>
     ${error && html`<p class="error" role="alert">${visible(error)}</p>`}
     <div class="dialog-actions">
@@ -198,17 +201,20 @@ function Delete({ session, remove, onClose }) {
   </${Dialog}>`;
 }
 
-function Toasts({ toasts }) {
-  return html`<div class="toasts" role="status">${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} />`)}</div>`;
+/** Messages of the page, one at a time, in the flow of the page: they cover nothing. */
+function Toasts({ state: { toasts, sessions } }) {
+  return html`<div class="toasts" role="status">
+    ${toasts.slice(0, 1).map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, sessions)} />`)}
+  </div>`;
 }
 
-function Toast({ toast }) {
+function Toast({ toast, text }) {
   useEffect(() => {
     const timer = setTimeout(() => store.dismiss(toast.id), TOAST_TIME[toast.kind]);
     return () => clearTimeout(timer);
   }, []);
   return html`<p class=${classes("toast", `is-${toast.kind}`)}>
-    <span>${visible(toast.text)}</span>
+    <span>${visible(text)}</span>
     <button class="icon-button" aria-label="Dismiss" onClick=${() => store.dismiss(toast.id)}><${Icon} name="close" /></button>
   </p>`;
 }

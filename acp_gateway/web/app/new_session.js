@@ -9,7 +9,7 @@ import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 const LONGEST_TITLE = 80;
 
 /** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine. */
-export function NewSession({ agents, preferred, machine, create, onClose }) {
+export function NewSession({ agents, preferred, machine, connection, create, onClose }) {
   const now = useNow(30000);
   const machines = machinesOf([], agents);
   const on = (name) => agents.filter((one) => (one.machine ?? "") === name);
@@ -38,7 +38,7 @@ export function NewSession({ agents, preferred, machine, create, onClose }) {
       setState({ busy: false, error: error.message });
     }
   };
-  return html`<${Dialog} title="New session" onClose=${onClose}>
+  return html`<${Dialog} title="New session" connection=${connection} onClose=${onClose}>
     <form onSubmit=${submit}>
       ${machines.length > 1 && html`<${Choices} legend="Machine" name="machine-of-session" value=${agent?.machine ?? ""}
         onChoice=${(name) => setAgentName(first(on(name))?.name)}

@@ -20,7 +20,7 @@ const ENDS = new Map([
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
 
-export function SessionView({ state, store, route, onBack, onShare, onDelete }) {
+export function SessionView({ state, store, route, notices, onBack, onShare, onDelete }) {
   const { current, connection, info, agents } = state;
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const mayControl = session.mayControl !== false && info?.role !== "observer";
@@ -29,9 +29,10 @@ export function SessionView({ state, store, route, onBack, onShare, onDelete }) 
     remove: onDelete,
   };
   return html`<main class="view" aria-label="Session">
-    <${Header} session=${session} transcript=${current.transcript} agents=${agents} info=${info}
+    <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info}
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    ${notices}
     ${session.turn && html`<${PlanLine} entries=${current.transcript.plan} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
     <${Announcer} current=${current} session=${session} />
@@ -50,6 +51,10 @@ export function SessionView({ state, store, route, onBack, onShare, onDelete }) 
 /** The transcript, or why there is none. */
 function Middle({ current, session, store }) {
   const { transcript, phase } = current;
+  if (phase === "unknown") {
+    return html`<div class="message" role="alert"><p>There is no such session. It was deleted, or it is not yours.</p>
+      <a class="secondary" href="#/">All sessions</a></div>`;
+  }
   if (phase === "removed") return html`<p class="message">This session was deleted.</p>`;
   if (phase === "error") {
     return html`<div class="message" role="alert"><p>${visible(current.error)}</p>

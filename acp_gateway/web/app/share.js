@@ -7,7 +7,7 @@ import { Icon } from "./icons.js";
 /** Modules of white around a QR code, as its standard wants them. */
 const QUIET = 4;
 
-export function Share({ share, onClose }) {
+export function Share({ connection, share, onClose }) {
   const [observe, setObserve] = useState(true);
   const [state, setState] = useState({ busy: false, error: null, made: null });
   const choose = (value) => {
@@ -22,7 +22,7 @@ export function Share({ share, onClose }) {
       setState({ busy: false, error: error.message, made: null });
     }
   };
-  return html`<${Dialog} title="Share this session" onClose=${onClose}>
+  return html`<${Dialog} title="Share this session" connection=${connection} onClose=${onClose}>
     <fieldset class="choice-list">
       <legend>The link is for a person who</legend>
       <label><input type="radio" name="role" checked=${observe} onChange=${() => choose(true)} />

@@ -1,6 +1,15 @@
 /** States of sessions, connections and clients in words. Pure. */
-import { counted, durationText, oneLine, timeOf } from "./format.js";
+import { counted, durationText, oneLine, timeOf, titleOf } from "./format.js";
 import { needsYou as waits } from "./sessions.js";
+
+/** Time in ms for which a lost connection is not worth a word. */
+const SHORT = 2000;
+
+/** How long the connection has been lost, in ms, or null while there is nothing to say. */
+export function outageOf(connection, now) {
+  const since = connection.phase === "away" ? timeOf(connection.since) : null;
+  return since !== null && now - since >= SHORT ? now - since : null;
+}
 
 /** What the connection does, or null while there is nothing to say. */
 export function connectionText(connection, now) {
@@ -8,8 +17,8 @@ export function connectionText(connection, now) {
   if (connection.phase === "connected") return null;
   if (connection.phase === "connecting") return `Connecting…${waiting}`;
   if (connection.phase === "away") {
-    const since = timeOf(connection.since);
-    return `Away${since === null ? "" : ` for ${durationText(now - since)}`}.${waiting}`;
+    const outage = outageOf(connection, now);
+    return outage === null ? null : `No connection for ${durationText(outage)}, trying again.${waiting}`;
   }
   const reason = oneLine(connection.reason, 300);
   return reason || "The connection has ended.";
@@ -72,6 +81,12 @@ export function grouped(sessions) {
 export function matches(session, filter) {
   const text = [session.id, session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** A message of the page about a session, by its name; one about none as it is. */
+export function toastText({ text, sessionId }, sessions) {
+  const session = sessions.get(sessionId);
+  return session ? `In “${titleOf(session)}”: ${text}` : text;
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { changeText, connectionText, grouped, matches, needsYou, presenceText, statusOf } from "../../../acp_gateway/web/app/words.js";
+import { changeText, connectionText, grouped, matches, needsYou, presenceText, statusOf, toastText } from "../../../acp_gateway/web/app/words.js";
 
 const session = (members) => ({ id: "s", status: "completed", waiting: [], live: true, mayControl: true, ...members });
 const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reason: null, ...members });
@@ -8,10 +8,21 @@ const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reaso
 test("the state of a connection is said in words", () => {
   assert.equal(connectionText(connection({ phase: "connected" }), 0), null);
   assert.equal(connectionText(connection({ phase: "connecting" }), 0), "Connecting…");
-  assert.equal(connectionText(connection({}), 13_500), "Away for 12 s.");
-  assert.equal(connectionText(connection({ waiting: 1 }), 13_000), "Away for 12 s. 1 message waits.");
-  assert.equal(connectionText(connection({ waiting: 3 }), 121_000), "Away for 2 min. 3 messages wait.");
+  const lost = "No connection for 12 s, trying again.";
+  assert.equal(connectionText(connection({}), 2_999), null);
+  assert.equal(connectionText(connection({}), 3_000), "No connection for 2 s, trying again.");
+  assert.equal(connectionText(connection({}), 13_500), lost);
+  assert.equal(connectionText(connection({ waiting: 1 }), 13_000), `${lost} 1 message waits.`);
+  assert.match(connectionText(connection({ waiting: 3 }), 121_000), /for 2 min, trying again. 3 messages wait./);
   assert.equal(connectionText(connection({ phase: "ended", reason: "stopped" }), 0), "stopped");
+});
+
+test("a message of the page names its session, if that is known", () => {
+  const sessions = new Map([["s", session({ title: "Fix the totals" })]]);
+  const text = "bob has decided: allow.";
+  assert.equal(toastText({ text, sessionId: "s" }, sessions), "In “Fix the totals”: bob has decided: allow.");
+  assert.equal(toastText({ text, sessionId: "t" }, sessions), text);
+  assert.equal(toastText({ text, sessionId: null }, sessions), text);
 });
 
 test("a session needs the user only if the user may decide", () => {

@@ -70,7 +70,7 @@ def test_after_a_cut_in_a_turn_the_page_gets_what_is_missing_and_no_more(
     row = page.locator(".row").last
     expect(row).to_contain_text("n300")
     proxy.cut(stay=True)
-    expect(page.locator(".connection")).to_contain_text("Away for")
+    expect(page.locator(".connection")).to_contain_text("No connection for")
     prompt(page, "next")
     expect(page.locator(".connection")).to_contain_text("1 message waits.")
     gate.write_text("go\n")
@@ -117,7 +117,7 @@ def test_a_browser_without_a_network_says_so_and_goes_on_as_soon_as_it_is_back(
     # The browser refuses new connections; an open one it leaves alone.
     page.context.set_offline(True)
     proxy.cut()
-    expect(page.locator(".connection")).to_contain_text("Away for")
+    expect(page.locator(".connection")).to_contain_text("No connection for")
     gate.write_text("go\n")
     page.context.set_offline(False)
     expect(page.locator(".connection")).to_have_count(0)
