@@ -1,4 +1,4 @@
-"""Remembers pages: their connections, of which only the last one counts, and what they have called.
+"""Remembers pages: their connections, the last of them the present one, and the calls that they have made.
 
 A page that doubts its connection opens another one beside it. What it has called on the old one without an answer it
 calls again, with the same id; that is carried out once.
@@ -43,7 +43,7 @@ class _Once:
 
 
 class Page:
-    """What is remembered of a page."""
+    """A page that was connected."""
 
     def __init__(self) -> None:
         self.connections: list[BrowserBridge] = []

@@ -302,9 +302,10 @@ export function createLink({
 
     /** Connects at once if the connection is away, and makes sure of one that seems open: at signs of another network. */
     wake() {
-      if (state.phase === "refused" || state.phase === "ended") return;
+      // Before the first attempt the page may still have to sign in.
+      if (state.phase !== "connected" && state.phase !== "away") return;
       failures = 0;
-      if (line !== null && !line.opened && clock() - line.at > FIRST_PAUSE && state.line > 0) {
+      if (line !== null && !line.opened && clock() - line.at > FIRST_PAUSE) {
         // What was begun on the old network may take long to notice.
         hangUp(line);
         line = null;

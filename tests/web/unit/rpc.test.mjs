@@ -415,6 +415,12 @@ test("connections that replace each other are given fourfold time", () => {
   assert.equal(sockets.length, 3);
 });
 
+test("wake does not open the first connection: the page may still have to sign in", () => {
+  const { rpc, sockets } = scene();
+  rpc.wake();
+  assert.equal(sockets.length, 0);
+});
+
 test("wake gives up an attempt that was begun on the old network", async () => {
   const { rpc, sockets, time } = connected();
   sockets[0].drop();
