@@ -64,6 +64,7 @@ export function DiffView({ content, cwd, whole = false }) {
       <${Counts} counts=${counts} />
     </figcaption>
     <table class=${classes("diff-rows", twoColumns && "side-by-side")}>
+      <${Columns} numbers=${narrow ? 1 : 2} pairs=${twoColumns} />
       <tbody>
         ${twoColumns
           ? splitRows(shown).map((pair, i) => html`<${SplitRow} key=${i} pair=${pair} expand=${expand} />`)
@@ -73,6 +74,13 @@ export function DiffView({ content, cwd, whole = false }) {
     ${shown.length < rows.length &&
     html`<button class="quiet diff-more" onClick=${() => setMore(true)}>Show all ${rows.length} lines</button>`}
   </figure>`;
+}
+
+/** The widths of the columns, which the first row does not give: it may be one cell. */
+function Columns({ numbers, pairs }) {
+  const half = html`<col class="number-column" /><col class="mark-column" /><col />`;
+  if (pairs) return html`<colgroup>${half}${half}</colgroup>`;
+  return html`<colgroup>${numbers > 1 && html`<col class="number-column" />`}${half}</colgroup>`;
 }
 
 const MARKS = { add: "+", del: "−", same: "" };
@@ -112,6 +120,6 @@ function Line({ row }) {
 
 function Skip({ row, columns, expand }) {
   return html`<tr class="diff-skip">
-    <td colspan=${columns}><button class="quiet" onClick=${expand}>${counted(row.count, "unchanged line")}</button></td>
+    <td colspan=${columns}><button class="quiet" onClick=${expand}>Show ${counted(row.count, "unchanged line")}</button></td>
   </tr>`;
 }

@@ -2,7 +2,7 @@
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAttention } from "./attention.js";
 import { Dialog } from "./dialog.js";
-import { titleOf, visible } from "./format.js";
+import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { keepChoice, keptChoice } from "./machines.js";
@@ -193,7 +193,7 @@ function Delete({ session, connection, remove, onClose }) {
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
   return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“${session ? titleOf(session) : "It"}” and its history are removed for everyone. This can't be undone.</p>
-    ${error && html`<p class="error" role="alert">${visible(error)}</p>`}
+    ${error && html`<p class="error" role="alert">${sentence(error)}</p>`}
     <div class="dialog-actions">
       <button class="secondary" onClick=${onClose}>Keep it</button>
       <button class="primary is-danger" onClick=${run}>Delete</button>
@@ -214,7 +214,7 @@ function Toast({ toast, text }) {
     return () => clearTimeout(timer);
   }, []);
   return html`<p class=${classes("toast", `is-${toast.kind}`)}>
-    <span>${visible(text)}</span>
+    <span>${text}</span>
     <button class="icon-button" aria-label="Dismiss" onClick=${() => store.dismiss(toast.id)}><${Icon} name="close" /></button>
   </p>`;
 }

@@ -1,7 +1,7 @@
 /** The dialog that starts a session: agent, workspace, the first prompt, title. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
-import { oneLine, visible } from "./format.js";
+import { oneLine, sentence, visible } from "./format.js";
 import { useNow } from "./hooks.js";
 import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 
@@ -55,7 +55,7 @@ export function NewSession({ agents, preferred, machine, connection, create, onC
         <input type="text" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
       </label>
       ${agents.length === 0 && html`<p class="muted">No agent is configured for you.</p>`}
-      ${state.error && html`<p class="error" role="alert">${visible(state.error)}</p>`}
+      ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
       <div class="dialog-actions">
         <button type="button" class="secondary" onClick=${onClose}>Cancel</button>
         <button class="primary" disabled=${state.busy || !agent}>${state.busy ? "Starting the agent…" : "Start"}</button>

@@ -2,9 +2,10 @@
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLine } from "./blocks.js";
 import { Composer } from "./composer.js";
-import { visible } from "./format.js";
+import { sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
 import { Icon } from "./icons.js";
+import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { Transcript } from "./transcript.js";
 import { changeText } from "./words.js";
@@ -57,7 +58,7 @@ function Middle({ current, session, store }) {
   }
   if (phase === "removed") return html`<p class="message">This session was deleted.</p>`;
   if (phase === "error") {
-    return html`<div class="message" role="alert"><p>${visible(current.error)}</p>
+    return html`<div class="message" role="alert"><p>${sentence(current.error)}</p>
       <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
   }
   if (phase === "loading") return html`<p class="message" role="status">Loading…</p>`;
@@ -73,7 +74,7 @@ function TurnEnd({ turn, session }) {
     return html`<p class="turn-end" role="status">The agent has ended. The next prompt starts it again.</p>`;
   }
   if (!turn) return null;
-  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${visible(turn.error.message)}</p>`;
+  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${sentence(turn.error.message)}</p>`;
   const text = ENDS.get(turn.stopReason);
   return text ? html`<p class="turn-end" role="status">${text}</p>` : null;
 }
@@ -94,5 +95,5 @@ function Announcer({ current, session }) {
 function lastWords(blocks) {
   const last = blocks[blocks.length - 1];
   if (last?.kind !== "agent") return "";
-  return last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS);
+  return markdownText(last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS));
 }

@@ -1,7 +1,7 @@
 /** The dialog that makes a link to a session for another person, as text and as a QR code. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
-import { durationText, timeOf, visible } from "./format.js";
+import { durationText, sentence, timeOf } from "./format.js";
 import { Icon } from "./icons.js";
 
 /** Modules of white around a QR code, as its standard wants them. */
@@ -33,7 +33,7 @@ export function Share({ connection, share, onClose }) {
     ${state.made ? html`<${Made} made=${state.made} />` : html`<div class="dialog-actions">
       <button class="primary" disabled=${state.busy} onClick=${make}>Make a link</button>
     </div>`}
-    ${state.error && html`<p class="error" role="alert">${visible(state.error)}</p>`}
+    ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
   </${Dialog}>`;
 }
 

@@ -1,5 +1,5 @@
 /** States of sessions, connections and clients in words. Pure. */
-import { counted, durationText, oneLine, timeOf, titleOf } from "./format.js";
+import { counted, durationText, oneLine, sentence, timeOf, titleOf, visible } from "./format.js";
 import { needsYou as waits } from "./sessions.js";
 
 /** Time in ms for which a lost connection is not worth a word. */
@@ -39,7 +39,7 @@ export function statusOf(session) {
   if (session.status === "initializing") return { name: "running", text: "Starting" };
   if (session.status === "error") return { name: "error", text: "Error" };
   if (session.status === "exited") {
-    return session.exitReason === "process_exit" ? { name: "error", text: "Agent ended" } : { name: "past", text: "Past" };
+    return session.exitReason === "process_exit" ? { name: "ended", text: "Agent ended" } : { name: "past", text: "Past" };
   }
   return { name: "ready", text: "Ready" };
 }
@@ -84,9 +84,10 @@ export function matches(session, filter) {
 }
 
 /** A message of the page about a session, by its name; one about none as it is. */
-export function toastText({ text, sessionId }, sessions) {
+export function toastText({ kind, text, sessionId }, sessions) {
   const session = sessions.get(sessionId);
-  return session ? `In “${titleOf(session)}”: ${text}` : text;
+  if (session) return `In “${titleOf(session)}”: ${visible(text)}`;
+  return kind === "error" ? sentence(text) : visible(text);
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

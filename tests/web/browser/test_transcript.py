@@ -123,7 +123,7 @@ def test_an_edit_unfolds_to_its_change_with_the_changed_words_marked(open_page: 
     expect(diff.locator(".path")).to_have_text("shop/basket.py")
     expect(diff.locator(".side-by-side")).to_be_visible()
     expect(diff.locator("mark").first).to_be_visible()
-    diff.get_by_role("button", name="5 unchanged lines").click()
+    diff.get_by_role("button", name="Show 5 unchanged lines").click()
     expect(diff).to_contain_text("def is_empty(items)")
 
 

@@ -23,6 +23,7 @@ test("a message of the page names its session, if that is known", () => {
   assert.equal(toastText({ text, sessionId: "s" }, sessions), "In “Fix the totals”: bob has decided: allow.");
   assert.equal(toastText({ text, sessionId: "t" }, sessions), text);
   assert.equal(toastText({ text, sessionId: null }, sessions), text);
+  assert.equal(toastText({ kind: "error", text: "no agent `x`", sessionId: null }, sessions), "No agent x");
 });
 
 test("a session needs the user only if the user may decide", () => {

@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -89,6 +90,11 @@ def test_after_a_cut_in_a_turn_the_page_gets_what_is_missing_and_no_more(
     assert [it["seq"] for it in answer["updates"]] == list(range(302, 352))
 
 
+def has_connected(proxy: LoopbackProxy, before: int) -> bool:
+    """Return whether a page has connected after so many requests."""
+    return any("/ws?" in request for request in proxy.requests[before:])
+
+
 def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
     gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy
 ) -> None:
@@ -101,7 +107,7 @@ def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
         before = len(proxy.requests)
         proxy.cut()
         page.evaluate("dispatchEvent(new Event('online'))")
-        until(page, lambda before=before: any("/ws?" in request for request in proxy.requests[before:]))
+        until(page, partial(has_connected, proxy, before))
     expect(page.locator(".row").last).to_contain_text("n4000")
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     assert page.locator(".agent").last.inner_text().split() == numbers(1, 4000).split()
