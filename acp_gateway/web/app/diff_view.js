@@ -1,5 +1,6 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { CopyButton } from "./copying.js";
 import { diffCounts, diffRows, splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
 import { classes, useMedia } from "./hooks.js";
@@ -62,6 +63,7 @@ export function DiffView({ content, cwd, whole = false }) {
       <span class="path">${shortPath(content.path, cwd)}</span>
       ${isNew && html`<span class="muted">new file</span>`}
       <${Counts} counts=${counts} />
+      <${CopyButton} what="path" text=${shortPath(content.path, cwd)} />
     </figcaption>
     <table class=${classes("diff-rows", twoColumns && "side-by-side")}>
       <${Columns} numbers=${narrow ? 1 : 2} pairs=${twoColumns} />

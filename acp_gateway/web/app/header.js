@@ -1,12 +1,12 @@
 /** The head of a session: title, agent, folder, presence and usage; and the state of the connection in words. */
 import { html } from "../vendor/standalone.module.js";
-import { countText, shortPath, titleOf, visible } from "./format.js";
+import { shortPath, titleOf, visible } from "./format.js";
 import { classes, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
-import { connectionText, outageOf, presenceText, statusOf } from "./words.js";
+import { connectionText, outageOf, presenceText, statusOf, usageText } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
 export function Header({ session, isKnown, connection, transcript, agents, info, onBack, onShare, actions }) {
@@ -32,26 +32,24 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
         ${presence && html`<span class="presence">${presence}</span>`}
       </p>
     </div>
-    <${Usage} usage=${transcript?.usage} />
+    <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
     ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
   </header>`;
 }
 
-/** How much of its context the agent has used. */
-function Usage({ usage }) {
-  if (!usage?.size) return null;
+/** How much of its context the agent has used; a click tells it in words. */
+function Usage({ usage, tell }) {
+  const text = usageText(usage);
+  if (text === null) return null;
   const percent = Math.min(100, Math.round((usage.used / usage.size) * 100));
-  const cost = typeof usage.cost?.amount === "number" && usage.cost.amount > 0
-    ? `, ${usage.cost.amount.toFixed(2)} ${visible(usage.cost.currency)}` : "";
-  const text = `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
-  return html`<span class="usage" title=${text}>
-    <svg viewBox="0 0 20 20" role="img" aria-label=${text}>
+  return html`<button class="usage" title=${text} aria-label=${text} onClick=${() => tell(`${text}.`)}>
+    <svg viewBox="0 0 20 20" aria-hidden="true">
       <circle class="usage-all" cx="10" cy="10" r="7" pathLength="100" />
       <circle class="usage-part" cx="10" cy="10" r="7" pathLength="100" stroke-dasharray=${`${percent} 100`} />
     </svg>
     <span aria-hidden="true">${percent}%</span>
-  </span>`;
+  </button>`;
 }
 
 /** A line with the state of the connection, unless there is nothing to say. */

@@ -28,6 +28,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
   const actions = {
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
     remove: onDelete,
+    tell: (text) => store.toast("info", text),
   };
   return html`<main class="view" aria-label="Session">
     <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info}

@@ -1,5 +1,5 @@
 /** States of sessions, connections and clients in words. Pure. */
-import { counted, durationText, oneLine, sentence, timeOf, titleOf, visible } from "./format.js";
+import { counted, countText, durationText, oneLine, sentence, timeOf, titleOf, visible } from "./format.js";
 import { needsYou as waits } from "./sessions.js";
 
 /** Time in ms for which a lost connection is not worth a word. */
@@ -88,6 +88,30 @@ export function toastText({ kind, text, sessionId }, sessions) {
   const session = sessions.get(sessionId);
   if (session) return `In “${titleOf(session)}”: ${visible(text)}`;
   return kind === "error" ? sentence(text) : visible(text);
+}
+
+/** How long a tool call ran, once it is over; null if that was short, or is not known. */
+export function tookText({ status, at, until }) {
+  const isOver = status === "completed" || status === "failed";
+  return isOver && at !== null && until !== null && until - at >= 1000 ? durationText(until - at) : null;
+}
+
+/** When something was said: its time, with the day unless that is today. Null without a time. */
+export function saidText(at, now, locale = undefined) {
+  if (at === null) return null;
+  const date = new Date(at);
+  const time = date.toLocaleTimeString(locale, { hour: "2-digit", minute: "2-digit" });
+  if (date.toDateString() === new Date(now).toDateString()) return time;
+  const year = date.getFullYear() === new Date(now).getFullYear() ? undefined : "numeric";
+  return `${date.toLocaleDateString(locale, { day: "numeric", month: "short", year })}, ${time}`;
+}
+
+/** How much of its context the agent has used, and what that has cost; null without a size. */
+export function usageText(usage) {
+  if (!usage?.size) return null;
+  const { amount, currency } = usage.cost ?? {};
+  const cost = typeof amount === "number" && amount > 0 ? `, ${amount.toFixed(2)} ${oneLine(currency, 10)}` : "";
+  return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

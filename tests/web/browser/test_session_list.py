@@ -180,7 +180,7 @@ def test_an_agent_that_cannot_be_started_is_said_in_the_dialog(open_page: Opens)
     gateway.answers["session/new"] = fail
     page.get_by_role("button", name="New", exact=True).click()
     page.get_by_role("button", name="Start").click()
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("the agent ended with status 1: no API key")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The agent ended with status 1: no API key")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
 
