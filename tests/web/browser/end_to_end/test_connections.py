@@ -114,6 +114,30 @@ def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
     assert told(gateway, session).split() == numbers(1, 4000).split()
 
 
+def test_a_connection_that_died_in_silence_is_replaced_and_a_prompt_in_it_runs_once(
+    gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy, gate: Path
+) -> None:
+    gateway.play({"pause": [{"update": agent("one ")}, {"gate": str(gate)}, {"update": agent("two ")}]})
+    session = gateway.session("Silent")
+    page = sign_in(f"/s/{session}", url=proxy.url)
+    expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
+    proxy.swallow()
+    prompt(page, "pause")
+    row = page.locator(".agent").last
+    expect(row).to_contain_text("one")
+    expect(page.locator(".user")).to_have_text(["pause"])
+    expect(page.locator(".sending")).to_have_count(0)
+    # While a turn runs, nothing needs to be sent.
+    proxy.swallow()
+    gate.write_text("go\n")
+    expect(row).to_contain_text("one two")
+    expect(page.locator(".user")).to_have_text(["pause"])
+    assert sum("/ws?" in request for request in proxy.requests) == 3
+    with gateway.client() as client:
+        (listed,) = [it for it in client.result("session/list")["sessions"] if it["id"] == session]
+    assert len(listed["clients"]) == 1
+
+
 def test_a_browser_without_a_network_says_so_and_goes_on_as_soon_as_it_is_back(
     gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy, gate: Path
 ) -> None:
