@@ -180,6 +180,24 @@ class OpenSessions:
         for client in list(self._clients):
             await client.leave()
 
+    def hand_over(self) -> list[tuple[Session, LocalClient]]:
+        """Give up the sessions whose clients are there, and return them: the viewer goes on on another connection."""
+        found = [(used.session, used.joined) for used in self]
+        handed = [(session, client) for session, client in found if client is not None]
+        for session, client in handed:
+            del self._used[session]
+            self.names.discard(client.name)
+            self._clients.discard(client)
+        return handed
+
+    def take_over(self, handed: list[tuple[Session, LocalClient]]) -> None:
+        """Take clients that another connection of the viewer has given up, without subscribing to their sessions."""
+        for session, client in handed:
+            self._add(client)
+            used = self._used.setdefault(session, Used(session))
+            if used.client is None:
+                used.client = client
+
     def join_again(self, used: Used) -> None:
         """Attach a client to a session that has become live, unless that has failed already."""
         if used.joined is None and used.joining is None and used.failure is None and self.is_open(used.session):

@@ -9,7 +9,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Container, Hashable
+from collections.abc import Container, Hashable, Iterator
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
@@ -67,6 +67,7 @@ class SessionConnection(Generic[CallT]):
         name: its name in the log and the audit.
         via: the kind of its clients, as others are shown it and as the log names it.
         shown: methods of the agent's requests that it shows to its user.
+        replaces: True if it takes the place of a connection that is counted already.
 
     Raises what `Gateway.admit` raises.
     """
@@ -83,6 +84,8 @@ class SessionConnection(Generic[CallT]):
         name: str,
         via: str,
         shown: Container[str] = SHOWN,
+        *,
+        replaces: bool = False,
     ) -> None:
         self.gateway = gateway
         self._away = away
@@ -93,7 +96,7 @@ class SessionConnection(Generic[CallT]):
         self.via = via
         self._shown = shown
         self._wanted = _as_control(wanted)
-        grant = gateway.admit(access, self._wanted)
+        grant = gateway.admit(access, self._wanted, replaces=replaces)
         self.role = grant.role
         # Wider than what is shown, which depends on the sessions that there are; each change is looked at again.
         wide = Viewer(grant.scope, grant.role, access.agents)
@@ -207,6 +210,7 @@ class SessionConnection(Generic[CallT]):
             nursery.start_soon(self._write)
             try:
                 disconnect = await self._read()
+                await self._finish()
             finally:
                 nursery.cancel_scope.cancel()
                 with trio.CancelScope(shield=True):
@@ -229,6 +233,9 @@ class SessionConnection(Generic[CallT]):
     @abstractmethod
     def _failure(self, why: str) -> bytes:
         """Return the message for a browser whose message was not read."""
+
+    async def _finish(self) -> None:
+        """Wait for calls that must not be cut off when the connection has ended."""
 
     def _note(self, changed: Changed) -> None:
         """Take note of changes, which feeds tell otherwise, before sessions that were removed are left."""
@@ -285,6 +292,10 @@ class SessionConnection(Generic[CallT]):
     def _waiting(self, lane: Hashable) -> list[CallT]:
         """Return the calls of a lane that are not finished."""
         return [waiting.call for waiting in self._lanes.get(lane, ())]
+
+    def _unfinished(self) -> Iterator[CallT]:
+        """Yield the calls that are not finished."""
+        return (waiting.call for lane in self._lanes.values() for waiting in lane)
 
     def _start_call(self, call: CallT, lane: Hashable, size: int) -> None:
         """Serve a call of so many bytes after the others of its lane."""
@@ -372,6 +383,7 @@ class SessionConnection(Generic[CallT]):
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("%s: %s", self.name, error)
             self._connection.disconnect = Disconnect(CloseReason.POLICY, str(error), "too_slow")
+            await self._finish()
             self._connection.scope.cancel()
 
     def _next_replies(self) -> list[bytes]:

@@ -328,14 +328,17 @@ class Gateway:
 
     # Admission
 
-    def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
-        """Authorize a connection, and make room for it; a session to which the token is bound takes precedence.
+    def admit(self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False) -> Grant:
+        """Authorize a connection, and make room for it unless it takes the place of one that is counted already.
+
+        A session to which the token is bound takes precedence.
 
         Raises `UnknownAgent` and `UnknownSession` if none of that name exists for this token, `Forbidden` if the token
         does not allow the agent, and `Busy` if there are too many connections.
         """
         grant = self.admissions.authorize(access, connect_request)
-        self.connections.make_room(access)
+        if not replaces:
+            self.connections.make_room(access)
         return grant
 
     # Serving

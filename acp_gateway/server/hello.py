@@ -248,6 +248,19 @@ def read_query(query: str) -> ConnectRequest:
     return connect_request
 
 
+_PAGE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
+
+
+def read_page(query: str) -> str | None:
+    """Return the id of the page that an upgrade request comes from; None if it names none. Raises `BadRequest`."""
+    values = _parameters(query).get("page", [])
+    if not values:
+        return None
+    if len(values) > 1 or not _PAGE.fullmatch(values[0]):
+        raise BadRequest("the query names a page by 16 to 64 letters, digits, - and _, once")
+    return values[0]
+
+
 def _parameters(query: str) -> dict[str, list[str]]:
     try:
         return parse_qs(query, keep_blank_values=True, max_num_fields=QUERY_FIELDS)

@@ -13,6 +13,7 @@ from acp_gateway.config.limits import LimitsSection
 from acp_gateway.config.load import AgentSection
 from acp_gateway.core.requests import DirectoryCheckResult
 from acp_gateway.dialects.browser.bridge import BrowserBridge
+from acp_gateway.dialects.browser.pages import Pages
 from acp_gateway.dialects.chat.bridge import ChatBridge
 from acp_gateway.dialects.local_client import AwayClients, LocalClient
 from acp_gateway.gateway.access import Access, ConnectRequest
@@ -62,6 +63,7 @@ class Bench:
         self.nursery = nursery
         self.audit = audit
         self.away = AwayClients(gateway)
+        self.pages = Pages()
 
     def access(self, identity: str = "ann", **options: Any) -> Access:
         """With a token of this identity."""
@@ -82,10 +84,14 @@ class Bench:
         await self.nursery.start(client.run)
         return client
 
-    async def page(self, access: Access, name: str = "page", *, reads: bool = True, **wanted: Any) -> "Page":
+    async def page(
+        self, access: Access, name: str = "page", *, reads: bool = True, page_id: str | None = None, **wanted: Any
+    ) -> "Page":
         """A browser that is connected; what it is sent waits for its `read` unless it `reads`."""
         theirs, ours = memory_message_stream_pair()
-        bridge = BrowserBridge(self.gateway, self.away, access, ConnectRequest(**wanted), name, "https://box:7443/")
+        request = ConnectRequest(**wanted)
+        shown = None if page_id is None else self.pages.find(access, request, page_id)
+        bridge = BrowserBridge(self.gateway, self.away, access, request, name, "https://box:7443/", shown)
         self.nursery.start_soon(bridge.serve, ours)
         page = Page(theirs, ours)
         if reads:

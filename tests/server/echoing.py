@@ -91,11 +91,11 @@ class EchoingGateway(Gateway):
         self.links: dict[str, int | AccessError] = {}
         """Messages received over each link, or the reason why it can't be resumed."""
 
-    def admit(self, access: Access, connect_request: ConnectRequest) -> Grant:
+    def admit(self, access: Access, connect_request: ConnectRequest, *, replaces: bool = False) -> Grant:
         self.connect_requests.append(connect_request)
-        return super().admit(
-            access, replace(connect_request, session=None) if connect_request.session == SESSION else connect_request
-        )
+        if connect_request.session == SESSION:
+            connect_request = replace(connect_request, session=None)
+        return super().admit(access, connect_request, replaces=replaces)
 
     def resume(self, access: Access, link_id: str, received: int) -> Any:
         link = self.links.get(link_id, LinkGone("there is no link of that id, or it is not yours"))

@@ -26,6 +26,7 @@ from acp_gateway.server.hello import (
     is_trusted,
     read_bearer,
     read_hello,
+    read_page,
 )
 
 PROXIES: tuple[Network, ...] = (
@@ -260,3 +261,11 @@ def test_whatever_a_client_sends_its_address_is_one(values: list[str]) -> None:
     found = client_address("127.0.0.1", forwarded(*values), PROXIES)
     assert str(ipaddress.ip_address(found)) == found
     assert is_trusted("127.0.0.1", PROXIES)
+
+
+def test_a_page_is_named_once_by_letters_and_digits() -> None:
+    assert read_page("observe=1") is None
+    assert read_page("page=0123456789abcdef&observe=1") == "0123456789abcdef"
+    for query in ("page=", "page=short", "page=0123456789abcde/", "page=" + "x" * 65, "page=0123456789abcdef" * 2):
+        with pytest.raises(BadRequest, match="names a page"):
+            read_page(query.replace("fpage", "f&page"))

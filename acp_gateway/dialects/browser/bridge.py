@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -11,16 +12,20 @@ from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
 from acp_gateway.dialects.browser.calls import BrowserCalls
 from acp_gateway.dialects.browser.description import Describer
+from acp_gateway.dialects.browser.pages import Forgotten, Page
 from acp_gateway.dialects.browser.requests import Answer, Call, Refused
 from acp_gateway.dialects.local_client import AwayClients, ClientEnded
 from acp_gateway.dialects.members import Sizes
-from acp_gateway.dialects.open_sessions import CallRefused
+from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, HANDLING_TIMEOUT, CallRefused
 from acp_gateway.dialects.session_connection import SessionConnection
 from acp_gateway.errors import AccessError
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.gateway import Gateway
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.protocol import jsonrpc
+from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.streams import CloseReason
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.nodes import BrowserNodes
@@ -51,14 +56,27 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         wanted: what it connects for: a session that it is restricted to, or to observe.
         name: its name in the log and the audit.
         page: URL of the gateway's page, as the browser knows it.
+        shown: the page that it shows, and whether that was connected before; None if it names none.
 
     Raises what `Gateway.admit` raises.
     """
 
     def __init__(
-        self, gateway: Gateway, away: AwayClients, access: Access, wanted: ConnectRequest, name: str, page: str
+        self,
+        gateway: Gateway,
+        away: AwayClients,
+        access: Access,
+        wanted: ConnectRequest,
+        name: str,
+        page: str,
+        shown: tuple[Page, bool] | None = None,
     ) -> None:
-        super().__init__(gateway, away, access, wanted, name, VIA)
+        self._shown_page: Page | None = None if shown is None else shown[0]
+        self.known = shown is not None and shown[1]
+        """True if the page was connected before."""
+        # The connection that this one takes over from counts for both.
+        replaces = self._shown_page is not None and len(self._shown_page.connections) == 1
+        super().__init__(gateway, away, access, wanted, name, VIA, replaces=replaces)
         self.page = page
         self.watches = False
         """True once the browser wants to know of all sessions in scope."""
@@ -83,8 +101,39 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     def _begin(self) -> None:
         self.calls = BrowserCalls(self)
+        if self._shown_page is not None:
+            self._shown_page.connections.append(self)
         if self.nodes is not None:
             self.start(self._listen_to_nodes)
+
+    async def serve(self, stream: MaintainedStream) -> None:
+        """Serve the browser as its base class does."""
+        try:
+            await super().serve(stream)
+        finally:
+            if self._shown_page is not None and self in self._shown_page.connections:
+                self._shown_page.connections.remove(self)
+
+    # Several connections of one page
+
+    def _carry_on(self, page: Page) -> None:
+        """Take over from older connections of the page: it has chosen this one."""
+        older = page.connections[: page.connections.index(self)]
+        for former in older:
+            page.connections.remove(former)
+            self.sessions.take_over(former.sessions.hand_over())
+            former.start(former._retire)  # noqa: SLF001 - of this class.
+
+    async def _retire(self) -> None:
+        """End the connection once its calls have."""
+        await self._finish()
+        self.close(Disconnect(CloseReason.NORMAL, "another connection of this page carries on"))
+
+    async def _finish(self) -> None:
+        """Wait for calls that act: the page calls them again on another connection, where they are not repeated."""
+        with trio.move_on_after(ANSWER_TIMEOUT + HANDLING_TIMEOUT):
+            while self._shown_page is not None and any(map(_acts, self._unfinished())):
+                await self._progress.wait()
 
     async def _listen_to_nodes(self) -> None:
         node_sessions = self.gateway.extensions.node_sessions
@@ -108,7 +157,11 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             if refusal is not None:
                 self.reply(refusal)
             return 1
-        if not (isinstance(message, Answer) and self._answer(message)):
+        if self._shown_page is not None and (call is None or call.method != browser.GATEWAY_INFO):
+            self._carry_on(self._shown_page)
+        # A page may repeat a call on another connection, so its outcome is kept.
+        kept = self._shown_page is not None and call is not None and call.id is not None
+        if kept or not (isinstance(message, Answer) and self._answer(message)):
             self._start_call(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
@@ -130,45 +183,40 @@ class BrowserBridge(SessionConnection[Call | Answer]):
     def _answer(self, answer: Answer) -> bool:
         """Pass an answer on, and send the response; return False if its session has to be joined first."""
         try:
-            answered = self.calls.answer_at_once(answer)
+            if not self.calls.answer_at_once(answer):
+                return False
+            reply = None if answer.call is None else answer.call.result()
         except _FAILURES as error:
-            self._respond(answer.call, error=error)
-            return True
-        if answered:
-            self._respond(answer.call, browser.SUCCESS)
-        return answered
+            reply = _failure_of(answer.call, error)
+        if reply is not None:
+            self.reply(reply)
+        return True
 
-    async def _serve_call(self, call: Call | Answer) -> None:
+    async def _serve_call(self, call: Call | Answer | None) -> None:
         """Serve a call, or the answer to a request of the agent, and send the response."""
-        answer, called = (call, call.call) if isinstance(call, Answer) else (None, call)
+        answer, call = (call, call.call) if isinstance(call, Answer) else (None, call)
+        if self._shown_page is None or call is None or call.id is None or not call.acts:
+            reply = await self._carry_out(answer, call)
+        else:
+            try:
+                reply = await self._shown_page.once(call.id, partial(self._carry_out, answer, call))
+            except Forgotten:
+                why = "the connection was lost before the answer came"
+                reply = call.error(jsonrpc.INTERNAL_ERROR, why, {"reason": "lost"})
+        if reply is not None:
+            self.reply(reply)
+
+    async def _carry_out(self, answer: Answer | None, call: Call | None) -> bytes | None:
+        """Serve a call, or the answer to a request of the agent; return the response, None if there is none."""
         try:
             result: bytes | None = browser.SUCCESS
             if answer is not None:
                 await self.calls.answer(answer)
-            elif called is not None:
-                result = await self.calls.serve(called)
+            elif call is not None:
+                result = await self.calls.serve(call)
         except _FAILURES as error:
-            self._respond(called, error=error)
-        else:
-            self._respond(called, result)
-
-    def _respond(self, call: Call | None, result: bytes | None = None, error: Exception | None = None) -> None:
-        """Send the response to a call, unless there was none, or its result was sent already."""
-        reply = None
-        if call is None:
-            return
-        if isinstance(error, CallRefused):
-            passed_on = error.response
-            reply = call.error(error.code, str(error), error.data) if passed_on is None else call.failure(passed_on)
-        elif isinstance(error, AccessError):
-            code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
-            reply = call.error(code, str(error), {"reason": error.reason})
-        elif isinstance(error, ClientEnded):
-            reply = call.error(jsonrpc.INTERNAL_ERROR, str(error), {"reason": error.reason})
-        elif result is not None:
-            reply = call.result(result)
-        if reply is not None:
-            self.reply(reply)
+            return _failure_of(call, error)
+        return None if call is None or result is None else call.result(result)
 
     # To the browser
 
@@ -222,6 +270,23 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         return [browser_output.removed(name) if row is None else browser_output.changed(self.nodes.describe(row))]
 
 
+def _acts(call: Call | Answer) -> bool:
+    return isinstance(call, Answer) or call.acts
+
+
 _NOT_FOUND: Final = 404
 
 _FAILURES: Final = (CallRefused, AccessError, ClientEnded)
+
+
+def _failure_of(call: Call | None, error: CallRefused | AccessError | ClientEnded) -> bytes | None:
+    """Return the response to a call that has failed; None if it gets none."""
+    if call is None:
+        return None
+    if isinstance(error, CallRefused):
+        passed_on = error.response
+        return call.error(error.code, str(error), error.data) if passed_on is None else call.failure(passed_on)
+    code = jsonrpc.INTERNAL_ERROR
+    if isinstance(error, AccessError):
+        code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
+    return call.error(code, str(error), {"reason": error.reason})

@@ -101,6 +101,7 @@ class BrowserCalls:
                 "guest": access.session is not None,
                 "session": bridge.bound_name,
                 "mayShare": may_share(access, bridge.role, bridge.bound),
+                "known": bridge.known,
             }
         )
 

@@ -17,6 +17,7 @@ from websockets.datastructures import Headers
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.dialects.browser.bridge import BrowserBridge
+from acp_gateway.dialects.browser.pages import Pages
 from acp_gateway.dialects.chat.bridge import ChatBridge
 from acp_gateway.dialects.editor import requests as editor
 from acp_gateway.dialects.editor.bridge import NOT_FOUND, EditorBridge
@@ -38,6 +39,7 @@ from acp_gateway.server.hello import (
     check_origin,
     client_address,
     read_bearer,
+    read_page,
     read_passage,
     read_query,
     read_resume_request,
@@ -131,6 +133,8 @@ class SharedState:
         """The links over Streamable HTTP."""
         self.away = AwayClients(gateway)
         """The clients of browsers, widgets and editors that were kept."""
+        self.pages = Pages()
+        """The pages of browsers that were connected last."""
         self._gateway = gateway
 
     @cached_property
@@ -411,11 +415,20 @@ class HttpRoutes:
         """Answer a page, or another client that speaks its JSON-RPC."""
         site = self._site_of(request.headers)
         page = f"{site.origin}{site.path}/"
+        page_id = read_page(request.query)
         return self._answer_dialect(
             client,
             request,
             access,
-            lambda wanted, name: BrowserBridge(self._gateway, self._shared.away, access, wanted, name, page),
+            lambda wanted, name: BrowserBridge(
+                self._gateway,
+                self._shared.away,
+                access,
+                wanted,
+                name,
+                page,
+                None if page_id is None else self._shared.pages.find(access, wanted, page_id),
+            ),
         )
 
     def _answer_chat(self, client: Client, request: Request, access: Access) -> Answer:

@@ -1,9 +1,11 @@
 /** Shows the blocks of a transcript: what people and the agent said, thoughts, plans, notes. Tool calls are in tool.js. */
 import { html } from "../vendor/standalone.module.js";
+import { CopyButton } from "./copying.js";
 import { oneLine, plain, visible } from "./format.js";
 import { Icon } from "./icons.js";
 import { Part, Parts } from "./parts.js";
 import { Tool } from "./tool.js";
+import { saidText } from "./words.js";
 
 /** Lines and characters from which on a prompt is folded, and how many are shown of it then. */
 const MOST_LINES = 30;
@@ -21,19 +23,30 @@ export function Block({ block, folds, toggle, cwd, live }) {
   if (block.kind === "note") return html`<${Note} block=${block} />`;
   return html`<article class=${`agent ${block.sub ? "is-sub" : ""}`} aria-label=${block.sub ? "Sub-agent" : "Agent"}>
     <${Parts} parts=${block.parts} />
-  </article>`;
+  </article>
+  ${!live && html`<${Said} block=${block} what="answer" />`}`;
+}
+
+/** When a message was said, and a button that copies it. */
+function Said({ block, what }) {
+  const text = block.parts.map((part) => (part.type === "text" ? visible(part.text) : "")).join("");
+  const time = saidText(block.at, Date.now());
+  return html`<footer class=${`said is-${block.kind}`}>
+    ${time !== null && html`<time datetime=${new Date(block.at).toISOString()} title=${new Date(block.at).toLocaleString()}>${time}</time>`}
+    ${text !== "" && html`<${CopyButton} what=${what} text=${text} />`}
+  </footer>`;
 }
 
 function User({ block, folds, toggle }) {
-  const time = block.at === null ? undefined : new Date(block.at).toLocaleString();
   const isLong = block.parts.some((part) => part.type === "text" && shortened(part.text) !== part.text);
   const open = !isLong || (folds.get(block.key) ?? false);
-  return html`<article class="user" aria-label="Prompt" title=${time}>
+  return html`<article class="user" aria-label="Prompt">
     ${block.parts.map((part) =>
       part.type === "text" ? html`<span>${visible(open ? part.text : shortened(part.text))}</span>` : html`<${Part} part=${part} />`,
     )}
     ${isLong && html`<button class="quiet" aria-expanded=${String(open)} onClick=${() => toggle(block.key, !open)}>${open ? "Show less" : "Show all"}</button>`}
-  </article>`;
+  </article>
+  <${Said} block=${block} what="prompt" />`;
 }
 
 /** The beginning of a text that is very long, such as a log that was pasted. */

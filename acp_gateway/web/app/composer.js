@@ -1,7 +1,7 @@
 /** Where a prompt is written: text, mentions of files, commands, attachments; and what is chosen for the session. */
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { readAttachment } from "./attachments.js";
-import { counted, oneLine, visible } from "./format.js";
+import { counted, oneLine, sentence, visible } from "./format.js";
 import { Boundary, classes, useLatest, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { SessionMenus } from "./menus.js";
@@ -184,7 +184,7 @@ function Queued({ session, sending, actions }) {
       <span class="sending-text">${oneLine(textOf(one.blocks), 200)}</span>
       ${one.error === null
         ? html`<span class="muted">Sending…</span>`
-        : html`<span class="error">Not sent: ${visible(one.error)}</span>
+        : html`<span class="error">Not sent. ${sentence(one.error)}</span>
             <button type="button" class="quiet" onClick=${() => actions.retry(one.key)}>Send again</button>
             <button type="button" class="quiet" onClick=${() => actions.discard(one.key)}>Discard</button>`}
     </div>`)}

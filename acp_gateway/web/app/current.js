@@ -11,7 +11,8 @@ import { resolvedText } from "./words.js";
  * @typedef {import("./sending.js").Sending} Sending
  * @typedef {object} Current
  * @property {string} id
- * @property {"loading"|"ready"|"error"|"removed"} phase - loading: the transcript is not there yet.
+ * @property {"loading"|"ready"|"error"|"removed"|"unknown"} phase - loading: the transcript is not there yet; unknown:
+ *   no such session exists for the page.
  * @property {string|null} error
  * @property {Session|null} session
  * @property {Transcript} transcript
@@ -31,6 +32,8 @@ import { resolvedText } from "./words.js";
 const PAGE = 5000;
 /** Options of requests that only read. */
 const QUIET = { quiet: true, resend: true };
+/** Code of the error for a session that does not exist. */
+const INVALID_PARAMS = -32602;
 /** Longest draft that is kept, in characters. */
 const LONGEST_DRAFT = 100_000;
 
@@ -83,7 +86,9 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     } catch (error) {
       const { code, message } = /** @type {any} */ (error);
       // Without a connection nothing is wrong with the session: `connected` does it again.
-      if (mine === generation && code !== "lost" && code !== "ended") change({ phase: "error", error: message });
+      if (mine !== generation || code === "lost" || code === "ended") return;
+      const unknown = code === INVALID_PARAMS && current().session === null;
+      change(unknown ? { phase: "unknown" } : { phase: "error", error: message });
     } finally {
       if (syncing === mine) syncing = -1;
     }
@@ -92,7 +97,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
   const fetchMissing = async (/** @type {number} */ mine) => {
     const { id, epoch, transcript } = current();
     const known = transcript.lastSeq > 0 && epoch !== null ? { since: transcript.lastSeq, epoch } : {};
-    const answer = await rpc.request("session/get", { sessionId: id, limit: PAGE, ...known }, { quiet: true });
+    const answer = await rpc.request("session/get", { sessionId: id, limit: PAGE, ...known }, QUIET);
     if (mine !== generation) return;
     const updates = answer.updates ?? [];
     const now = current();
@@ -161,7 +166,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
   /** @param {string} id */
   const open = (id) => {
     const before = get().current;
-    if (before?.id === id && before.phase !== "error") return;
+    if (before?.id === id && before.phase !== "error" && before.phase !== "unknown") return;
     close();
     generation += 1;
     heard = 0;
@@ -193,10 +198,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     generation += 1;
     copy.end();
     set(null);
-    // Without a connection there is nothing to end.
-    if (get().connection.phase === "connected") {
-      rpc.request("session/unsubscribe", { sessionId: before.id }, { quiet: true }).catch(() => {});
-    }
+    rpc.request("session/unsubscribe", { sessionId: before.id }, QUIET).catch(() => {});
   };
 
   const send = async (/** @type {Sending} */ sending) => {

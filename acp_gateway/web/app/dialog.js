@@ -1,8 +1,10 @@
 /** A dialog in front of the page; the browser keeps the focus inside, and Escape closes it. */
 import { html, useEffect, useRef } from "../vendor/standalone.module.js";
+import { ConnectionLine } from "./header.js";
 import { Icon } from "./icons.js";
 
-export function Dialog({ title, onClose, children }) {
+/** `connection` is the state of the connection that its actions need: while that is lost they wait, which is told. */
+export function Dialog({ title, connection, onClose, children }) {
   const node = useRef(null);
   useEffect(() => {
     const dialog = node.current;
@@ -22,6 +24,7 @@ export function Dialog({ title, onClose, children }) {
       <header><h2 id="dialog-title">${title}</h2>
         <button class="icon-button" aria-label="Close" onClick=${onClose}><${Icon} name="close" /></button>
       </header>
+      <${ConnectionLine} connection=${connection} />
       ${children}
     </div>
   </dialog>`;

@@ -1,5 +1,6 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { CopyButton } from "./copying.js";
 import { diffCounts, diffRows, splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
 import { classes, useMedia } from "./hooks.js";
@@ -62,8 +63,10 @@ export function DiffView({ content, cwd, whole = false }) {
       <span class="path">${shortPath(content.path, cwd)}</span>
       ${isNew && html`<span class="muted">new file</span>`}
       <${Counts} counts=${counts} />
+      <${CopyButton} what="path" text=${shortPath(content.path, cwd)} />
     </figcaption>
     <table class=${classes("diff-rows", twoColumns && "side-by-side")}>
+      <${Columns} numbers=${narrow ? 1 : 2} pairs=${twoColumns} />
       <tbody>
         ${twoColumns
           ? splitRows(shown).map((pair, i) => html`<${SplitRow} key=${i} pair=${pair} expand=${expand} />`)
@@ -73,6 +76,13 @@ export function DiffView({ content, cwd, whole = false }) {
     ${shown.length < rows.length &&
     html`<button class="quiet diff-more" onClick=${() => setMore(true)}>Show all ${rows.length} lines</button>`}
   </figure>`;
+}
+
+/** The widths of the columns, which the first row does not give: it may be one cell. */
+function Columns({ numbers, pairs }) {
+  const half = html`<col class="number-column" /><col class="mark-column" /><col />`;
+  if (pairs) return html`<colgroup>${half}${half}</colgroup>`;
+  return html`<colgroup>${numbers > 1 && html`<col class="number-column" />`}${half}</colgroup>`;
 }
 
 const MARKS = { add: "+", del: "−", same: "" };
@@ -112,6 +122,6 @@ function Line({ row }) {
 
 function Skip({ row, columns, expand }) {
   return html`<tr class="diff-skip">
-    <td colspan=${columns}><button class="quiet" onClick=${expand}>${counted(row.count, "unchanged line")}</button></td>
+    <td colspan=${columns}><button class="quiet" onClick=${expand}>Show ${counted(row.count, "unchanged line")}</button></td>
   </tr>`;
 }

@@ -34,6 +34,15 @@ export function oneLine(text, most = Infinity) {
 }
 
 /**
+ * Returns the text of an error as a sentence: it begins with a capital letter, and has no backticks.
+ * @param {unknown} text
+ */
+export function sentence(text) {
+  const whole = visible(text).replace(/`/g, "");
+  return /^[a-z]+(?=[\s,:;'’])/.test(whole) ? whole[0].toUpperCase() + whole.slice(1) : whole;
+}
+
+/**
  * Returns a value as a string: strings as they are, nothing for null and undefined, anything else as JSON.
  * @param {unknown} value
  * @returns {string}

@@ -1,18 +1,19 @@
 /** The head of a session: title, agent, folder, presence and usage; and the state of the connection in words. */
 import { html } from "../vendor/standalone.module.js";
-import { countText, shortPath, titleOf, visible } from "./format.js";
+import { shortPath, titleOf, visible } from "./format.js";
 import { classes, useNow } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
-import { connectionText, presenceText, statusOf } from "./words.js";
+import { connectionText, outageOf, presenceText, statusOf, usageText } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
-export function Header({ session, transcript, agents, info, onBack, onShare, actions }) {
-  const now = useNow(30000);
+export function Header({ session, isKnown, connection, transcript, agents, info, onBack, onShare, actions }) {
+  const now = useNow(connection.phase === "away" ? 500 : 30000);
   const presence = presenceText(session.clients);
-  const status = statusOf(session);
+  const isLost = outageOf(connection, now) !== null;
+  const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
   const menu = session.mayControl === false ? [] : [
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
@@ -22,8 +23,8 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
     <div class="head-text">
       <h1>${titleOf(session)}</h1>
       <p class="head-facts">
-        <span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince
-          ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>
+        ${isKnown && html`<span class=${classes("state", `is-${status.name}`)}>${session.unreachableSince && !isLost
+          ? `${machineText(session.machine)} is ${awayText(session.unreachableSince, now)}` : status.text}</span>`}
         ${!session.unreachableSince && html`<${MachineBadge} ...${session} />`}
         <span>${visible(agentText(session, agents))}</span>
         ${session.fence && html`<span title=${`The agent uses only the workspaces and its own folders (by ${visible(session.fence)})`}>fenced</span>`}
@@ -31,37 +32,35 @@ export function Header({ session, transcript, agents, info, onBack, onShare, act
         ${presence && html`<span class="presence">${presence}</span>`}
       </p>
     </div>
-    <${Usage} usage=${transcript?.usage} />
-    ${info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
+    <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
+    ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
   </header>`;
 }
 
-/** How much of its context the agent has used. */
-function Usage({ usage }) {
-  if (!usage?.size) return null;
+/** How much of its context the agent has used; a click tells it in words. */
+function Usage({ usage, tell }) {
+  const text = usageText(usage);
+  if (text === null) return null;
   const percent = Math.min(100, Math.round((usage.used / usage.size) * 100));
-  const cost = typeof usage.cost?.amount === "number" && usage.cost.amount > 0
-    ? `, ${usage.cost.amount.toFixed(2)} ${visible(usage.cost.currency)}` : "";
-  const text = `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
-  return html`<span class="usage" title=${text}>
-    <svg viewBox="0 0 20 20" role="img" aria-label=${text}>
+  return html`<button class="usage" title=${text} aria-label=${text} onClick=${() => tell(`${text}.`)}>
+    <svg viewBox="0 0 20 20" aria-hidden="true">
       <circle class="usage-all" cx="10" cy="10" r="7" pathLength="100" />
       <circle class="usage-part" cx="10" cy="10" r="7" pathLength="100" stroke-dasharray=${`${percent} 100`} />
     </svg>
     <span aria-hidden="true">${percent}%</span>
-  </span>`;
+  </button>`;
 }
 
 /** A line with the state of the connection, unless there is nothing to say. */
 export function ConnectionLine({ connection, onRetry }) {
-  const now = useNow(connection.phase === "away" ? 1000 : 60000);
+  const now = useNow(connection.phase === "away" ? 500 : 60000);
   const text = connectionText(connection, now);
   if (text === null) return html`<div class="connection-space" role="status"></div>`;
   return html`<div class="connection-space" role="status">
     <p class=${classes("connection", `is-${connection.phase}`)}>
       <span>${text}</span>
-      ${connection.phase === "away" && html`<button class="quiet" onClick=${onRetry}>Try now</button>`}
+      ${connection.phase === "away" && onRetry && html`<button class="quiet" onClick=${onRetry}>Try now</button>`}
     </p>
   </div>`;
 }

@@ -14,7 +14,7 @@ export function useMedia(query) {
   return matches;
 }
 
-/** The time in ms since 1970, renewed at an interval in ms. */
+/** The time in ms since 1970, renewed at an interval in ms, and whenever the interval changes. */
 export function useNow(interval) {
   const [now, setNow] = useState(Date.now);
   useEffect(() => {

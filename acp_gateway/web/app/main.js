@@ -2,7 +2,7 @@
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAttention } from "./attention.js";
 import { Dialog } from "./dialog.js";
-import { titleOf, visible } from "./format.js";
+import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
 import { keepChoice, keptChoice } from "./machines.js";
@@ -13,9 +13,11 @@ import { createRpc } from "./rpc.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
+import { watchSigns } from "./signs.js";
 import { isSignedIn, SignIn, signIn, signOut } from "./sign_in.js";
 import { createStore, frameOf } from "./store.js";
 import { followViewport } from "./viewport.js";
+import { toastText } from "./words.js";
 
 /** Width from which the list and a session stand side by side. */
 const WIDE = "(min-width: 720px)";
@@ -23,12 +25,17 @@ const WIDE = "(min-width: 720px)";
 /** Time in ms for which a message of the page stays, and for which one about a failure does. */
 const TOAST_TIME = { info: 5000, error: 15000 };
 
+/** Names this page: its connections are one client for the gateway. */
+const PAGE = [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+
 const attention = createAttention(window);
 const rpc = createRpc({
-  open: () => new WebSocket(new URL("./ws", document.baseURI.replace(/^http/, "ws"))),
+  open: () => new WebSocket(new URL(`./ws?page=${PAGE}`, document.baseURI.replace(/^http/, "ws"))),
   check: async () => ((await isSignedIn()) ? "ok" : "refused"),
   onState: (connection) => store.onState(connection),
   onNotification: (method, params) => store.onNotification(method, params),
+  isBusy: () => Boolean(store.state.current?.session?.turn),
+  isHidden: () => document.hidden,
 });
 const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
 const kept = storageOf(() => window.localStorage);
@@ -92,18 +99,9 @@ function App() {
       setRoute({ ...next, code: null });
       rpc.connect();
     };
-    const wake = () => {
-      if (!document.hidden) rpc.wake();
-    };
     follow();
     window.addEventListener("hashchange", follow);
-    window.addEventListener("online", wake);
-    document.addEventListener("visibilitychange", wake);
-    return () => {
-      window.removeEventListener("hashchange", follow);
-      window.removeEventListener("online", wake);
-      document.removeEventListener("visibilitychange", wake);
-    };
+    return () => window.removeEventListener("hashchange", follow);
   }, []);
 
   const only = state.info?.session ?? null;
@@ -145,42 +143,44 @@ function App() {
   const listed = [...sessions.filter((one) => archived !== null || !one.archived), ...(archived ?? []).filter((one) => !known.has(one.id))];
   const showList = only === null && (wide || state.current === null);
   const showView = wide || state.current !== null;
+  const notices = html`<${Toasts} state=${state} />`;
   const mayStart = state.info.role !== "observer" && !state.info.guest;
   return html`<div class=${classes("app", showList && showView && "is-split")}>
     ${showList && html`<${showView ? "div" : "main"} class="side">
-      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />`}
+      ${!showView && html`<${ConnectionLine} connection=${state.connection} onRetry=${store.reconnect} />${notices}`}
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
-        connected=${state.connection.phase === "connected"}
+        connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
         attention=${attention} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
-      ? html`<${SessionView} state=${state} store=${store} route=${route} onBack=${wide || only !== null ? null : () => {}}
+      ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
           onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
-      : showView && html`<${NothingOpen} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
-    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} onClose=${close} create=${create} />`}
-    ${dialog === "share" && html`<${Share} share=${store.share} onClose=${close} />`}
-    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} onClose=${close} remove=${async () => {
+      : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
+    ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
+    ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
+    ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);
       location.hash = makeRoute();
     }} />`}
-    <${Toasts} toasts=${state.toasts} />
   </div>`;
 }
 
 /** What is shown until the gateway has answered for the first time. */
-function Splash({ state: { connection, toasts } }) {
+function Splash({ state }) {
+  const { connection, toasts } = state;
   return html`<main class="splash">
     <p class="message" role="status">${connection.phase === "connected" ? "Loading…" : "Connecting to the gateway…"}</p>
     ${connection.phase === "away" && html`<${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />`}
-    <${Toasts} toasts=${toasts} />
+    <${Toasts} state=${state} />
     ${toasts.length > 0 && html`<button class="secondary" onClick=${() => location.reload()}>Try again</button>`}
   </main>`;
 }
 
-function NothingOpen({ connection, mayStart, onNew }) {
+function NothingOpen({ connection, notices, mayStart, onNew }) {
   return html`<main class="view is-empty">
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    ${notices}
     <div class="message">
       <p>Choose a session from the list${mayStart ? ", or start a new one." : "."}</p>
       ${mayStart && html`<button class="primary" onClick=${onNew}><${Icon} name="plus" />New session</button>`}
@@ -188,12 +188,12 @@ function NothingOpen({ connection, mayStart, onNew }) {
   </main>`;
 }
 
-function Delete({ session, remove, onClose }) {
+function Delete({ session, connection, remove, onClose }) {
   const [error, setError] = useState(null);
   const run = () => remove().then(onClose, (failure) => setError(failure.message));
-  return html`<${Dialog} title="Delete this session?" onClose=${onClose}>
+  return html`<${Dialog} title="Delete this session?" connection=${connection} onClose=${onClose}>
     <p>“${session ? titleOf(session) : "It"}” and its history are removed for everyone. This can't be undone.</p>
-    ${error && html`<p class="error" role="alert">${visible(error)}</p>`}
+    ${error && html`<p class="error" role="alert">${sentence(error)}</p>`}
     <div class="dialog-actions">
       <button class="secondary" onClick=${onClose}>Keep it</button>
       <button class="primary is-danger" onClick=${run}>Delete</button>
@@ -201,20 +201,24 @@ function Delete({ session, remove, onClose }) {
   </${Dialog}>`;
 }
 
-function Toasts({ toasts }) {
-  return html`<div class="toasts" role="status">${toasts.map((toast) => html`<${Toast} key=${toast.id} toast=${toast} />`)}</div>`;
+/** Messages of the page, one at a time, in the flow of the page: they cover nothing. */
+function Toasts({ state: { toasts, sessions } }) {
+  return html`<div class="toasts" role="status">
+    ${toasts.slice(0, 1).map((toast) => html`<${Toast} key=${toast.id} toast=${toast} text=${toastText(toast, sessions)} />`)}
+  </div>`;
 }
 
-function Toast({ toast }) {
+function Toast({ toast, text }) {
   useEffect(() => {
     const timer = setTimeout(() => store.dismiss(toast.id), TOAST_TIME[toast.kind]);
     return () => clearTimeout(timer);
   }, []);
   return html`<p class=${classes("toast", `is-${toast.kind}`)}>
-    <span>${visible(toast.text)}</span>
+    <span>${text}</span>
     <button class="icon-button" aria-label="Dismiss" onClick=${() => store.dismiss(toast.id)}><${Icon} name="close" /></button>
   </p>`;
 }
 
 followViewport(window);
+watchSigns(window, rpc.wake);
 render(html`<${App} />`, document.getElementById("app"));

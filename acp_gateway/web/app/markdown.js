@@ -43,6 +43,28 @@ export function renderMarkdown(h, source, cache = new Map()) {
 }
 
 /**
+ * Returns Markdown as text, without its marks: for a screen reader.
+ * @param {string} source
+ * @returns {string} in one line.
+ */
+export function markdownText(source) {
+  const words = (/** @type {any} */ node) => {
+    if (typeof node === "string") return node;
+    const { tag, attributes, children } = node;
+    const inside = children.flat(Infinity).filter(Boolean).map(words).join("");
+    const own = attributes?.["aria-label"] ?? attributes?.alt ?? "";
+    return /^(?:p|h2|li|pre|tr|td|th|div|br|hr|blockquote|input)$/.test(tag) ? ` ${own}${inside} ` : own + inside;
+  };
+  /** @type {H} */
+  const h = (tag, attributes, ...children) => ({ tag, attributes, children });
+  return renderMarkdown(h, source)
+    .map(words)
+    .join("")
+    .replace(/\s+/g, " ")
+    .trim();
+}
+
+/**
  * Returns a link's address if it may be followed: http, https and mailto, without credentials.
  * @param {unknown} url
  * @returns {string|null}
@@ -77,8 +99,8 @@ const TABLE = Object.assign(Object.create(null), {
   def: () => null,
   br: (/** @type {H} */ h) => h("br", null),
   hr: (/** @type {H} */ h) => h("hr", null),
-  // The page has its own h1 and h2.
-  heading: (/** @type {H} */ h, /** @type {any} */ t) => h(`h${Math.min(6, Number(t.depth) + 2)}`, null, inner(h, t)),
+  // The page has its own h1. An agent may begin with any level, and the order of headings must have no gap.
+  heading: (/** @type {H} */ h, /** @type {any} */ t) => h("h2", { class: `level-${Number(t.depth)}` }, inner(h, t)),
   paragraph: (/** @type {H} */ h, /** @type {any} */ t) => h("p", null, inner(h, t)),
   plain: (/** @type {H} */ h, /** @type {any} */ t) => h("div", { class: "plain" }, visible(t.text)),
   blockquote: (/** @type {H} */ h, /** @type {any} */ t) => h("blockquote", null, inner(h, t)),
@@ -88,7 +110,12 @@ const TABLE = Object.assign(Object.create(null), {
   codespan: (/** @type {H} */ h, /** @type {any} */ t) => h("code", null, visible(t.text)),
   escape: (/** @type {H} */ _h, /** @type {any} */ t) => plain(t.text),
   checkbox: (/** @type {H} */ h, /** @type {any} */ t) =>
-    h("input", { type: "checkbox", disabled: true, checked: Boolean(t.checked) }),
+    h("input", {
+      type: "checkbox",
+      disabled: true,
+      checked: Boolean(t.checked),
+      "aria-label": t.checked ? "done" : "to do",
+    }),
   text: (/** @type {H} */ h, /** @type {any} */ t) =>
     Array.isArray(t.tokens) ? inner(h, t) : unescaped(plain(t.text)),
   code,

@@ -1,7 +1,7 @@
 /** The dialog that starts a session: agent, workspace, the first prompt, title. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
-import { oneLine, visible } from "./format.js";
+import { oneLine, sentence, visible } from "./format.js";
 import { useNow } from "./hooks.js";
 import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 
@@ -9,7 +9,7 @@ import { agentText, awayText, machinesOf, machineText } from "./machines.js";
 const LONGEST_TITLE = 80;
 
 /** `create` gets {agentType, cwd, title} and the first prompt, which may be empty; `preferred` is the name of an agent, `machine` that of a machine. */
-export function NewSession({ agents, preferred, machine, create, onClose }) {
+export function NewSession({ agents, preferred, machine, connection, create, onClose }) {
   const now = useNow(30000);
   const machines = machinesOf([], agents);
   const on = (name) => agents.filter((one) => (one.machine ?? "") === name);
@@ -38,7 +38,7 @@ export function NewSession({ agents, preferred, machine, create, onClose }) {
       setState({ busy: false, error: error.message });
     }
   };
-  return html`<${Dialog} title="New session" onClose=${onClose}>
+  return html`<${Dialog} title="New session" connection=${connection} onClose=${onClose}>
     <form onSubmit=${submit}>
       ${machines.length > 1 && html`<${Choices} legend="Machine" name="machine-of-session" value=${agent?.machine ?? ""}
         onChoice=${(name) => setAgentName(first(on(name))?.name)}
@@ -55,7 +55,7 @@ export function NewSession({ agents, preferred, machine, create, onClose }) {
         <input type="text" maxlength="200" value=${title} onInput=${(event) => setTitle(event.target.value)} />
       </label>
       ${agents.length === 0 && html`<p class="muted">No agent is configured for you.</p>`}
-      ${state.error && html`<p class="error" role="alert">${visible(state.error)}</p>`}
+      ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
       <div class="dialog-actions">
         <button type="button" class="secondary" onClick=${onClose}>Cancel</button>
         <button class="primary" disabled=${state.busy || !agent}>${state.busy ? "Starting the agent…" : "Start"}</button>

@@ -1,6 +1,7 @@
 /** Shows the parts of a message: Markdown, terminal output, images, links and attachments. */
 import { h, html, useRef } from "../vendor/standalone.module.js";
 import { ansiSpans } from "./ansi.js";
+import { Copyable } from "./copying.js";
 import { baseName, oneLine, sizeText, visible } from "./format.js";
 import { Icon } from "./icons.js";
 import { renderMarkdown, safeLink } from "./markdown.js";
@@ -13,14 +14,20 @@ export function Parts({ parts = [] }) {
 export function Markdown({ text }) {
   const cache = useRef(null);
   cache.current ??= new Map();
-  return html`<div class="markdown">${renderMarkdown(h, text, cache.current)}</div>`;
+  return html`<div class="markdown">${renderMarkdown(withCopy, text, cache.current)}</div>`;
+}
+
+/** Makes a vnode; blocks of code get a button. */
+function withCopy(tag, attributes, ...children) {
+  const node = h(tag, attributes, ...children);
+  return tag === "pre" ? html`<${Copyable} what="code">${node}</${Copyable}>` : node;
 }
 
 /** Terminal output, with its colours. */
 export function Terminal({ text, label = "Output" }) {
-  return html`<pre class="terminal" tabindex="0" role="group" aria-label=${label}>${ansiSpans(text).map(({ text: piece, className }) =>
+  return html`<${Copyable} what="output"><pre class="terminal" tabindex="0" role="group" aria-label=${label}>${ansiSpans(text).map(({ text: piece, className }) =>
     className ? html`<span class=${className}>${piece}</span>` : piece,
-  )}</pre>`;
+  )}</pre></${Copyable}>`;
 }
 
 /** An image, a link, an attachment, or anything else by its name. */

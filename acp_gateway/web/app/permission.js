@@ -2,7 +2,7 @@
 import { html, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { locationsOf, toolContentOf } from "./content.js";
 import { Elicitation } from "./elicitation.js";
-import { oneLine, plain, visible } from "./format.js";
+import { counted, oneLine, plain, sentence, visible } from "./format.js";
 import { Boundary, classes, takesText, useDocumentEvent } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown } from "./parts.js";
@@ -10,6 +10,9 @@ import { commandOf, toolTitle, ToolBody } from "./tool.js";
 
 /** Time in ms after a decision in which keys decide nothing: they were meant for the question that was there before. */
 const PAUSE = 400;
+
+/** Height in pixels from which on something hidden counts. */
+const HIDDEN = 4;
 
 /** Longest title of a question, in characters; a longer one stands below, where it can scroll. */
 const LONGEST_TITLE = 160;
@@ -129,11 +132,11 @@ function Question({ request, transcript, session, options, decide }) {
       <h2>${isCommand ? "Run this command?" : oneLine(title, LONGEST_TITLE)}</h2>
     </header>
     ${request.params?.message && html`<${Markdown} text=${plain(request.params.message)} />`}
-    <div class="permission-body" tabindex="0" role="group" aria-label="What it is about">
+    <${WithRest}>
       ${isLong && !isCommand && html`<p class="whole-title">${title}</p>`}
       <${ToolBody} tool=${tool} cwd=${session?.cwd} whole=${true} />
-    </div>
-    ${request.error && html`<p class="error" role="alert">${visible(request.error)}</p>`}
+    </${WithRest}>
+    ${request.error && html`<p class="error" role="alert">${sentence(request.error)}</p>`}
     ${options.length > 0
       ? html`<div class="options">
           ${options.map((option, i) => html`<button
@@ -147,6 +150,35 @@ function Question({ request, transcript, session, options, decide }) {
         </div>`
       : html`<p class="muted">${session?.mayControl === false ? "Someone who controls this session has to decide." : "Answer this in an editor: the page does not know this kind of question."}</p>`}
   `;
+}
+
+/** What a question is about. What does not fit scrolls, and a button counts the lines that are hidden below. */
+function WithRest({ children }) {
+  const body = useRef(null);
+  const [left, setLeft] = useState(0);
+  const look = () => setLeft(linesBelow(body.current));
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(look);
+    for (const node of [body.current, ...body.current.children]) observer.observe(node);
+    look();
+    return () => observer.disconnect();
+  }, [children]);
+  const onward = () => body.current.scrollBy({ top: body.current.clientHeight * 0.8 });
+  return html`
+    <div class=${classes("permission-body", left > 0 && "has-more")} ref=${body} onScroll=${look} tabindex="0" role="group" aria-label="What it is about">
+      ${children}
+    </div>
+    ${left > 0 && html`<button class="quiet rest" onClick=${onward}><${Icon} name="down" />${counted(left, "more line")} below</button>`}
+  `;
+}
+
+/** Lines below what is seen of a scrolling element: rows of tables by number, other text by its height. */
+function linesBelow(body) {
+  const hidden = body.scrollHeight - body.clientHeight - body.scrollTop;
+  if (hidden < HIDDEN) return 0;
+  const edge = body.getBoundingClientRect().bottom;
+  const rows = [...body.querySelectorAll("tr")].filter((row) => row.getBoundingClientRect().bottom > edge + 1);
+  return rows.length || Math.ceil(hidden / (parseFloat(getComputedStyle(body).lineHeight) || 20));
 }
 
 function optionClass(option) {

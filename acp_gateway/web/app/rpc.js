@@ -1,23 +1,24 @@
 /**
- * JSON-RPC client on a WebSocket that is opened again whenever it is lost.
+ * JSON-RPC client on a link to the gateway.
  *
  * Requests made while there is no connection wait, within limits, and are sent in order. A request that was sent when
- * the connection broke is sent again only if it says that this does no harm; otherwise it fails, and its effect is
- * unknown.
+ * the connection broke is sent again if it says that this does no harm, or if the gateway still knows this page: then it
+ * carries out a request that it has had already only once. Otherwise the request fails, and its effect is unknown.
  */
+import { createLink } from "./link.js";
 
 /**
- * @typedef {"connecting"|"connected"|"away"|"refused"|"ended"} Phase
- *   away: lost, to be opened again; refused: sign in first; ended: closed by `close`.
- * @typedef {{phase: Phase, since: number, waiting: number, reason: string|null}} ConnectionState
- *   `since` in ms since 1970; `waiting` counts the requests of a person that wait for a connection.
+ * @typedef {import("./link.js").Line} Line
+ * @typedef {import("./link.js").LinkState & {waiting: number}} ConnectionState
+ *   `waiting` counts the requests of a person that wait for a connection.
  * @typedef {{resend?: boolean, timeout?: number, quiet?: boolean}} RequestOptions
  * @typedef {object} Entry
  * @property {number} id
  * @property {string} text
  * @property {boolean} resend
  * @property {boolean} quiet
- * @property {number} timeout
+ * @property {boolean} maybe - it was sent on a connection that is gone.
+ * @property {number} timeout - in ms; 0 for a probe, which ends with its connection.
  * @property {any} timer
  * @property {(result: any) => void} resolve
  * @property {(error: RpcError) => void} reject
@@ -25,16 +26,12 @@
 
 /** Time, in ms, in which a sent request must be answered. */
 const TIMEOUT = 30_000;
-/** Time, in ms, in which a connection must open. */
-const OPEN_TIMEOUT = 10_000;
-/** Time, in ms, in which a connection must answer after the page was asleep. */
-const PROBE_TIMEOUT = 5_000;
-/** First and longest pause, in ms, before the connection is opened again. */
-const FIRST_PAUSE = 500;
-const LONGEST_PAUSE = 30_000;
 /** Requests that wait for a connection, and characters of them. */
 const MOST_WAITING = 100;
 const MOST_WAITING_SIZE = 32 * 1024 * 1024;
+
+/** The request that probes a connection. */
+const PROBE = "gateway/info";
 
 /** The browser's timers, which must be called as its own. */
 const globalTimers = {
@@ -65,6 +62,9 @@ export class RpcError extends Error {
  * @param {(state: ConnectionState) => void} [options.onState] - called at each change of state.
  * @param {() => Promise<"ok"|"refused">} [options.check] - asked after a connection that never opened: a browser does not
  *   tell a page that the gateway refused it. A failure counts as "ok": try again.
+ * @param {() => boolean} [options.isBusy] - whether an answer is expected though no request is open: the connection is
+ *   probed then.
+ * @param {() => boolean} [options.isHidden] - true while the page is hidden.
  * @param {{setTimeout: Function, clearTimeout: Function}} [options.timers]
  * @param {() => number} [options.random] - from 0 to 1.
  * @param {() => number} [options.clock] - ms since 1970.
@@ -74,150 +74,129 @@ export function createRpc({
   onNotification = () => {},
   onState = () => {},
   check = async () => "ok",
+  isBusy = () => false,
+  isHidden = () => false,
   timers = globalTimers,
   random = Math.random,
   clock = Date.now,
 }) {
-  /** @type {ConnectionState} */
-  let state = { phase: "connecting", since: clock(), waiting: 0, reason: null };
-  /** @type {WebSocket|null} */
-  let socket = null;
   /** @type {Entry[]} */
   let queue = [];
   let queueSize = 0;
-  /** @type {Map<number, Entry>} */
-  const sent = new Map();
   let lastId = 0;
-  let failures = 0;
-  /** Counts the checks, so that the answer of an old one is known. */
-  let checks = 0;
-  /** Timer of the next attempt, or of the current one. @type {any} */
-  let timer = null;
+  /** True until it is known whether requests that were sent before may be sent again. */
+  let settling = false;
 
-  const setState = (/** @type {Partial<ConnectionState>} */ change) => {
-    const phase = change.phase ?? state.phase;
-    const since = phase === state.phase ? state.since : clock();
-    const next = { ...state, ...change, since, waiting: queue.filter(({ quiet }) => !quiet).length };
-    const same = next.phase === state.phase && next.waiting === state.waiting && next.reason === state.reason;
+  const link = createLink({
+    open,
+    check,
+    isHidden,
+    expects: ({ sent }) => isBusy() || [...sent.values()].some(({ timeout }) => timeout !== 0),
+    probe: (line) => void probe(line).catch(() => {}),
+    onState: (now, before) => linkChanged(now, before),
+    onOpen: (line) => flush(line),
+    onText: (line, text) => receive(line, text),
+    onLost: (line) => takeBack(line),
+    timers,
+    random,
+    clock,
+  });
+
+  /** @type {ConnectionState} */
+  let state = { ...link.state, waiting: 0 };
+  const setState = () => {
+    const next = { ...link.state, waiting: queue.filter(({ quiet }) => !quiet).length };
+    const names = /** @type {const} */ (["phase", "waiting", "reason", "line"]);
+    const same = names.every((name) => next[name] === state[name]);
     state = next;
     if (!same) onState(state);
   };
 
-  const setTimer = (/** @type {Function} */ action, /** @type {number} */ ms) => {
-    timers.clearTimeout(timer);
-    timer = timers.setTimeout(action, ms);
+  const linkChanged = (
+    /** @type {import("./link.js").LinkState} */ now,
+    /** @type {import("./link.js").LinkState} */ before,
+  ) => {
+    setState();
+    if (now.phase === "refused") failAll("The gateway asks you to sign in.");
+    // The connection that was in doubt has answered.
+    const back = now.phase === "connected" && before.phase === "away" && now.line === before.line;
+    if (back && !settling && link.line !== null) flush(link.line);
   };
 
-  /** Opens a connection, unless there is one. */
-  const connect = () => {
-    if (socket !== null) return;
-    timers.clearTimeout(timer);
-    if (state.phase === "refused" || state.phase === "ended") setState({ phase: "connecting", reason: null });
-    let opened = false;
-    /** @type {WebSocket} */
-    let mine;
-    try {
-      mine = open();
-    } catch (error) {
-      retry(String(error));
-      return;
-    }
-    socket = mine;
-    const gone = (/** @type {string} */ reason) => {
-      if (socket !== mine) return;
-      socket = null;
-      mine.onopen = mine.onmessage = mine.onclose = mine.onerror = null;
-      try {
-        mine.close();
-      } catch {
-        // It is closed.
-      }
-      lost(opened, reason);
-    };
-    lose = gone;
-    mine.onopen = () => {
-      opened = true;
-      failures = 0;
-      timers.clearTimeout(timer);
-      const waiting = queue;
-      queue = [];
-      queueSize = 0;
-      setState({ phase: "connected", reason: null });
-      waiting.forEach(transmit);
-    };
-    mine.onmessage = (event) => {
-      if (socket === mine && typeof event.data === "string") receive(event.data);
-    };
-    mine.onclose = (event) => gone(event.reason || "");
-    mine.onerror = () => {}; // A close follows.
-    setTimer(() => gone("The gateway does not answer."), OPEN_TIMEOUT);
+  const setQueue = (/** @type {Entry[]} */ entries) => {
+    queue = entries;
+    queueSize = entries.reduce((size, entry) => size + entry.text.length, 0);
   };
 
-  /** Gives up the current connection. @type {(reason: string) => void} */
-  let lose = () => {};
-
-  /**
-   * @param {boolean} opened
-   * @param {string} reason
-   */
-  const lost = (opened, reason) => {
-    timers.clearTimeout(timer);
-    const entries = [...sent.values()];
-    sent.clear();
-    const again = entries.filter((entry) => entry.resend);
-    for (const entry of entries) timers.clearTimeout(entry.timer);
-    queue = [...again, ...queue];
-    queueSize = queue.reduce((size, entry) => size + entry.text.length, 0);
+  const failAll = (/** @type {string} */ why) => {
+    const entries = queue;
+    setQueue([]);
+    setState();
     for (const entry of entries) {
-      if (!entry.resend) entry.reject(new RpcError("lost", "The connection was lost before the answer came."));
+      entry.reject(isUnsure(entry) ? lostError() : new RpcError("ended", why));
     }
-    if (state.phase === "ended") return;
-    if (opened) {
-      retry(reason);
+  };
+
+  /** Sends what waits. Of what was sent before, the gateway tells first whether it would know it again. */
+  const flush = (/** @type {Line} */ mine) => {
+    const unsure = queue.some(isUnsure);
+    settling = unsure;
+    if (!unsure) {
+      const waiting = queue;
+      setQueue([]);
+      setState();
+      waiting.forEach((entry) => transmit(mine, entry));
       return;
     }
-    setState({ phase: state.phase === "connecting" ? "connecting" : "away" });
-    checks += 1;
-    const mine = checks;
-    const then = (/** @type {Function} */ action) => {
-      if (mine !== checks || socket !== null || state.phase === "ended") return;
-      checks += 1;
-      action();
-    };
-    setTimer(() => then(() => retry(reason)), OPEN_TIMEOUT);
-    check().then(
-      (verdict) => then(() => (verdict === "refused" ? refuse() : retry(reason))),
-      () => then(() => retry(reason)),
+    probe(mine).then(
+      (info) => {
+        if (link.line !== mine) return;
+        const fails = (/** @type {Entry} */ entry) => isUnsure(entry) && info?.known !== true;
+        const failed = queue.filter(fails);
+        setQueue(queue.filter((entry) => !fails(entry)).map((entry) => ({ ...entry, maybe: false })));
+        for (const entry of failed) entry.reject(lostError());
+        flush(mine);
+      },
+      () => link.line === mine && mine.gone("The gateway does not answer."),
     );
   };
 
-  const retry = (/** @type {string} */ reason) => {
-    setState({ phase: "away", reason: reason || null });
-    const pause = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** Math.min(failures, 10));
-    failures += 1;
-    // Jitter: many pages lose one gateway at the same moment.
-    setTimer(connect, pause * (0.5 + random() / 2));
+  /** Puts what was sent on a connection back in front of what waits. */
+  const takeBack = (/** @type {Line} */ { sent }) => {
+    for (const { timer } of sent.values()) timers.clearTimeout(timer);
+    const entries = [...sent.values()].filter(({ timeout }) => timeout !== 0);
+    sent.clear();
+    setQueue([...entries.map((entry) => ({ ...entry, maybe: true })), ...queue].sort((a, b) => a.id - b.id));
   };
 
-  const refuse = () => {
-    timers.clearTimeout(timer);
-    const entries = queue;
-    queue = [];
-    queueSize = 0;
-    setState({ phase: "refused", reason: null });
-    for (const entry of entries) entry.reject(new RpcError("ended", "The gateway asks you to sign in."));
+  /** Asks the gateway for a sign of life. */
+  const probe = (/** @type {Line} */ mine) =>
+    new Promise((resolve, reject) => {
+      lastId += 1;
+      const at = clock();
+      const answered = (/** @type {any} */ result) => {
+        link.answered(at);
+        resolve(result);
+      };
+      const text = JSON.stringify({ jsonrpc: "2.0", id: lastId, method: PROBE, params: {} });
+      const flags = { resend: false, quiet: true, maybe: false, timeout: 0 };
+      transmit(mine, { id: lastId, text, ...flags, timer: null, resolve: answered, reject });
+      link.probed(mine);
+    });
+
+  const transmit = (/** @type {Line} */ mine, /** @type {Entry} */ entry) => {
+    mine.sent.set(entry.id, entry);
+    if (entry.timeout !== 0) {
+      entry.timer = timers.setTimeout(() => {
+        if (!mine.sent.delete(entry.id)) return;
+        entry.reject(new RpcError("timeout", "The gateway did not answer in time."));
+      }, entry.timeout);
+    }
+    mine.socket.send(entry.text);
+    link.requested(entry.text.length);
   };
 
-  const transmit = (/** @type {Entry} */ entry) => {
-    sent.set(entry.id, entry);
-    entry.timer = timers.setTimeout(() => {
-      if (!sent.delete(entry.id)) return;
-      entry.reject(new RpcError("timeout", "The gateway did not answer in time."));
-    }, entry.timeout);
-    /** @type {WebSocket} */ (socket).send(entry.text);
-  };
-
-  const receive = (/** @type {string} */ text) => {
+  const receive = (/** @type {Line} */ mine, /** @type {string} */ text) => {
     let message;
     try {
       message = JSON.parse(text);
@@ -229,18 +208,18 @@ export function createRpc({
       if (message.id === undefined) onNotification(message.method, message.params ?? {});
       else {
         const error = { code: -32601, message: "The page serves no requests." };
-        socket?.send(JSON.stringify({ jsonrpc: "2.0", id: message.id, error }));
+        mine.socket.send(JSON.stringify({ jsonrpc: "2.0", id: message.id, error }));
       }
       return;
     }
-    const entry = sent.get(message.id);
+    const entry = mine.sent.get(message.id);
     if (!entry) return;
-    sent.delete(message.id);
+    mine.sent.delete(message.id);
     timers.clearTimeout(entry.timer);
     if (message.error === undefined) entry.resolve(message.result);
     else {
       const { code, message: text = "", data } = message.error ?? {};
-      entry.reject(new RpcError(code, String(text) || `error ${code}`, data));
+      entry.reject(data?.reason === "lost" ? lostError() : new RpcError(code, String(text) || `error ${code}`, data));
     }
   };
 
@@ -257,16 +236,15 @@ export function createRpc({
       lastId += 1;
       const text = JSON.stringify({ jsonrpc: "2.0", id: lastId, method, params });
       /** @type {Entry} */
-      const entry = { id: lastId, text, resend, quiet, timeout, timer: null, resolve, reject };
-      if (state.phase === "connected" && socket !== null) transmit(entry);
+      const entry = { id: lastId, text, resend, quiet, maybe: false, timeout, timer: null, resolve, reject };
+      if (link.line !== null && (quiet || !settling)) transmit(link.line, entry);
       else if (state.phase === "refused" || state.phase === "ended") {
         reject(new RpcError("ended", "There is no connection to the gateway."));
       } else if (queue.length >= MOST_WAITING || queueSize + text.length > MOST_WAITING_SIZE) {
         reject(new RpcError("full", "Too much waits for the connection already."));
       } else {
-        queue.push(entry);
-        queueSize += text.length;
-        setState({});
+        setQueue([...queue, entry]);
+        setState();
       }
     });
 
@@ -275,35 +253,23 @@ export function createRpc({
     get state() {
       return state;
     },
-    connect,
+    connect: () => link.connect(),
     request,
-
-    /**
-     * Connects at once if the connection is away, and makes sure of one that seems open: for the event `online`, and
-     * for a page that becomes visible.
-     */
-    wake() {
-      if (state.phase === "away") {
-        failures = 0;
-        connect();
-      } else if (state.phase === "connected") {
-        const doubtful = lose;
-        request("gateway/info", {}, { timeout: PROBE_TIMEOUT }).catch((error) => {
-          if (error.code === "timeout") doubtful("The connection had died.");
-        });
-      }
-    },
+    wake: () => link.wake(),
 
     /** Closes the connection for good; requests that wait or were sent fail. `connect` opens it again. */
     close() {
-      timers.clearTimeout(timer);
-      setState({ phase: "ended", reason: null });
-      lose("");
-      const entries = queue;
-      queue = [];
-      queueSize = 0;
-      setState({});
-      for (const entry of entries) entry.reject(new RpcError("ended", "The connection was closed."));
+      link.close();
+      failAll("The connection was closed.");
     },
   };
+}
+
+/** Tells whether the effect of a request is unknown. @param {Entry} entry */
+function isUnsure({ maybe, resend }) {
+  return maybe && !resend;
+}
+
+function lostError() {
+  return new RpcError("lost", "The connection was lost before the answer came.");
 }

@@ -6,7 +6,7 @@ import { Icon } from "./icons.js";
 import { MachineBadge, MachineSwitch } from "./machine_switch.js";
 import { agentText, machinesOf, onMachine } from "./machines.js";
 import { makeRoute } from "./route.js";
-import { grouped, matches, statusOf } from "./words.js";
+import { grouped, matches, outageOf, statusOf } from "./words.js";
 
 /** Sessions from which on a filter is of use. */
 const FILTER_FROM = 6;
@@ -14,10 +14,11 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connected, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
+export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
-  const now = useNow(30000);
+  const now = useNow(connection.phase === "away" ? 500 : 30000);
+  const isLost = outageOf(connection, now) !== null;
   const machines = machinesOf(sessions, agents);
   const there = onMachine(sessions, machine, machines);
   const shown = filter.trim() === "" ? there : there.filter((session) => matches(session, filter.trim()));
@@ -49,7 +50,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
     </div>
     <footer class="list-foot">
       <span class="who" title=${info?.version ? `acp-gateway ${info.version}` : undefined}>
-        ${info ? visible(info.identity) : ""} <span class="muted">${connected ? "connected" : "away"}${info?.role === "observer" ? ", looks on" : ""}</span>
+        ${info ? visible(info.identity) : ""} <span class="muted">${isLost ? "no connection" : "connected"}${info?.role === "observer" ? ", looks on" : ""}</span>
       </span>
       <${NotifyButton} attention=${attention} />
       <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
@@ -65,7 +66,7 @@ class SessionRow extends Pure {
     return html`<a class=${classes("session", `is-${status.name}`)} href=${makeRoute({ sessionId: session.id })} aria-current=${isCurrent ? "page" : undefined}>
       <span class="session-title">${titleOf(session)}</span>
       <span class="session-facts"><${MachineBadge} ...${session} />${[age, visible(agentText(session, agents)), visible(session.workspace ?? "") || shortPath(session.cwd)].filter(Boolean).join(" · ")}</span>
-      ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text}</span>`}
+      ${status.name !== "past" && status.name !== "ready" && html`<span class="state">${status.text === "Needs you" ? "1 question" : status.text}</span>`}
     </a>`;
   }
 }

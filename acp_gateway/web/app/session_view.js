@@ -2,9 +2,10 @@
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLine } from "./blocks.js";
 import { Composer } from "./composer.js";
-import { visible } from "./format.js";
+import { sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
 import { Icon } from "./icons.js";
+import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
 import { Transcript } from "./transcript.js";
 import { changeText } from "./words.js";
@@ -20,18 +21,20 @@ const ENDS = new Map([
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
 
-export function SessionView({ state, store, route, onBack, onShare, onDelete }) {
+export function SessionView({ state, store, route, notices, onBack, onShare, onDelete }) {
   const { current, connection, info, agents } = state;
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const actions = {
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
     remove: onDelete,
+    tell: (text) => store.toast("info", text),
   };
   return html`<main class="view" aria-label="Session">
-    <${Header} session=${session} transcript=${current.transcript} agents=${agents} info=${info}
+    <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info}
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
+    ${notices}
     ${session.turn && html`<${PlanLine} entries=${current.transcript.plan} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
     <${Announcer} current=${current} session=${session} />
@@ -50,9 +53,13 @@ export function SessionView({ state, store, route, onBack, onShare, onDelete }) 
 /** The transcript, or why there is none. */
 function Middle({ current, session, store }) {
   const { transcript, phase } = current;
+  if (phase === "unknown") {
+    return html`<div class="message" role="alert"><p>There is no such session. It was deleted, or it is not yours.</p>
+      <a class="secondary" href="#/">All sessions</a></div>`;
+  }
   if (phase === "removed") return html`<p class="message">This session was deleted.</p>`;
   if (phase === "error") {
-    return html`<div class="message" role="alert"><p>${visible(current.error)}</p>
+    return html`<div class="message" role="alert"><p>${sentence(current.error)}</p>
       <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
   }
   if (phase === "loading") return html`<p class="message" role="status">Loading…</p>`;
@@ -68,7 +75,7 @@ function TurnEnd({ turn, session }) {
     return html`<p class="turn-end" role="status">The agent has ended. The next prompt starts it again.</p>`;
   }
   if (!turn) return null;
-  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${visible(turn.error.message)}</p>`;
+  if (turn.error) return html`<p class="turn-end is-error" role="alert"><${Icon} name="alert" />${sentence(turn.error.message)}</p>`;
   const text = ENDS.get(turn.stopReason);
   return text ? html`<p class="turn-end" role="status">${text}</p>` : null;
 }
@@ -89,5 +96,5 @@ function Announcer({ current, session }) {
 function lastWords(blocks) {
   const last = blocks[blocks.length - 1];
   if (last?.kind !== "agent") return "";
-  return last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS);
+  return markdownText(last.parts.map((part) => part.text ?? "").join("").slice(0, LAST_WORDS));
 }

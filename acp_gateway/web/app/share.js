@@ -1,13 +1,13 @@
 /** The dialog that makes a link to a session for another person, as text and as a QR code. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Dialog } from "./dialog.js";
-import { durationText, timeOf, visible } from "./format.js";
+import { durationText, sentence, timeOf } from "./format.js";
 import { Icon } from "./icons.js";
 
 /** Modules of white around a QR code, as its standard wants them. */
 const QUIET = 4;
 
-export function Share({ share, onClose }) {
+export function Share({ connection, share, onClose }) {
   const [observe, setObserve] = useState(true);
   const [state, setState] = useState({ busy: false, error: null, made: null });
   const choose = (value) => {
@@ -22,7 +22,7 @@ export function Share({ share, onClose }) {
       setState({ busy: false, error: error.message, made: null });
     }
   };
-  return html`<${Dialog} title="Share this session" onClose=${onClose}>
+  return html`<${Dialog} title="Share this session" connection=${connection} onClose=${onClose}>
     <fieldset class="choice-list">
       <legend>The link is for a person who</legend>
       <label><input type="radio" name="role" checked=${observe} onChange=${() => choose(true)} />
@@ -33,7 +33,7 @@ export function Share({ share, onClose }) {
     ${state.made ? html`<${Made} made=${state.made} />` : html`<div class="dialog-actions">
       <button class="primary" disabled=${state.busy} onClick=${make}>Make a link</button>
     </div>`}
-    ${state.error && html`<p class="error" role="alert">${visible(state.error)}</p>`}
+    ${state.error && html`<p class="error" role="alert">${sentence(state.error)}</p>`}
   </${Dialog}>`;
 }
 

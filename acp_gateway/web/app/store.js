@@ -64,6 +64,8 @@ export function createStore({
   const listeners = new Set();
   let scheduled = false;
   let lastToast = 0;
+  /** The connection on which everything is followed. */
+  let line = 0;
 
   const set = (/** @type {Partial<State>} */ change) => {
     state = { ...state, ...change };
@@ -111,7 +113,7 @@ export function createStore({
 
   /** Fetches what the list shows; a lost connection calls it again. */
   const refresh = async () => {
-    const options = { quiet: true };
+    const options = { quiet: true, resend: true };
     const [info, agents, list] = await Promise.all([
       rpc.request("gateway/info", {}, options),
       rpc.request("agents/list", {}, options),
@@ -128,9 +130,9 @@ export function createStore({
   };
 
   const onState = (/** @type {ConnectionState} */ connection) => {
-    const before = state.connection.phase;
     set({ connection });
-    if (connection.phase !== "connected" || before === "connected") return;
+    if (connection.phase !== "connected" || connection.line === line) return;
+    line = connection.line;
     opened.connected();
     refresh().catch((error) => {
       if (error.code !== "lost") toast("error", error.message);

@@ -1,10 +1,12 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { Copyable } from "./copying.js";
 import { Counts, DiffView, diffOf } from "./diff_view.js";
 import { counted, oneLine, plain, shortPath, valueOf, visible } from "./format.js";
 import { classes, Pure } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown, Parts, Terminal } from "./parts.js";
+import { tookText } from "./words.js";
 
 /** Words for states of a tool call; any other word of an agent is shown as it is, and gives no style. */
 const STATUS = new Map([["pending", "waits"], ["in_progress", "runs"], ["completed", "done"], ["failed", "failed"]]);
@@ -22,12 +24,14 @@ export function Tool({ block, folds, toggle, cwd }) {
   const title = toolTitle(block);
   const place = places.find(({ path }) => !title.includes(shortPath(path, cwd)));
   const counts = countsOf(block.content);
+  const took = tookText(block);
   return html`<section class=${classes("tool", STATUS.has(block.status) && `is-${block.status}`, block.sub && "is-sub")}>
     <button class="fold" aria-expanded=${String(open)} onClick=${() => toggle(block.key, !open)}>
       <${Icon} name=${block.toolKind ?? "other"} />
       <span class=${classes("fold-title", block.toolKind === "execute" && "is-code")}>${oneLine(title, LONGEST_TITLE)}</span>
       ${counts && html`<${Counts} counts=${counts} />`}
       ${place && html`<span class="fold-hint">${placeText(place, cwd)}${places.length > 1 && ` and ${places.length - 1} more`}</span>`}
+      ${took && html`<span class="took"><span class="hidden">took </span>${took}</span>`}
       <span class="status">${block.status === "completed" ? html`<span class="hidden">done</span>` : STATUS.get(block.status) ?? oneLine(block.status, 30)}</span>
       <${Icon} name="chevron" />
     </button>
@@ -93,7 +97,7 @@ function Command({ command, rawInput, cwd }) {
   const reason = plain(rawInput?.description);
   return html`<div class="command">
     ${reason && html`<p class="command-reason">${visible(reason)}</p>`}
-    <pre class="command-text" tabindex="0" role="group" aria-label="Command">${visible(command)}</pre>
+    <${Copyable} what="command"><pre class="command-text" tabindex="0" role="group" aria-label="Command">${visible(command)}</pre></${Copyable}>
     ${folder && folder !== cwd && html`<p class="muted">in ${visible(folder)}</p>`}
   </div>`;
 }

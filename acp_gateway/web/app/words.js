@@ -1,6 +1,15 @@
 /** States of sessions, connections and clients in words. Pure. */
-import { counted, durationText, oneLine, timeOf } from "./format.js";
+import { counted, countText, durationText, oneLine, sentence, timeOf, titleOf, visible } from "./format.js";
 import { needsYou as waits } from "./sessions.js";
+
+/** Time in ms for which a lost connection is not worth a word. */
+const SHORT = 2000;
+
+/** How long the connection has been lost, in ms, or null while there is nothing to say. */
+export function outageOf(connection, now) {
+  const since = connection.phase === "away" ? timeOf(connection.since) : null;
+  return since !== null && now - since >= SHORT ? now - since : null;
+}
 
 /** What the connection does, or null while there is nothing to say. */
 export function connectionText(connection, now) {
@@ -8,8 +17,8 @@ export function connectionText(connection, now) {
   if (connection.phase === "connected") return null;
   if (connection.phase === "connecting") return `Connecting…${waiting}`;
   if (connection.phase === "away") {
-    const since = timeOf(connection.since);
-    return `Away${since === null ? "" : ` for ${durationText(now - since)}`}.${waiting}`;
+    const outage = outageOf(connection, now);
+    return outage === null ? null : `No connection for ${durationText(outage)}, trying again.${waiting}`;
   }
   const reason = oneLine(connection.reason, 300);
   return reason || "The connection has ended.";
@@ -30,7 +39,7 @@ export function statusOf(session) {
   if (session.status === "initializing") return { name: "running", text: "Starting" };
   if (session.status === "error") return { name: "error", text: "Error" };
   if (session.status === "exited") {
-    return session.exitReason === "process_exit" ? { name: "error", text: "Agent ended" } : { name: "past", text: "Past" };
+    return session.exitReason === "process_exit" ? { name: "ended", text: "Agent ended" } : { name: "past", text: "Past" };
   }
   return { name: "ready", text: "Ready" };
 }
@@ -72,6 +81,37 @@ export function grouped(sessions) {
 export function matches(session, filter) {
   const text = [session.id, session.title, session.agentType, session.cwd, session.workspace].filter(Boolean).join(" ").toLowerCase();
   return filter.toLowerCase().split(/\s+/).every((word) => text.includes(word));
+}
+
+/** A message of the page about a session, by its name; one about none as it is. */
+export function toastText({ kind, text, sessionId }, sessions) {
+  const session = sessions.get(sessionId);
+  if (session) return `In “${titleOf(session)}”: ${visible(text)}`;
+  return kind === "error" ? sentence(text) : visible(text);
+}
+
+/** How long a tool call ran, once it is over; null if that was short, or is not known. */
+export function tookText({ status, at, until }) {
+  const isOver = status === "completed" || status === "failed";
+  return isOver && at !== null && until !== null && until - at >= 1000 ? durationText(until - at) : null;
+}
+
+/** When something was said: its time, with the day unless that is today. Null without a time. */
+export function saidText(at, now, locale = undefined) {
+  if (at === null) return null;
+  const date = new Date(at);
+  const time = date.toLocaleTimeString(locale, { hour: "2-digit", minute: "2-digit" });
+  if (date.toDateString() === new Date(now).toDateString()) return time;
+  const year = date.getFullYear() === new Date(now).getFullYear() ? undefined : "numeric";
+  return `${date.toLocaleDateString(locale, { day: "numeric", month: "short", year })}, ${time}`;
+}
+
+/** How much of its context the agent has used, and what that has cost; null without a size. */
+export function usageText(usage) {
+  if (!usage?.size) return null;
+  const { amount, currency } = usage.cost ?? {};
+  const cost = typeof amount === "number" && amount > 0 ? `, ${amount.toFixed(2)} ${oneLine(currency, 10)}` : "";
+  return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

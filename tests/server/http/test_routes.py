@@ -336,6 +336,25 @@ async def test_ws_is_refused_beyond_the_connections_of_its_identity(gateway: Ech
         await stream.aclose()
 
 
+async def test_ws_takes_a_second_connection_of_a_page_that_is_counted_already(gateway: EchoingGateway) -> None:
+    gateway.connections._limits = LimitsSection(connections_per_identity=1)
+    token = gateway.token()
+    async with listening(PAGE, gateway) as listener:
+        streams = []
+        for _ in range(2):
+            stream = await connect_tcp("127.0.0.1", port_of(listener))
+            lines = ["GET /ws?page=0123456789abcdef HTTP/1.1", "Host: localhost", *upgrade(bearer(token)), "", ""]
+            await send_all(stream, "\r\n".join(lines).encode())
+            assert b"101" in await stream.receive_some()
+            streams.append(stream)
+            while len(gateway.connections) < len(streams):
+                await trio.lowlevel.checkpoint()
+        for query in ("page=fedcba9876543210", "page=0123456789abcdef"):
+            assert (await ask(listener, f"/ws?{query}", *upgrade(bearer(token)))).status == 503
+        for stream in streams:
+            await stream.aclose()
+
+
 OURS = "http://localhost:1"
 FOREIGN = ["https://evil.example", "null", "http://localhost:2", "https://localhost:1", f"{EDITOR}.evil.example", ""]
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get"]

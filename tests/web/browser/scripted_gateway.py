@@ -211,7 +211,8 @@ class ScriptedGateway:
         try:
             result = self.answers[method](params) if method in self.answers else self._result(method, params)
         except Exception as error:
-            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32603, "message": str(error)}}
+            code = -32602 if isinstance(error, UnknownSession) else -32603
+            return {"jsonrpc": "2.0", "id": message["id"], "error": {"code": code, "message": str(error)}}
         return {"jsonrpc": "2.0", "id": message["id"], "result": result}
 
     def _result(self, method: str, params: Message) -> Any:
@@ -235,6 +236,8 @@ class ScriptedGateway:
 
     def _get(self, params: Message) -> Message:
         scene, session_id = self.scene, params["sessionId"]
+        if session_id not in scene.sessions:
+            raise UnknownSession(f"there is no session `{session_id}`")
         since, before, limit = params.get("since", 0), params.get("before", 2**53), params.get("limit", 2**53)
         updates = [one for one in scene.updates.get(session_id, []) if since < one["seq"] < before]
         return {
@@ -251,6 +254,10 @@ class ScriptedGateway:
             "promptCapabilities": {"image": True, "embeddedContext": True},
             **scene.extra.get(session_id, {}),
         }
+
+
+class UnknownSession(Exception):
+    """No session of this id exists."""
 
 
 class _Prefixed(trio.abc.ReceiveStream):

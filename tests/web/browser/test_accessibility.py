@@ -11,7 +11,7 @@ from tests.web.browser.scenes import EDIT_PERMISSION, PERMISSION, agent, fleet, 
 from tests.web.browser.scripted_gateway import ScriptedGateway
 
 FINDINGS = """async () => {
-  const { violations, passes } = await axe.run();
+  const { violations, passes } = await axe.run({ rules: { "heading-order": { enabled: true } } });
   if (passes.length < 10) throw new Error("axe has looked at nothing");
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 200)}`));
 }"""
@@ -51,6 +51,11 @@ def edit_asked(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.locator(".permission .diff")).to_be_visible()
 
 
+def written(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.add("s1", agent("### Last\n\n# First\n\n- [x] done\n- [ ] to do\n\n```\ncode\n```"))
+    expect(page.locator(".row h2").last).to_be_visible()
+
+
 def menu(page: Page, gateway: ScriptedGateway) -> None:
     page.get_by_role("button", name="More").click()
 
@@ -84,6 +89,7 @@ STATES: list[State] = [
     commands,
     command_asked,
     edit_asked,
+    written,
     menu,
     sharing,
     starting,
@@ -116,10 +122,27 @@ def test_axe_finds_nothing(open_page: Opens, state: State, size: tuple[int, int]
     assert page.evaluate(FINDINGS) == []
 
 
+def test_on_a_phone_every_button_of_a_session_is_large_enough_for_a_finger(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
+    expect(page.locator(".row").last).to_be_visible()
+    for name in ("All sessions", "Share", "More", "Attach files", "Stop", "Send after this turn"):
+        box = page.get_by_label(name).or_(page.get_by_role("button", name=name)).first.bounding_box()
+        assert box is not None, name
+        assert min(box["width"], box["height"]) >= 44, name
+    stop, send = (page.locator(it).bounding_box() for it in (".stop", ".send"))
+    assert stop is not None
+    assert send is not None
+    assert send["x"] - stop["x"] - stop["width"] >= 16
+    gateway.ask("s1", 9, PERMISSION)
+    option = page.locator(".option").first.bounding_box()
+    assert option is not None
+    assert option["height"] >= 44
+
+
 def test_the_end_of_a_turn_is_announced_with_the_agents_last_words(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     expect(page.locator(".row").last).to_be_visible()
-    gateway.add("s1", agent("All is pushed."))
+    gateway.add("s1", agent("All **is** `pushed`."))
     gateway.change("s1", turn=False, status="completed")
     expect(page.locator("[aria-live=polite]", has_text="The agent is done. All is pushed.")).to_be_attached()
 

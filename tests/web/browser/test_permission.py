@@ -1,5 +1,6 @@
 """Questions of the agent in a browser: with all of what is asked, by mouse, by key and on a phone."""
 
+import re
 from typing import Any
 
 import pytest
@@ -126,7 +127,7 @@ def test_an_answer_that_the_gateway_refuses_leaves_the_question_open_with_the_re
     ready(page)
     gateway.ask("s1", 9, PERMISSION)
     page.get_by_role("button", name="Allow once").click()
-    expect(page.locator(".permission .error")).to_have_text("the question is not open any more")
+    expect(page.locator(".permission .error")).to_have_text("The question is not open any more")
     expect(page.get_by_role("button", name="Allow once")).to_be_enabled()
 
 
@@ -178,6 +179,55 @@ def test_on_a_phone_the_options_are_in_view_and_what_is_asked_scrolls(
     page.get_by_role("button", name=payload["options"][0]["name"], exact=True).tap()
     expect(page.locator(".permission")).to_have_count(0)
     assert responses(gateway) == [(9, choice("once"))]
+
+
+LINES = [f"line {i}\n" for i in range(1, 61)]
+CHANGED = [*LINES[:4], "first\n", *LINES[5:50], "second\n", *LINES[51:]]
+TWO_PLACES: dict[str, Any] = {
+    "toolCall": {
+        "toolCallId": "c9",
+        "title": "Edit shop/basket.py",
+        "kind": "edit",
+        "content": [
+            {"type": "diff", "path": f"{CWD}/basket.py", "oldText": "".join(LINES), "newText": "".join(CHANGED)}
+        ],
+    },
+    "options": [{"optionId": name, "name": name, "kind": name} for name in ("allow_once", "reject_once")],
+}
+
+
+@pytest.mark.parametrize("size", [PHONE, (390, 600), (640, 360), (1280, 480)])
+def test_what_is_hidden_of_a_question_is_counted_and_in_reach(open_page: Opens, size: tuple[int, int]) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=size, touch=size[0] < 700)
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.ask("s1", 9, TWO_PLACES)
+    second = page.locator(".permission tr", has_text="second").first
+    rest = page.get_by_role("button", name="below")
+    if size == (640, 360):
+        # There the question scrolls as a whole.
+        second.scroll_into_view_if_needed()
+    else:
+        expect(rest).to_have_text(re.compile("^[0-9]+ more lines? below$"))
+        expect(second).not_to_be_in_viewport()
+        for _ in range(20):
+            if rest.count():
+                rest.click()
+                page.wait_for_timeout(20)
+        expect(rest).to_have_count(0)
+        second.scroll_into_view_if_needed()
+    expect(second).to_be_in_viewport(ratio=0.9)
+    box, code = second.bounding_box(), second.locator(".code").last.bounding_box()
+    assert box is not None
+    assert code is not None
+    assert code["width"] > box["width"] * 0.35
+
+
+def test_a_question_that_fits_hides_nothing(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.ask("s1", 9, PERMISSION)
+    expect(page.locator(".permission .command-text")).to_be_visible()
+    expect(page.get_by_role("button", name="below")).to_have_count(0)
 
 
 def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) -> None:

@@ -8,6 +8,29 @@ from tests.web.browser.scenes import CWD, PERMISSION, client, session, shop
 from tests.web.browser.scripted_gateway import Scene
 
 
+def test_an_address_of_no_session_says_so_without_a_state_and_a_link_to_share(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/nope")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such session.")
+    expect(page.locator(".head .state")).to_have_count(0)
+    expect(page.get_by_role("button", name="Share")).to_have_count(0)
+    page.get_by_role("main").get_by_role("link", name="All sessions").click()
+    expect(page.get_by_text("Choose a session from the list")).to_be_visible()
+
+
+def test_messages_of_the_page_come_one_at_a_time_with_the_name_of_their_session(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    for name in ("one", "two"):
+        gateway.ask("s1", name, {"toolCall": {"toolCallId": name, "title": name}, "options": []})
+    expect(page.locator(".permission-steps")).to_be_visible()
+    for name in ("one", "two"):
+        gateway.resolve("s1", name, "bob", name)
+    toast = page.locator(".toast")
+    expect(toast).to_have_text(f"In “{gateway.scene.sessions['s1']['title']}”: bob has decided: one.")
+    toast.get_by_role("button", name="Dismiss").click()
+    expect(toast).to_contain_text("bob has decided: two.")
+
+
 def test_sessions_that_need_the_user_come_first_and_past_ones_last(open_page: Opens) -> None:
     page, _ = open_page(shop())
     expect(page.locator(".group h2")).to_have_text(["Needs you", "Live", "Earlier"])
@@ -157,7 +180,7 @@ def test_an_agent_that_cannot_be_started_is_said_in_the_dialog(open_page: Opens)
     gateway.answers["session/new"] = fail
     page.get_by_role("button", name="New", exact=True).click()
     page.get_by_role("button", name="Start").click()
-    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("the agent ended with status 1: no API key")
+    expect(page.get_by_role("dialog").get_by_role("alert")).to_have_text("The agent ended with status 1: no API key")
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
 

@@ -57,8 +57,8 @@ def test_a_lost_connection_is_told_in_words_and_what_was_said_without_it_comes_a
     expect(page.locator(".row").last).to_be_visible()
     gateway.open_sockets = False
     gateway.drop()
-    expect(page.locator(".connection")).to_contain_text("Away for")
-    expect(page.locator(".who")).to_have_text("ann away")
+    expect(page.locator(".connection")).to_contain_text("No connection for")
+    expect(page.locator(".who")).to_have_text("ann no connection")
     page.get_by_role("textbox", name="Prompt").fill("while away")
     page.get_by_role("textbox", name="Prompt").press("Enter")
     expect(page.locator(".connection")).to_contain_text("1 message waits.")
@@ -72,6 +72,22 @@ def test_a_lost_connection_is_told_in_words_and_what_was_said_without_it_comes_a
     until(page, lambda: any(method == "session/prompt" for method, _ in gateway.calls))
     last = [params for method, params in gateway.calls if method == "session/get"][-1]
     assert last["since"] == len(gateway.scene.updates["s1"]) - 1
+
+
+def test_while_there_is_no_connection_the_head_does_not_say_ready_and_a_dialog_says_that_it_waits(
+    open_page: Opens,
+) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    state = page.locator(".head .state")
+    expect(state).to_be_visible()
+    gateway.open_sockets = False
+    gateway.drop()
+    expect(state).to_have_text("No connection")
+    page.get_by_role("button", name="New", exact=True).click()
+    expect(page.get_by_role("dialog").locator(".connection")).to_contain_text("No connection for")
+    gateway.open_sockets = True
+    expect(page.locator(".connection")).to_have_count(0)
+    expect(state).not_to_have_text("No connection")
 
 
 def test_a_browser_that_is_signed_out_elsewhere_sees_the_sign_in_page_and_why(open_page: Opens) -> None:
@@ -109,11 +125,6 @@ def test_a_guest_of_one_session_sees_it_alone(open_page: Opens) -> None:
     assert page.get_by_role("button", name="More").count() == 0
 
 
-def test_a_session_that_does_not_exist_is_said_with_a_way_to_try_again(open_page: Opens) -> None:
-    page, _ = open_page(shop(), "#/s/unknown")
-    expect(page.get_by_role("button", name="Try again")).to_be_visible()
-
-
 def test_no_request_leaves_for_another_origin(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     urls: list[str] = []
@@ -144,7 +155,7 @@ def test_a_gateway_that_answers_with_an_error_leaves_a_way_to_try_again(open_pag
     gateway.answers["session/list"] = fail
     page.get_by_label("Link or code").fill(CODE)
     page.get_by_role("button", name="Sign in").click()
-    expect(page.locator(".toast")).to_contain_text("the gateway is stopping")
+    expect(page.locator(".toast")).to_contain_text("The gateway is stopping")
     del gateway.answers["session/list"]
     page.get_by_role("button", name="Try again").click()
     expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()

@@ -1,5 +1,6 @@
 """The transcript in a browser: what is in the document, where it stays, and what unfolds."""
 
+import re
 from typing import Any
 
 from playwright.sync_api import Page, expect
@@ -96,6 +97,7 @@ def test_only_the_last_block_changes_while_the_agent_speaks(open_page: Opens) ->
       window.changed = new Set();
       const last = document.querySelector(".row:last-child");
       new MutationObserver((list) => list.forEach(({ target }) => {
+        if (!target.isConnected) return; // Its row is too far away now.
         const row = target.parentElement.closest(".row") ?? (target.closest && target.closest(".row"));
         if (row) window.changed.add(row === last ? "last" : row.textContent);
       })).observe(document.querySelector(".window"), { subtree: true, childList: true, characterData: true });
@@ -104,6 +106,42 @@ def test_only_the_last_block_changes_while_the_agent_speaks(open_page: Opens) ->
     gateway.add("long", agent("and another "))
     expect(page.locator(".row").last).to_contain_text("and another")
     assert page.evaluate("[...window.changed]") == ["last"]
+
+
+def test_a_button_copies_code_commands_paths_and_messages_as_they_are_seen(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1", size=(1280, 2400))
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.add("s1", agent("Use this:\n\n```\nrm \u202ea\n```"))
+    for name in ("python -m pytest", "Edit shop/basket.py"):
+        page.get_by_role("button", name=name).click()
+    copied = {
+        "code": "rm ⟨U+202E⟩a",
+        "command": "python -m pytest -q tests",
+        "path": "shop/basket.py",
+        "prompt": "Looks good. Push it, please.",
+    }
+    for what, text in copied.items():
+        button = page.get_by_role("button", name=f"Copy the {what}", exact=True).last
+        button.click()
+        expect(page.get_by_role("button", name="Copied").last).to_be_visible()
+        assert page.evaluate("navigator.clipboard.readText()").strip() == text
+
+
+def test_it_is_told_when_something_was_said_and_how_long_a_tool_call_ran(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    call = {"sessionUpdate": "tool_call", "toolCallId": "slow", "title": "make", "status": "in_progress"}
+    done = {"sessionUpdate": "tool_call_update", "toolCallId": "slow", "status": "completed"}
+    gateway.add("s1", call, at="2026-01-01T00:01:00Z")
+    gateway.add("s1", done, at="2026-01-01T00:03:00Z")
+    expect(page.locator(".tool").last).to_contain_text("2 min")
+    expect(page.locator(".said time").last).to_have_attribute("datetime", re.compile("^2026-01-01T00:00:"))
+
+
+def test_usage_is_told_in_words_by_a_click(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
+    page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD").click()
+    expect(page.locator(".toast")).to_contain_text("62k of 200k tokens used, 0.42 USD.")
 
 
 def test_a_thought_is_folded_until_it_is_clicked(open_page: Opens) -> None:
@@ -123,7 +161,7 @@ def test_an_edit_unfolds_to_its_change_with_the_changed_words_marked(open_page: 
     expect(diff.locator(".path")).to_have_text("shop/basket.py")
     expect(diff.locator(".side-by-side")).to_be_visible()
     expect(diff.locator("mark").first).to_be_visible()
-    diff.get_by_role("button", name="5 unchanged lines").click()
+    diff.get_by_role("button", name="Show 5 unchanged lines").click()
     expect(diff).to_contain_text("def is_empty(items)")
 
 
@@ -163,7 +201,7 @@ def test_images_and_the_plan_and_the_usage_are_shown(open_page: Opens) -> None:
     assert page.locator("img.picture").evaluate("image => image.naturalWidth") == 320
     expect(page.get_by_role("region", name="Plan")).to_contain_text("2 of 4")
     expect(page.locator(".plan-line")).to_contain_text("Run the tests")
-    expect(page.get_by_role("img", name="62k of 200k tokens used, 0.42 USD")).to_be_visible()
+    expect(page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD")).to_be_visible()
 
 
 def test_text_of_an_agent_is_never_markup(open_page: Opens) -> None:

@@ -8,6 +8,7 @@ import {
   durationText,
   oneLine,
   plain,
+  sentence,
   shortPath,
   sizeText,
   timeOf,
@@ -86,4 +87,12 @@ test("a path is relative to its folder only below it", () => {
   assert.equal(shortPath("/a/bc.py", "/a/b"), "/a/bc.py");
   assert.equal(shortPath("/a/c.py", "/"), "/a/c.py");
   assert.equal(shortPath("/a/\u202ec.py", null), "/a/⟨U+202E⟩c.py");
+});
+
+test("the text of an error is a sentence without backticks", () => {
+  assert.equal(sentence("there is no agent `x`"), "There is no agent x");
+  assert.equal(sentence("session_request_size (3) is the limit"), "session_request_size (3) is the limit");
+  assert.equal(sentence("/a/b is not a folder"), "/a/b is not a folder");
+  assert.equal(sentence("Ended\u202e"), "Ended⟨U+202E⟩");
+  assert.equal(sentence(null), "");
 });

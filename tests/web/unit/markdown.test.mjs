@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { renderMarkdown, safeImage, safeLink, tokens } from "../../../acp_gateway/web/app/markdown.js";
+import { markdownText, renderMarkdown, safeImage, safeLink, tokens } from "../../../acp_gateway/web/app/markdown.js";
 import { segmentsOf } from "../../../acp_gateway/web/app/markdown_lexer.js";
 import { forSeeds } from "./helpers.mjs";
 
@@ -20,10 +20,7 @@ const html = (source) => written(renderMarkdown(h, source));
 /** What may be rendered: attributes by tag. */
 const ALLOWED = {
   p: [],
-  h3: [],
-  h4: [],
-  h5: [],
-  h6: [],
+  h2: ["class"],
   strong: [],
   em: [],
   del: [],
@@ -45,7 +42,7 @@ const ALLOWED = {
   td: ["class"],
   a: ["href", "title", "target", "rel"],
   img: ["src", "alt"],
-  input: ["type", "disabled", "checked"],
+  input: ["type", "disabled", "checked", "aria-label"],
 };
 
 /** Checks each vnode: tag, attributes, values, and that all text is a string. */
@@ -55,7 +52,7 @@ function check(node, source) {
   for (const [name, value] of Object.entries(node.attributes)) {
     assert.ok(ALLOWED[node.tag].includes(name), `${node.tag} ${name} from ${source}`);
     assert.ok(["string", "boolean", "number"].includes(typeof value), name);
-    if (name === "class") assert.match(value, /^(?:plain|no-link|table|task|align-(?:left|right|center))$/);
+    if (name === "class") assert.match(value, /^(?:plain|no-link|table|task|level-[1-6]|align-(?:left|right|center))$/);
     if (name === "data-language") assert.match(value, /^[A-Za-z0-9+#._-]{1,24}$/);
   }
   const { href, rel, target, src } = node.attributes;
@@ -193,7 +190,7 @@ test("tags, comments and character references are text", () => {
 });
 
 test("the usual marks of Markdown become their tags", () => {
-  assert.equal(html("# A *b*\n\n###### c"), "<h3>A <em>b</em></h3><h6>c</h6>");
+  assert.equal(html("# A *b*\n\n###### c"), "<h2 class=level-1>A <em>b</em></h2><h2 class=level-6>c</h2>");
   assert.equal(html("**a** ~~b~~ `c`  \nd\ne"), "<p><strong>a</strong> <del>b</del> <code>c</code><br></br>d\ne</p>");
   assert.equal(html("snake_case_name 2*3*4"), "<p>snake_case_name 2<em>3</em>4</p>");
   assert.equal(html("> a\n> > b"), "<blockquote><p>a</p><blockquote><p>b</p></blockquote></blockquote>");
@@ -205,7 +202,7 @@ test("the usual marks of Markdown become their tags", () => {
 test("lists keep their kind, their start and their boxes", () => {
   assert.equal(html("- a\n  - b"), "<ul><li>a<ul><li>b</li></ul></li></ul>");
   assert.equal(html("3. a\n4. b"), "<ol start=3><li>a</li><li>b</li></ol>");
-  const box = (checked) => `<li class=task><input checked=${checked} disabled=true type=checkbox></input>`;
+  const box = (checked) => `<li class=task><input aria-label=${checked ? "done" : "to do"} checked=${checked} disabled=true type=checkbox></input>`;
   assert.equal(html("- [x] a\n- [ ] b"), `<ul>${box(true)}a</li>${box(false)}b</li></ul>`);
 });
 
@@ -451,4 +448,9 @@ test("with a cache a growing text renders the same, and returns what it rendered
     assert.ok(cache.size <= segments.length + 1);
   }
   assert.equal(written(renderMarkdown(h, source, cache)), html(source));
+});
+
+test("Markdown as text has no marks, and a space between blocks", () => {
+  const source = "# Done\n\nThe **sum** is `3`.\n\n- [x] one\n- [ ] two\n\n```js\nx\n```\n[a](https://b.example) ![c](data:x)";
+  assert.equal(markdownText(source), "Done The sum is 3. done one to do two x a c");
 });

@@ -116,32 +116,62 @@ test("a request that is not answered in time fails, and its late answer is passe
   assert.equal(answer.value, undefined);
 });
 
-test("a lost connection fails what was sent, but resends what allows it, before what waits", async () => {
+/** Answers the probe that stands first on a new connection. */
+function settles(socket, known) {
+  const { id, method } = socket.sent[0];
+  assert.equal(method, "gateway/info");
+  socket.say({ id, result: { known } });
+}
+
+const methods = (socket) => socket.sent.map(({ id, method }) => [id, method]);
+
+test("a gateway that knows the page is sent again what was not answered, with the same ids and in order", async () => {
+  const { rpc, last, time } = connected();
+  const prompt = outcome(rpc.request("prompt"));
+  outcome(rpc.request("list", {}, { resend: true }));
+  last().drop();
+  outcome(rpc.request("later"));
+  await settle();
+  assert.deepEqual([prompt.code, rpc.state.waiting], [undefined, 3]);
+  time.pass(250);
+  last().accept();
+  assert.equal(last().sent.length, 1);
+  settles(last(), true);
+  await settle();
+  assert.deepEqual(methods(last()).slice(1), [
+    [1, "prompt"],
+    [2, "list"],
+    [3, "later"],
+  ]);
+  last().say({ id: 1, result: "x" });
+  await settle();
+  assert.equal(prompt.value, "x");
+});
+
+test("a gateway that does not know the page is sent again only what does no harm", async () => {
   const { rpc, last, time } = connected();
   const prompt = outcome(rpc.request("prompt"));
   const list = outcome(rpc.request("list", {}, { resend: true }));
   last().drop();
   outcome(rpc.request("later"));
+  time.pass(250);
+  last().accept();
+  settles(last(), undefined);
   await settle();
   assert.equal(prompt.code, "lost");
-  time.pass(500);
-  last().accept();
-  assert.deepEqual(
-    last().sent.map(({ id, method }) => [id, method]),
-    [
-      [2, "list"],
-      [3, "later"],
-    ],
-  );
+  assert.deepEqual(methods(last()).slice(1), [
+    [2, "list"],
+    [3, "later"],
+  ]);
   last().say({ id: 2, result: "x" });
   await settle();
   assert.equal(list.value, "x");
 });
 
-test("the pause before another attempt doubles up to half a minute, with jitter, and starts over after success", async () => {
+test("the pause before another attempt grows to 1.5 s, with jitter, and starts over after success", async () => {
   const { rpc, last, sockets, time } = connected({ random: () => 0 });
   const pauses = [];
-  for (let i = 0; i < 9; i += 1) {
+  for (let i = 0; i < 6; i += 1) {
     last().drop();
     await settle();
     pauses.push(Math.min(...time.pending()));
@@ -149,22 +179,33 @@ test("the pause before another attempt doubles up to half a minute, with jitter,
     time.pass(pauses.at(-1));
     assert.equal(sockets.length, count + 1);
   }
-  assert.deepEqual(pauses, [250, 500, 1000, 2000, 4000, 8000, 15_000, 15_000, 15_000]);
+  assert.deepEqual(pauses, [125, 250, 500, 750, 750, 750]);
   last().accept();
   last().drop();
   await settle();
-  assert.equal(Math.min(...time.pending()), 250);
+  assert.equal(Math.min(...time.pending()), 125);
   assert.equal(rpc.state.phase, "away");
+});
+
+test("a hidden page pauses longer, up to half a minute", async () => {
+  const { last, time } = connected({ isHidden: () => true });
+  for (let i = 0; i < 9; i += 1) {
+    last().drop();
+    await settle();
+    if (i < 8) time.pass(Math.min(...time.pending()));
+  }
+  assert.equal(Math.min(...time.pending()), 30_000);
 });
 
 test("the state tells since when, and why", () => {
   const { last, states, time } = connected();
   time.pass(7000);
   last().drop("The client is too slow.");
-  assert.deepEqual(states.at(-1), { phase: "away", since: 1_007_000, waiting: 0, reason: "The client is too slow." });
-  time.pass(500);
+  const away = { phase: "away", since: 1_007_000, waiting: 0, reason: "The client is too slow.", line: 1 };
+  assert.deepEqual(states.at(-1), away);
+  time.pass(250);
   last().accept();
-  assert.deepEqual(states.at(-1), { phase: "connected", since: 1_007_500, waiting: 0, reason: null });
+  assert.deepEqual(states.at(-1), { phase: "connected", since: 1_007_250, waiting: 0, reason: null, line: 2 });
 });
 
 test("a connection that does not open in time is given up", async () => {
@@ -203,17 +244,24 @@ test("a check that fails, or says nothing is wrong, means another attempt", asyn
   }
 });
 
-test("a check without an answer does not hold up the next attempt", async () => {
+test("a check does not hold up the next attempt, and counts until one has opened", async () => {
   let answer = () => {};
   const { rpc, last, sockets, time } = scene({ check: () => new Promise((resolve) => (answer = resolve)) });
   rpc.connect();
   last().drop();
   await settle();
-  time.pass(10_500);
+  time.pass(250);
   assert.equal(sockets.length, 2);
   answer("refused");
   await settle();
-  assert.equal(rpc.state.phase, "away");
+  assert.deepEqual([rpc.state.phase, last().closed], ["refused", true]);
+  rpc.connect();
+  last().drop();
+  time.pass(500);
+  last().accept();
+  answer("refused");
+  await settle();
+  assert.equal(rpc.state.phase, "connected");
 });
 
 test("a WebSocket that cannot be made is tried again", () => {
@@ -240,19 +288,147 @@ test("wake connects at once when away", async () => {
   assert.equal(sockets.length, 2);
 });
 
-test("wake gives up a connection that has died in sleep", async () => {
-  const { rpc, last, sockets, time } = connected();
+test("wake opens another connection beside one that does not answer, and it carries on", async () => {
+  const { rpc, sockets, time, phases } = connected();
   rpc.wake();
-  time.pass(5000);
-  await settle();
-  assert.ok(sockets[0].closed);
-  assert.equal(rpc.state.phase, "away");
-  time.pass(500);
-  last().accept();
+  time.pass(249);
+  assert.equal(sockets.length, 1);
+  time.pass(1);
+  assert.deepEqual([sockets.length, sockets[0].closed], [2, false]);
+  sockets[1].accept();
+  assert.deepEqual([sockets[0].closed, rpc.state.line], [true, 2]);
+  assert.ok(!phases().includes("away"));
+});
+
+test("of a connection in doubt and one beside it, the one that answers first carries on", async () => {
+  const { rpc, sockets, time } = connected();
   rpc.wake();
-  last().say({ id: last().sent[0].id, result: {} });
+  time.pass(250);
+  sockets[0].say({ id: sockets[0].sent[0].id, result: {} });
+  assert.deepEqual([sockets[0].closed, sockets[1].closed, rpc.state.line], [false, true, 1]);
+});
+
+test("after a false alarm there is none for ten seconds", async () => {
+  const { rpc, sockets, time } = connected();
+  rpc.wake();
+  time.pass(250);
+  sockets[0].say({ method: "x" });
+  rpc.wake();
+  time.pass(9_999);
+  assert.equal(sockets.length, 2);
+  time.pass(1);
+  assert.equal(sockets.length, 3);
+});
+
+test("an idle connection is not probed", () => {
+  const { sockets, time } = connected();
+  time.pass(3_600_000);
+  assert.deepEqual([sockets[0].sent, time.pending()], [[], []]);
+});
+
+test("while an answer is expected two probes without one open another connection", async () => {
+  for (const isBusy of [() => true, () => false]) {
+    const { rpc, sockets, time } = connected({ isBusy });
+    if (!isBusy()) outcome(rpc.request("prompt"));
+    const probes = () => sockets[0].sent.filter(({ method }) => method === "gateway/info").length;
+    time.pass(250);
+    assert.equal(probes(), 1);
+    time.pass(1_249);
+    assert.deepEqual([probes(), sockets.length], [2, 1]);
+    time.pass(1);
+    assert.equal(sockets.length, 2);
+  }
+});
+
+test("a connection whose probes are answered is not in doubt, however long a request takes", async () => {
+  const { rpc, sockets, time } = connected();
+  outcome(rpc.request("new", {}, { timeout: 60_000 }));
+  for (let i = 0; i < 30; i += 1) {
+    time.pass(1000);
+    for (const { id, method } of sockets[0].sent) if (method === "gateway/info") sockets[0].say({ id, result: {} });
+    await settle();
+  }
+  assert.equal(sockets.length, 1);
+});
+
+test("a hidden page does not probe", () => {
+  const { sockets, time } = connected({ isBusy: () => true, isHidden: () => true });
+  time.pass(60_000);
+  assert.deepEqual(sockets[0].sent, []);
+});
+
+test("a silent connection counts as away after 2 s, and is connected again when it speaks", async () => {
+  const { rpc, sockets, time, states } = connected({ isBusy: () => true });
+  time.pass(2_249);
+  assert.equal(rpc.state.phase, "connected");
+  time.pass(1);
+  assert.deepEqual([rpc.state.phase, rpc.state.since], ["away", 1_000_250]);
+  outcome(rpc.request("prompt"));
+  assert.equal(states.at(-1).waiting, 1);
+  sockets[0].say({ method: "x" });
+  assert.deepEqual([rpc.state.phase, rpc.state.line, states.at(-1).waiting], ["connected", 1, 0]);
+  assert.equal(sockets[0].sent.at(-1).method, "prompt");
+});
+
+test("while the network is away attempts beside a silent connection go on, until one opens", async () => {
+  const { rpc, sockets, time } = connected({ isBusy: () => true });
+  time.pass(1_500);
+  for (let i = 1; i < 5; i += 1) {
+    sockets[i].drop();
+    time.pass(1_500);
+    assert.equal(sockets.length, i + 2);
+  }
+  sockets.at(-1).accept();
+  assert.deepEqual([rpc.state.phase, rpc.state.line, sockets[0].closed], ["connected", 2, true]);
+});
+
+test("the connection in doubt may close: the one beside it goes on", async () => {
+  const { rpc, sockets, time } = connected();
+  const prompt = outcome(rpc.request("prompt"));
+  time.pass(1_500);
+  sockets[0].drop();
+  assert.deepEqual([rpc.state.phase, sockets.length], ["away", 2]);
+  sockets[1].accept();
+  settles(sockets[1], true);
   await settle();
-  time.pass(5000);
+  sockets[1].say({ id: 1, result: "x" });
+  await settle();
+  assert.equal(prompt.value, "x");
+});
+
+test("a large request gives a slow network its time", () => {
+  const { rpc, sockets, time } = connected();
+  outcome(rpc.request("prompt", { text: "x".repeat(200_000) }));
+  time.pass(19_000);
+  assert.equal(sockets.length, 1);
+  time.pass(2_000);
+  assert.equal(sockets.length, 2);
+});
+
+test("connections that replace each other are given fourfold time", () => {
+  const { sockets, time } = connected({ isBusy: () => true });
+  time.pass(1_500);
+  sockets[1].accept();
+  time.pass(4_000);
+  assert.equal(sockets.length, 2);
+  time.pass(1_250);
+  assert.equal(sockets.length, 3);
+});
+
+test("wake does not open the first connection: the page may still have to sign in", () => {
+  const { rpc, sockets } = scene();
+  rpc.wake();
+  assert.equal(sockets.length, 0);
+});
+
+test("wake gives up an attempt that was begun on the old network", async () => {
+  const { rpc, sockets, time } = connected();
+  sockets[0].drop();
+  time.pass(250);
+  time.pass(251);
+  rpc.wake();
+  assert.deepEqual([sockets.length, sockets[1].closed], [3, true]);
+  sockets[2].accept();
   assert.equal(rpc.state.phase, "connected");
 });
 

@@ -63,12 +63,14 @@ test("what decides has no DOM", () => {
     "fold",
     "fold_blocks",
     "format",
+    "link",
     "markdown",
     "markdown_lexer",
     "route",
     "rpc",
     "sending",
     "sessions",
+    "suspicion",
   ];
   for (const [name, source] of APP) {
     if (!pure.includes(relative("app", name).replace(/\.js$/, ""))) continue;

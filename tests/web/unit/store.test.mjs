@@ -28,7 +28,7 @@ function scene({ storage = null, phase = "connected" } = {}) {
     "session/get": () => page([]),
   };
   const rpc = {
-    state: { phase, since: 0, waiting: 0, reason: null },
+    state: { phase, since: 0, waiting: 0, reason: null, line: 0 },
     request(method, params) {
       calls.push([method, params]);
       const answer = answers[method];
@@ -45,6 +45,7 @@ function scene({ storage = null, phase = "connected" } = {}) {
   const asks = (method) => calls.filter(([name]) => name === method).map(([, params]) => params);
   const connect = () => {
     store.onState({ ...rpc.state, phase: "away" });
+    rpc.state.line += 1;
     store.onState({ ...rpc.state, phase: "connected" });
   };
   return { store, rpc, answers, calls, held, frames, heard, paint, tell, asks, connect };

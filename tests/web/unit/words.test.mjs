@@ -1,6 +1,18 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { changeText, connectionText, grouped, matches, needsYou, presenceText, statusOf } from "../../../acp_gateway/web/app/words.js";
+import {
+  changeText,
+  connectionText,
+  grouped,
+  matches,
+  needsYou,
+  presenceText,
+  saidText,
+  statusOf,
+  toastText,
+  tookText,
+  usageText,
+} from "../../../acp_gateway/web/app/words.js";
 
 const session = (members) => ({ id: "s", status: "completed", waiting: [], live: true, mayControl: true, ...members });
 const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reason: null, ...members });
@@ -8,10 +20,46 @@ const connection = (members) => ({ phase: "away", since: 1000, waiting: 0, reaso
 test("the state of a connection is said in words", () => {
   assert.equal(connectionText(connection({ phase: "connected" }), 0), null);
   assert.equal(connectionText(connection({ phase: "connecting" }), 0), "Connecting…");
-  assert.equal(connectionText(connection({}), 13_500), "Away for 12 s.");
-  assert.equal(connectionText(connection({ waiting: 1 }), 13_000), "Away for 12 s. 1 message waits.");
-  assert.equal(connectionText(connection({ waiting: 3 }), 121_000), "Away for 2 min. 3 messages wait.");
+  const lost = "No connection for 12 s, trying again.";
+  assert.equal(connectionText(connection({}), 2_999), null);
+  assert.equal(connectionText(connection({}), 3_000), "No connection for 2 s, trying again.");
+  assert.equal(connectionText(connection({}), 13_500), lost);
+  assert.equal(connectionText(connection({ waiting: 1 }), 13_000), `${lost} 1 message waits.`);
+  assert.match(connectionText(connection({ waiting: 3 }), 121_000), /for 2 min, trying again. 3 messages wait./);
   assert.equal(connectionText(connection({ phase: "ended", reason: "stopped" }), 0), "stopped");
+});
+
+test("it is told how long a tool call ran, once it is over, unless it was short", () => {
+  const call = (status, at, until) => tookText({ status, at, until });
+  assert.equal(call("completed", 1000, 13_500), "12 s");
+  assert.equal(call("failed", 0, 125_000), "2 min");
+  assert.equal(call("completed", 0, 999), null);
+  assert.equal(call("in_progress", 0, 5000), null);
+  assert.equal(call("completed", null, 5000), null);
+});
+
+test("the time of what was said has its day unless that is today", () => {
+  const at = new Date(2026, 4, 3, 14, 5).getTime();
+  assert.equal(saidText(at, new Date(2026, 4, 3, 23, 0).getTime(), "en-GB"), "14:05");
+  assert.equal(saidText(at, new Date(2026, 4, 4, 1, 0).getTime(), "en-GB"), "3 May, 14:05");
+  assert.equal(saidText(at, new Date(2027, 4, 3).getTime(), "en-GB"), "3 May 2026, 14:05");
+  assert.equal(saidText(null, 0), null);
+});
+
+test("usage is told in words, with the cost if there is one", () => {
+  const cost = { amount: 0.42, currency: "USD" };
+  assert.equal(usageText({ used: 62_000, size: 200_000, cost }), "62k of 200k tokens used, 0.42 USD");
+  assert.equal(usageText({ used: 1, size: 2, cost: { amount: 0, currency: "USD" } }), "1 of 2 tokens used");
+  assert.equal(usageText({ used: 1 }), null);
+});
+
+test("a message of the page names its session, if that is known", () => {
+  const sessions = new Map([["s", session({ title: "Fix the totals" })]]);
+  const text = "bob has decided: allow.";
+  assert.equal(toastText({ text, sessionId: "s" }, sessions), "In “Fix the totals”: bob has decided: allow.");
+  assert.equal(toastText({ text, sessionId: "t" }, sessions), text);
+  assert.equal(toastText({ text, sessionId: null }, sessions), text);
+  assert.equal(toastText({ kind: "error", text: "no agent `x`", sessionId: null }, sessions), "No agent x");
 });
 
 test("a session needs the user only if the user may decide", () => {

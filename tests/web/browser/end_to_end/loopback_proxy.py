@@ -27,6 +27,7 @@ class LoopbackProxy:
         """Port of the gateway."""
         self._path = path
         self._sockets: set[socket.socket] = set()
+        self._swallowed: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}{path}/"
@@ -37,6 +38,10 @@ class LoopbackProxy:
         self.is_open = not stay
         for sock in list(self._sockets):
             shut_down(sock)
+
+    def swallow(self) -> None:
+        """Pass nothing on any more over the open connections, which stay; new ones work."""
+        self._swallowed |= self._sockets
 
     def close(self) -> None:
         """Stop."""
@@ -88,7 +93,8 @@ class LoopbackProxy:
     def _relay(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                if source not in self._swallowed:
+                    sink.sendall(data)
         shut_down(source)
         shut_down(sink)
 

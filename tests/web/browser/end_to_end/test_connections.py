@@ -4,6 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -70,7 +71,7 @@ def test_after_a_cut_in_a_turn_the_page_gets_what_is_missing_and_no_more(
     row = page.locator(".row").last
     expect(row).to_contain_text("n300")
     proxy.cut(stay=True)
-    expect(page.locator(".connection")).to_contain_text("Away for")
+    expect(page.locator(".connection")).to_contain_text("No connection for")
     prompt(page, "next")
     expect(page.locator(".connection")).to_contain_text("1 message waits.")
     gate.write_text("go\n")
@@ -89,6 +90,11 @@ def test_after_a_cut_in_a_turn_the_page_gets_what_is_missing_and_no_more(
     assert [it["seq"] for it in answer["updates"]] == list(range(302, 352))
 
 
+def has_connected(proxy: LoopbackProxy, before: int) -> bool:
+    """Return whether a page has connected after so many requests."""
+    return any("/ws?" in request for request in proxy.requests[before:])
+
+
 def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
     gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy
 ) -> None:
@@ -98,13 +104,38 @@ def test_a_transcript_is_the_journal_whatever_is_cut_while_updates_stream(
     prompt(page, "stream")
     for number in (400, 1000, 1600, 2200):
         expect(page.locator(".row").last).to_contain_text(f"n{number}")
+        before = len(proxy.requests)
         proxy.cut()
-        expect(page.locator(".connection")).to_be_visible()
         page.evaluate("dispatchEvent(new Event('online'))")
+        until(page, partial(has_connected, proxy, before))
     expect(page.locator(".row").last).to_contain_text("n4000")
     expect(page.get_by_role("button", name="Stop")).to_have_count(0)
     assert page.locator(".agent").last.inner_text().split() == numbers(1, 4000).split()
     assert told(gateway, session).split() == numbers(1, 4000).split()
+
+
+def test_a_connection_that_died_in_silence_is_replaced_and_a_prompt_in_it_runs_once(
+    gateway: PageGateway, sign_in: SignIn, proxy: LoopbackProxy, gate: Path
+) -> None:
+    gateway.play({"pause": [{"update": agent("one ")}, {"gate": str(gate)}, {"update": agent("two ")}]})
+    session = gateway.session("Silent")
+    page = sign_in(f"/s/{session}", url=proxy.url)
+    expect(page.get_by_role("textbox", name="Prompt")).to_be_visible()
+    proxy.swallow()
+    prompt(page, "pause")
+    row = page.locator(".agent").last
+    expect(row).to_contain_text("one")
+    expect(page.locator(".user")).to_have_text(["pause"])
+    expect(page.locator(".sending")).to_have_count(0)
+    # While a turn runs, nothing needs to be sent.
+    proxy.swallow()
+    gate.write_text("go\n")
+    expect(row).to_contain_text("one two")
+    expect(page.locator(".user")).to_have_text(["pause"])
+    assert sum("/ws?" in request for request in proxy.requests) == 3
+    with gateway.client() as client:
+        (listed,) = [it for it in client.result("session/list")["sessions"] if it["id"] == session]
+    assert len(listed["clients"]) == 1
 
 
 def test_a_browser_without_a_network_says_so_and_goes_on_as_soon_as_it_is_back(
@@ -117,7 +148,7 @@ def test_a_browser_without_a_network_says_so_and_goes_on_as_soon_as_it_is_back(
     # The browser refuses new connections; an open one it leaves alone.
     page.context.set_offline(True)
     proxy.cut()
-    expect(page.locator(".connection")).to_contain_text("Away for")
+    expect(page.locator(".connection")).to_contain_text("No connection for")
     gate.write_text("go\n")
     page.context.set_offline(False)
     expect(page.locator(".connection")).to_have_count(0)
@@ -138,7 +169,8 @@ def test_a_reload_asks_for_what_is_missing_and_for_no_file_again(
     page.reload()
     expect(page.locator(".row").last).to_contain_text("n20000")
     until(page, lambda: any("epoch" in frame.get("result", {}) for frame in frames))
-    assert set(proxy.requests[before:]) <= {"GET /", "GET /ws", "GET /manifest.webmanifest"}
+    requests = {request.partition("?")[0] for request in proxy.requests[before:]}
+    assert requests <= {"GET /", "GET /ws", "GET /manifest.webmanifest"}
     (got,) = [frame for frame in frames if frame.get("method") == "session/get"]
     (answer,) = [frame["result"] for frame in frames if frame.get("id") == got["id"] and "result" in frame]
     assert (got["params"]["since"], answer["updates"]) == (20001, [])

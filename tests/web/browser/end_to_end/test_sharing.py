@@ -53,7 +53,7 @@ def test_a_question_is_decided_by_keyboard_alone_and_another_page_and_an_editor_
     ann.keyboard.press("1")
     expect(ann.locator(".permission")).to_have_count(0)
     expect(phone.locator(".permission")).to_have_count(0)
-    expect(phone.locator(".toast")).to_have_text(f"{gateway.identity} has decided: Allow once.")
+    expect(phone.locator(".toast")).to_contain_text(f"”: {gateway.identity} has decided: Allow once.")
     editor.until(method="$/cancel_request")
     for page in (ann, phone):
         expect(page.locator(".row").last).to_contain_text("decided: once")
@@ -88,7 +88,9 @@ def test_an_editor_decides_and_the_pages_say_who(gateway: PageGateway, sign_in: 
     asked = editor.until(method="session/request_permission")
     editor.send({"id": asked["id"], "result": {"outcome": {"outcome": "selected", "optionId": "no"}}})
     expect(page.locator(".permission")).to_have_count(0)
-    expect(page.locator(".toast")).to_have_text(f"{gateway.identity} has decided: Reject, and say what to do instead.")
+    expect(page.locator(".toast")).to_contain_text(
+        f"”: {gateway.identity} has decided: Reject, and say what to do instead."
+    )
     expect(page.locator(".row").last).to_contain_text("decided: no")
 
 

@@ -1,0 +1,144 @@
+"""Several connections of one page: which of them carries on, and calls that are made again."""
+
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.config.limits import LimitsSection
+from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_PAGES, MAX_REPLY, Forgotten, Page, Pages
+from acp_gateway.errors import Busy
+from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.security.token_store import TokenStore
+from tests.dialects.bridging import TEXT, prompted, running, says, section, texts
+from tests.doubles import ServingAgents
+
+PAGE = "0123456789abcdef"
+
+
+@pytest.mark.parametrize("scope", ["identity", "connection"])
+async def test_a_second_connection_of_a_page_carries_on_as_the_same_client(
+    scope: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner, fake=section(scope)) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        assert (await first.result("gateway/info"))["known"] is False
+        session = await first.new_session()
+        watching = await bench.page(access, "watching")
+        await watching.result("session/list", watch=True)
+        await prompted(first, loading_agents[0], session)
+        second = await bench.page(access, "second", page_id=PAGE)
+        assert (await second.result("gateway/info"))["known"] is True
+        assert not first.ended
+        got = await second.result("session/get", sessionId=session, since=1, epoch="")
+        await trio.testing.wait_all_tasks_blocked()
+        assert first.ended
+        assert [it["you"] for it in got["session"]["clients"]] == [True]
+        assert {len(it["session"]["clients"]) for it in watching.of("session/changed")} == {1}
+        await says(loading_agents[0], session, "a")
+        assert texts(await second.until_updates(session, 1)) == ["a"]
+        assert len(loading_agents) == 1
+
+
+async def test_a_connection_that_the_page_has_not_chosen_changes_nothing(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        session = await first.new_session()
+        in_vain = await bench.page(access, "in vain", page_id=PAGE)
+        await trio.testing.wait_all_tasks_blocked()
+        await first.result("session/get", sessionId=session)
+        assert not in_vain.ended
+        await in_vain.stream.aclose()
+        await prompted(first, loading_agents[0], session)
+        assert not first.ended
+
+
+async def test_a_prompt_that_is_sent_again_on_another_connection_of_the_page_runs_once(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        session = await first.new_session()
+        prompt = {"id": 77, "method": "session/prompt", "params": {"sessionId": session, "prompt": TEXT}}
+        await first.send(**prompt)
+        await first.response(77)
+        second = await bench.page(access, "second", page_id=PAGE)
+        await second.send(**prompt)
+        assert (await second.response(77))["result"] == {"success": True}
+        got = await second.result("session/get", sessionId=session)
+        assert (texts(got["updates"]), got["session"]["queued"]) == (["hello"], 0)
+
+
+async def test_a_call_is_finished_after_its_connection_was_lost_and_answered_on_the_next_one(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        await first.send(id=1, method="session/new", params={})
+        await first.stream.aclose()
+        second = await bench.page(access, "second", page_id=PAGE)
+        await second.send(id=1, method="session/new", params={})
+        session = (await second.response(1))["result"]["sessionId"]
+        assert [it["id"] for it in (await second.result("session/list"))["sessions"]] == [session]
+
+
+async def test_two_connections_of_a_page_count_as_one_but_not_three(
+    tmp_path: Path, spawner: Spawner, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=1)) as bench:
+        access = bench.access()
+        first = await bench.page(access, page_id=PAGE)
+        await first.result("gateway/info")
+        second = await bench.page(access, page_id=PAGE)
+        await second.result("gateway/info")
+        for page_id in (None, PAGE, PAGE[::-1]):
+            with pytest.raises(Busy):
+                await bench.page(access, page_id=page_id)
+
+
+async def unanswered() -> bytes | None:
+    await trio.sleep_forever()
+
+
+async def answered(reply: bytes | None) -> bytes | None:
+    return reply
+
+
+async def test_the_response_to_a_call_that_was_cancelled_or_is_large_is_not_known() -> None:
+    page, large = Page(), b"x" * (MAX_REPLY + 1)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await page.once(RawId(b"1"), unanswered)
+    assert await page.once(RawId(b"2"), lambda: answered(large)) == large
+    for call_id in (b"1", b"2"):
+        with pytest.raises(Forgotten):
+            await page.once(RawId(call_id), lambda: answered(b"again"))
+
+
+async def test_a_page_remembers_its_last_calls() -> None:
+    page = Page()
+    for i in range(MAX_CALLS + 1):
+        await page.once(RawId(b"%d" % i), lambda: answered(b"first"))
+    assert await page.once(RawId(b"1"), lambda: answered(b"again")) == b"first"
+    assert await page.once(RawId(b"0"), lambda: answered(b"again")) == b"again"
+
+
+def test_pages_are_of_one_principal_and_the_oldest_without_a_connection_is_forgotten(tmp_path: Path) -> None:
+    pages, wanted, tokens = Pages(), ConnectRequest(), TokenStore(tmp_path)
+    ann, bob = (Access.of(tokens.create("laptop", identity, None)[0]) for identity in ("ann", "bob"))
+    page, known = pages.find(ann, wanted, PAGE)
+    assert not known
+    assert pages.find(bob, wanted, PAGE)[0] is not page
+    assert pages.find(ann, ConnectRequest(observe=True), PAGE)[0] is not page
+    assert pages.find(ann, wanted, PAGE) == (page, True)
+    for i in range(MAX_PAGES):
+        pages.find(ann, wanted, f"other {i}")
+    assert not pages.find(ann, wanted, PAGE)[1]
