@@ -223,9 +223,12 @@ class Multiplexer:
     def receive_from_client(self, client: Client, text: bytes | Parsed | InvalidMessage) -> None:
         """Handle a message of a client, valid or not; or one that was parsed before, or its error."""
         try:
-            if isinstance(text, InvalidMessage):
+            if isinstance(text, bytes):
+                message, repeated = strict_parsing.parse_strictly(text)
+            elif isinstance(text, Parsed):
+                message, repeated = text
+            else:
                 raise text
-            message, repeated = text if isinstance(text, Parsed) else strict_parsing.parse_strictly(text)
         except InvalidMessage as error:
             self.traffic.from_clients[INVALID] += 1
             self._agent.out.refusal(client, error.code, str(error))
@@ -272,7 +275,8 @@ class Multiplexer:
 
     def receive_from_agent(self, lines: Sequence[bytes]) -> None:
         """Handle lines of the agent. Updates of one session are taken together."""
-        for part in self._far_history.take_marks(lines):
+        parts = (lines,) if self._agent.link is None else self._far_history.take_marks(lines)
+        for part in parts:
             for session_id, run in updates.passthrough_runs(part):
                 if session_id is not None and self._routing.passthrough(session_id, run):
                     self.traffic.from_agents[methods.SESSION_UPDATE] += len(run)

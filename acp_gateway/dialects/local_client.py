@@ -10,7 +10,6 @@ over when it returns.
 """
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
@@ -86,8 +85,6 @@ class LocalClient:
         # Known once the gateway has attached it.
         self._hub: Hub | None = None
         self._client: Client | None = None
-        # Time until which it is over its rate.
-        self._paused_until = -math.inf
         # Open requests by id, each with the function that takes its response.
         self._open: dict[int, Answered] = {}
 
@@ -201,19 +198,11 @@ class LocalClient:
         """Return True if the client was asked a request of the agent, and has not answered."""
         return self._client in agent_request.forwarded_ids
 
-    async def answer(self, agent_request: AgentRequest, reply: Reply) -> bool:
-        """Answer a request of the agent, at once unless the client is over its rate.
-
-        Returns False if the request is not open any more. Cancelled, the request stays open. Raises `ClientEnded`.
-        """
-        if trio.current_time() < self._paused_until:
-            await trio.sleep_until(self._paused_until)
+    def answer(self, agent_request: AgentRequest, reply: Reply) -> bool:
+        """Answer a request of the agent at once; return False if it is not open any more. Raises `ClientEnded`."""
         if self.ended or self._hub is None or self._client is None:
             raise ClientEnded(CLIENT_LEFT)
-        pause = self._hub.answer(self._client, agent_request, reply)
-        if pause:
-            self._paused_until = trio.current_time() + pause
-        return pause is not None
+        return self._hub.answer(self._client, agent_request, reply)
 
     def send(self, text: bytes) -> None:
         """Send a message without waiting, such as the response to a request of the agent. Raises `ClientEnded`."""

@@ -474,13 +474,24 @@ class OpenSessions:
         self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None
     ) -> None:
         """Answer a request of the agent with this result or error, which are JSON texts."""
-        client = await self.join(session)
+        await self.join(session)
+        if not self.answer_at_once(session, agent_request, result, error):
+            raise not_open("this request is not open any more")
+
+    def answer_at_once(
+        self, session: Session, agent_request: AgentRequest, result: bytes | None, error: bytes | None = None
+    ) -> bool:
+        """Answer a request of the agent as `answer`; return False if a client has to join the session first."""
+        used = self._used.get(session)
+        client = None if used is None else used.joined
+        if client is None:
+            return False
         if client.has(agent_request):
             reply = agent_request.reply(result, error)
             if reply is None:
                 raise CallRefused(jsonrpc.INVALID_PARAMS, "the response is not one that the agent has offered")
-            if await client.answer(agent_request, reply):
-                return
+            if client.answer(agent_request, reply):
+                return True
         raise not_open("this request is not open any more")
 
     async def pass_on(self, session: Session, request: AcpRequest) -> Message:

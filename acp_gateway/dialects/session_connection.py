@@ -1,8 +1,8 @@
 """Serves one connection of a browser, in another dialect than ACP.
 
-Three tasks share it: one reads and starts the calls, one listens to changes of sessions, one writes. Calls about one
-session are served in their order, others beside each other. The writer sends responses first, and then what the feeds
-of sessions have, as far as the browser reads.
+Two tasks share it: one reads and starts the calls, one writes. Calls about one session are served in their order,
+others beside each other. The writer sends responses first, and then what the feeds of changed sessions have, as far as
+the browser reads.
 """
 
 import logging
@@ -157,7 +157,7 @@ class SessionConnection(Generic[CallT]):
             with (
                 connection.scope,
                 gateway.connections.watched(connection),
-                gateway.changes.subscribe(self._covers) as self.changes,
+                gateway.changes.subscribe(self._covers, signal=self._news) as self.changes,
             ):
                 connection.disconnect = await self._serve(stream)
         except Exception:
@@ -207,7 +207,6 @@ class SessionConnection(Generic[CallT]):
             )
             self._begin()
             nursery.start_soon(stream.run)
-            nursery.start_soon(self._listen, self.changes)
             nursery.start_soon(self._write)
             try:
                 disconnect = await self._read()
@@ -343,47 +342,61 @@ class SessionConnection(Generic[CallT]):
         while feed.holds_rest and (used := self.sessions.get(feed.session)) is not None and used.feed is feed:
             await self._progress.wait()
 
-    async def _listen(self, changes: Subscription) -> None:
-        while True:
-            changed = await changes.wait()
-            for session in changed.journals | changed.sessions:
-                used = self.sessions.get(session)
-                if used is not None and used.feed is not None:
-                    self._feeds[used.feed] = None
-                    # The agent was started again, or another client has opened the session.
-                    self.sessions.join_again(used)
-            self._note(changed)
-            for session in changed.removed:
-                changes.unfollow(session)
-                await self.sessions.leave(session)
-                self._progress.notify()
-            self._news.notify()
+    async def _take_changes(self) -> None:
+        """Have the feeds of changed sessions asked, and leave the sessions that were removed."""
+        changed = self.changes.take()
+        for session in changed.journals | changed.sessions:
+            used = self.sessions.get(session)
+            if used is not None and used.feed is not None:
+                self._feeds[used.feed] = None
+                # The agent was started again, or another client has opened the session.
+                self.sessions.join_again(used)
+        self._note(changed)
+        for session in changed.removed:
+            self.changes.unfollow(session)
+            await self.sessions.leave(session)
+            self._progress.notify()
 
     async def _write(self) -> None:
         """Write as far as the browser reads; ends the connection if it reads nothing for too long."""
+        rested = True
         try:
             while True:
-                texts: list[bytes] | None = [self._replies.popleft()] if self._replies else self._next_news()
-                texts = texts or await self._next_of_feeds()
+                if any(self.changes.changed):
+                    await self._take_changes()
+                texts = [*self._next_replies(), *self._next_news()]
+                feed = next(iter(self._feeds), None)
+                # No response waits for the disk.
+                if feed is not None and not (texts and feed.wants_disk):
+                    texts += await self._next_of(feed)
                 if texts:
+                    if not rested:
+                        await trio.lowlevel.checkpoint()
                     self._stream.send_nowait(texts)
                     if self._stream.pending_bytes > HIGH_WATER:
                         await self._stream.drain(HIGH_WATER // 2)
                     self._progress.notify()
-                    await trio.lowlevel.checkpoint()
-                elif texts is None:
+                    rested = False
+                elif feed is None:
                     await self._news.wait()
+                    rested = True
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             log.info("%s: %s", self.name, error)
             self._connection.disconnect = Disconnect(CloseReason.POLICY, str(error), "too_slow")
             await self._finish()
             self._connection.scope.cancel()
 
-    async def _next_of_feeds(self) -> list[bytes] | None:
-        """Return the next messages of a feed, none if it has to be asked again; None if no feed has anything."""
-        if not self._feeds:
-            return None
-        feed = next(iter(self._feeds))
+    def _next_replies(self) -> list[bytes]:
+        """Return the next responses, as many as are written together."""
+        texts: list[bytes] = []
+        size = 0
+        while self._replies and size < HIGH_WATER:
+            texts.append(self._replies.popleft())
+            size += len(texts[-1])
+        return texts
+
+    async def _next_of(self, feed: SessionFeed) -> list[bytes]:
+        """Return the next messages of the first feed; none if it has none, or has to be asked again."""
         del self._feeds[feed]
         used = self.sessions.get(feed.session)
         if used is None or used.feed is not feed:

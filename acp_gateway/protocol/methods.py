@@ -254,6 +254,10 @@ AGENT_FAMILIES = {
     "mcp": AgentMethod(Audience.HOST),
 }
 
+_KNOWN_PARAMS = frozenset(
+    {*CLIENT_METHODS, AUTHENTICATE, *CLIENT_NOTIFICATIONS, *AGENT_METHODS, COMPLETE_ELICITATION, *EARLY_NAMES}
+)
+
 _ANY_CLIENT_METHOD = ClientMethod()
 _ANY_AGENT_METHOD = AgentMethod()
 
@@ -265,9 +269,7 @@ def is_known(name: str) -> bool:
 
 def has_known_params(name: str) -> bool:
     """Return True for a method or notification, of either side, whose params the protocol defines."""
-    name = current_name(name)
-    known = is_known(name) or name in CLIENT_NOTIFICATIONS or name in AGENT_METHODS or name == COMPLETE_ELICITATION
-    return known or name.partition("/")[0] in AGENT_FAMILIES
+    return name in _KNOWN_PARAMS or name.partition("/")[0] in AGENT_FAMILIES
 
 
 def current_name(name: str) -> str:

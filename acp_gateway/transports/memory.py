@@ -25,7 +25,10 @@ class _MemoryStream(MaintainedStream):
         super().__init__()
         self.inbox: list[bytes] = []
         self.size = 0
-        self.changed = trio.lowlevel.ParkingLot()
+        # The tasks that wait for messages, for the peer to receive some, and for the end of one of the two.
+        self.arrived = trio.lowlevel.ParkingLot()
+        self.received = trio.lowlevel.ParkingLot()
+        self.ending = trio.lowlevel.ParkingLot()
         self.closed = False
         self.close_reason: CloseReason | None = None
 
@@ -34,12 +37,12 @@ class _MemoryStream(MaintainedStream):
         while not self.inbox and not self.closed:
             if self.peer.closed:
                 raise trio.EndOfChannel
-            await self.changed.park()
+            await self.arrived.park()
         if self.closed:
             raise trio.ClosedResourceError
         self.meter.size += self.size
         batch, self.inbox, self.size = self.inbox, [], 0
-        self.peer.changed.unpark_all()
+        self.peer.received.unpark_all()
         return batch
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
@@ -49,7 +52,7 @@ class _MemoryStream(MaintainedStream):
             raise trio.BrokenResourceError("the peer has closed")
         self.peer.inbox.extend(messages)
         self.peer.size += sum(map(len, messages))
-        self.peer.changed.unpark_all()
+        self.peer.arrived.unpark_all()
 
     @property
     def pending_bytes(self) -> int:
@@ -62,11 +65,11 @@ class _MemoryStream(MaintainedStream):
                 raise trio.ClosedResourceError
             if self.peer.closed:
                 raise trio.BrokenResourceError("the peer has closed")
-            await self.changed.park()
+            await self.received.park()
 
     async def run(self) -> None:
         while not (self.closed or self.peer.closed):
-            await self.changed.park()
+            await self.ending.park()
 
     def use_spawner(self, spawner: TaskSpawner | None) -> None:
         pass  # Pending messages wait for the peer alone.
@@ -75,6 +78,8 @@ class _MemoryStream(MaintainedStream):
         if not self.closed:
             self.closed = True
             self.close_reason = reason
-            self.changed.unpark_all()
-            self.peer.changed.unpark_all()
+            for waiting in (self.arrived, self.received, self.ending):
+                waiting.unpark_all()
+            for waiting in (self.peer.arrived, self.peer.received, self.peer.ending):
+                waiting.unpark_all()
         await trio.lowlevel.checkpoint()

@@ -102,6 +102,22 @@ async def test_a_browser_decides_a_permission_by_a_call_or_a_response(
         assert (code, "open" in text) == (jsonrpc.INVALID_PARAMS, True)
 
 
+async def test_a_browser_decides_a_permission_in_a_session_that_it_has_not_opened(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        first, second = [await bench.page(bench.access(), name) for name in ("first", "second")]
+        session = await first.new_session()
+        await prompted(first, loading_agents[0], session)
+        await asks(loading_agents[0], session)
+        (told,) = await first.until(lambda: first.of("session/request"))
+        answer = {"sessionId": session, "requestId": told["requestId"], "response": YES}
+        assert await second.result("session/respond", **answer) == {"success": True}
+        await first.until(lambda: first.of("session/request_resolved"))
+        (reply,) = [it for it in loading_agents[0].received if it.get("id") == "may I?"]
+        assert reply["result"] == YES
+
+
 async def test_a_permission_of_a_cancelled_turn_is_resolved(
     tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
 ) -> None:

@@ -136,6 +136,10 @@ class Resting:
         self.holds_rest = self.has_more = True
         self._stops = stops
 
+    async def read_rest(self, _: object) -> None:
+        """Take for ever."""
+        await trio.sleep_forever()
+
     def next(self) -> list[bytes]:
         self.stopped, self.holds_rest = self._stops, not self._stops
         return []
@@ -177,6 +181,28 @@ async def test_the_wait_for_updates_from_the_disk_ends_with_their_feed(
                 feed.holds_rest = False
                 await stream.send(b"free 1")
         await over.wait()
+
+
+async def test_responses_are_written_together_and_wait_for_no_disk(
+    tmp_path: Path, spawner: Spawner, agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session_id = await page.new_session()
+        echoing, _ = connect(bench)
+        await trio.testing.wait_all_tasks_blocked()
+        session = bench.gateway.views.find(echoing.viewer, session_id)
+        assert session is not None
+        writes: list[list[bytes]] = []
+        echoing._stream.send_nowait = lambda texts: writes.append([*texts])  # type: ignore[method-assign,assignment]
+        feed: Any = Resting(session, stops=False)
+        feed.wants_disk = True
+        echoing.sessions.use(session).feed = feed
+        echoing.feed(feed)
+        echoing.reply(b"1")
+        echoing.reply(b"2")
+        await trio.testing.wait_all_tasks_blocked()
+        assert writes == [[b"1", b"2"]]
 
 
 @pytest.fixture(params=["page", "widget"])

@@ -42,9 +42,9 @@ class FarHistory:
         self._early: dict[str, _Place] = {}
 
     def take_marks(self, lines: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield the lines of the agent before, between and after the marks; each mark is taken in its place."""
+        """Yield the lines of a linked agent before, between and after the marks; each mark is taken in its place."""
         start = 0
-        if self._agent.link is not None and Mark in set(map(type, lines)):
+        if Mark in set(map(type, lines)):
             for at, line in enumerate(lines):
                 if type(line) is Mark:
                     yield lines[start:at]

@@ -159,7 +159,10 @@ class BrowserBridge(SessionConnection[Call | Answer]):
             return 1
         if self._shown_page is not None and (call is None or call.method != browser.GATEWAY_INFO):
             self._carry_on(self._shown_page)
-        self._start_call(message, self._lane(message), len(text))
+        # A page may repeat a call on another connection, so its outcome is kept.
+        kept = self._shown_page is not None and call is not None and call.id is not None
+        if kept or not (isinstance(message, Answer) and self._answer(message)):
+            self._start_call(message, self._lane(message), len(text))
         return 1 if call is None else WEIGHTS.get(call.method, 1)
 
     def _failure(self, why: str) -> bytes:
@@ -176,6 +179,18 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         waiting = self._waiting(message.session)
         prompts = any(isinstance(it, Call) and it.method == browser.PROMPT for it in waiting)
         return message if message.method == browser.CANCEL and not prompts else message.session
+
+    def _answer(self, answer: Answer) -> bool:
+        """Pass an answer on, and send the response; return False if its session has to be joined first."""
+        try:
+            if not self.calls.answer_at_once(answer):
+                return False
+            reply = None if answer.call is None else answer.call.result()
+        except _FAILURES as error:
+            reply = _failure_of(answer.call, error)
+        if reply is not None:
+            self.reply(reply)
+        return True
 
     async def _serve_call(self, call: Call | Answer | None) -> None:
         """Serve a call, or the answer to a request of the agent, and send the response."""
@@ -199,20 +214,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
                 await self.calls.answer(answer)
             elif call is not None:
                 result = await self.calls.serve(call)
-        except CallRefused as refused:
-            reply = None
-            if call is not None and refused.response is not None:
-                reply = call.failure(refused.response)
-            elif call is not None:
-                reply = call.error(refused.code, str(refused), refused.data)
-        except AccessError as error:
-            code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
-            reply = None if call is None else call.error(code, str(error), {"reason": error.reason})
-        except ClientEnded as error:
-            reply = None if call is None else call.error(jsonrpc.INTERNAL_ERROR, str(error), {"reason": error.reason})
-        else:
-            reply = None if call is None or result is None else call.result(result)
-        return reply
+        except _FAILURES as error:
+            return _failure_of(call, error)
+        return None if call is None or result is None else call.result(result)
 
     # To the browser
 
@@ -271,3 +275,18 @@ def _acts(call: Call | Answer) -> bool:
 
 
 _NOT_FOUND: Final = 404
+
+_FAILURES: Final = (CallRefused, AccessError, ClientEnded)
+
+
+def _failure_of(call: Call | None, error: CallRefused | AccessError | ClientEnded) -> bytes | None:
+    """Return the response to a call that has failed; None if it gets none."""
+    if call is None:
+        return None
+    if isinstance(error, CallRefused):
+        passed_on = error.response
+        return call.error(error.code, str(error), error.data) if passed_on is None else call.failure(passed_on)
+    code = jsonrpc.INTERNAL_ERROR
+    if isinstance(error, AccessError):
+        code = jsonrpc.INVALID_PARAMS if error.http_status == _NOT_FOUND else error.http_status
+    return call.error(code, str(error), {"reason": error.reason})

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from acp_gateway import __version__
+from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
@@ -217,6 +218,14 @@ class BrowserCalls:
 
     async def answer(self, answer: Answer) -> None:
         """Pass the answer to a request of the agent on. Raises as `serve`."""
+        await self._sessions.answer(*self._asked(answer), answer.result, answer.error)
+
+    def answer_at_once(self, answer: Answer) -> bool:
+        """Pass the answer on as `answer`; return False if its session has to be joined first."""
+        return self._sessions.answer_at_once(*self._asked(answer), answer.result, answer.error)
+
+    def _asked(self, answer: Answer) -> tuple[Session, AgentRequest]:
+        """Return the request that an answer is for, and its session."""
         viewer = self._bridge.viewer
         if answer.call is not None:
             candidates: Sequence[Session] = (self._sessions.find(answer.call.session or "", viewer),)
@@ -225,8 +234,7 @@ class BrowserCalls:
         for session in candidates:
             agent_request = self._bridge.views.request(session, viewer, answer.request)
             if agent_request is not None:
-                await self._sessions.answer(session, agent_request, answer.result, answer.error)
-                return
+                return session, agent_request
         raise not_open()
 
     async def _pass_on(self, call: Call) -> bytes:

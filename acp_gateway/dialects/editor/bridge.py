@@ -334,7 +334,7 @@ class _EditorRequest:
             reply = asked.reply(decision.result)
             if reply is None:
                 raise BadBody("the outcome is not one that the agent has offered")
-            if not await client.answer(asked, reply):
+            if not client.answer(asked, reply):
                 return refusal(HTTPStatus.NOT_FOUND, NOT_OPEN)
         return Response(HTTPStatus.OK, editor_output.SUCCESS, JSON)
 

@@ -241,12 +241,12 @@ class ClientPump:
         self._owner.deliver()
         return at + 1
 
-    def answer(self, attachment: Attachment, agent_request: AgentRequest, reply: Reply) -> float | None:
-        """Answer a request of the agent as a client inside the process has decided.
+    def answer(self, attachment: Attachment, agent_request: AgentRequest, reply: Reply) -> bool:
+        """Answer a request of the agent as a client inside the process has decided; return False if it is not open.
 
-        Returns the seconds that its next answer has to wait, or None if the request is not open for it.
+        Charges nothing: its connection has charged for the message that brought the answer.
         """
-        began, size, client = self._clock(), len(reply.member), attachment.client
+        size, client = len(reply.member), attachment.client
         self._owner.note_time()
         if attachment.tape is not None:
             number = agent_request.forwarded_ids.get(client, 0)
@@ -258,11 +258,10 @@ class ClientPump:
             # A bug ends this client and no other.
             log.exception("%s: internal error, connection closed", client.name)
             attachment.close(BUG)
-            return None
+            return False
         self._memory_grew(size)
         self._multiplexer.traffic.bytes_from_clients += size
-        pause = attachment.charge(1, size, self._clock() - began, 0)
-        return pause if answered else None
+        return answered
 
     # Flow control
 

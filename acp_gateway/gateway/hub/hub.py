@@ -284,11 +284,11 @@ class Hub:
             attachment.connection.end()
         return disconnect
 
-    def answer(self, client: Client, agent_request: AgentRequest, reply: Reply) -> float | None:
+    def answer(self, client: Client, agent_request: AgentRequest, reply: Reply) -> bool:
         """Answer a request of the agent as a client inside the process has decided; see `ClientPump.answer`."""
         attachment = self.attachments.get(client)
         if attachment is None or attachment.ended:
-            return None
+            return False
         return self._pump.answer(attachment, agent_request, reply)
 
     def _wake(self) -> None:

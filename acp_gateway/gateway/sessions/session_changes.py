@@ -12,6 +12,7 @@ import trio
 
 from acp_gateway.core.sessions.archive import Archive, JournalLoss
 from acp_gateway.core.sessions.session import Session
+from acp_gateway.transports.timers import Signal
 
 
 class Changed(NamedTuple):
@@ -24,9 +25,6 @@ class Changed(NamedTuple):
     removed: set[Session]
     """Sessions that do not exist any more; in none of the other sets. One of these may have the same id."""
 
-    def __bool__(self) -> bool:
-        return bool(self.journals or self.sessions or self.removed)
-
 
 class Subscription:
     """The changes for one subscriber. Memory: a place in a set for each changed session."""
@@ -36,12 +34,14 @@ class Subscription:
         changes: "SessionChanges",
         sees: Callable[[Session], bool],
         notice: Callable[[Session], None] | None,
+        signal: Signal,
     ) -> None:
         self._changes = changes
         self._sees = sees
         self._notice = notice
-        self._changed = Changed(set(), set(), set())
-        self._signal = trio.Event()
+        self._signal = signal
+        self.changed = Changed(set(), set(), set())
+        """The changes since the last `take`."""
 
     def follow(self, session: Session) -> None:
         """Note changes of the journal of a session from now on. May be repeated."""
@@ -53,17 +53,16 @@ class Subscription:
         followers.pop(self, None)
         if not followers:
             self._changes.followers.pop(session, None)
-        self._changed.journals.discard(session)
+        self.changed.journals.discard(session)
 
     def take(self) -> Changed:
         """Return what has changed since the last call, at once."""
-        taken, self._changed = self._changed, Changed(set(), set(), set())
+        taken, self.changed = self.changed, Changed(set(), set(), set())
         return taken
 
     async def wait(self) -> Changed:
         """Wait until something has changed, and return what has. Cancelling loses nothing."""
-        while not self._changed:
-            self._signal = trio.Event()
+        while not any(self.changed):
             await self._signal.wait()
         await trio.lowlevel.checkpoint_if_cancelled()
         return self.take()
@@ -72,24 +71,24 @@ class Subscription:
 
     def note_journal(self, session: Session) -> None:
         """Note that the journal of a followed session has changed."""
-        self._changed.journals.add(session)
-        self._signal.set()
+        self.changed.journals.add(session)
+        self._signal.notify()
 
     def note_session(self, session: Session) -> None:
         """Note that a session has changed."""
-        if session in self._changed.sessions or self._sees(session):
+        if session in self.changed.sessions or self._sees(session):
             if self._notice is not None:
                 self._notice(session)
-            self._changed.sessions.add(session)
-            self._signal.set()
+            self.changed.sessions.add(session)
+            self._signal.notify()
 
     def note_removed(self, session: Session) -> None:
         """Note that a session does not exist any more."""
         if self._sees(session):
-            self._changed.journals.discard(session)
-            self._changed.sessions.discard(session)
-            self._changed.removed.add(session)
-            self._signal.set()
+            self.changed.journals.discard(session)
+            self.changed.sessions.discard(session)
+            self.changed.removed.add(session)
+            self._signal.notify()
 
 
 class SessionChanges:
@@ -109,7 +108,10 @@ class SessionChanges:
 
     @contextmanager
     def subscribe(
-        self, sees: Callable[[Session], bool] = lambda _: True, notice: Callable[[Session], None] | None = None
+        self,
+        sees: Callable[[Session], bool] = lambda _: True,
+        notice: Callable[[Session], None] | None = None,
+        signal: Signal | None = None,
     ) -> Iterator[Subscription]:
         """Subscribe to the changes of sessions in this block.
 
@@ -118,8 +120,9 @@ class SessionChanges:
                 each change, and must be fast.
             notice: called at once with each session that has changed otherwise than by its journal, while it is being
                 changed: what opens and closes between two looks shows here. It must be fast, and not raise.
+            signal: notified with each change, for a subscriber that waits for other events too.
         """
-        subscription = Subscription(self, sees, notice)
+        subscription = Subscription(self, sees, notice, signal or Signal())
         self._subscriptions[subscription] = None
         try:
             yield subscription

@@ -1,11 +1,10 @@
 """Parses messages and other objects, and finds repeated members, mostly in one pass.
 
-A message may have megabytes. If there is no space between its members, one pass reads it and proves that no member is
-repeated.
+A message may have megabytes. One pass reads it, and its size proves that no member is repeated.
 """
 
-from collections.abc import Collection, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -25,6 +24,8 @@ from acp_gateway.protocol.jsonrpc import (
 )
 from acp_gateway.protocol.text import spans
 from acp_gateway.protocol.text.spans import TooMany
+
+_Text: TypeAlias = bytes | msgspec.Raw
 
 _ABSENT: Final = msgspec.Raw(b"")
 
@@ -77,8 +78,10 @@ def members_strictly(text: bytes) -> Mapping[str, bytes | msgspec.Raw]:
     except (msgspec.DecodeError, RecursionError):
         members = None
     few = members is not None and len(members) <= spans.MEMBERS
-    if members is not None and few and not _are_alike(members) and _compact_size(members) == len(text):
-        return members
+    if members is not None and few and not _are_alike(members):
+        size = _compact_size(members)
+        if size == len(text) or _is_spaced(text, size, members):
+            return members
     plain = spans.structure(text)
     check_json(plain)
     start = spans.skip_space(text, 0)
@@ -118,7 +121,7 @@ def _is_simple(text: bytes) -> bool:
 def _from_outline(text: bytes, outline: _Outline) -> Message | None:
     """Return the message; None if its outline may lack or repeat a member. May raise `DecodeError`.
 
-    The outline is complete if its members, once each and without space between them, have the size of the text.
+    The outline is complete if its members, once each, have the size of the text without the space between them.
     """
     # Two braces, and a comma after each member except one.
     size = 1
@@ -142,7 +145,9 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
         if "sessionId" in params:
             session = _decode_session(params["sessionId"])
     if size != len(text):
-        return None
+        named = outline.jsonrpc, outline.id, outline.method.encode(), outline.result, outline.error
+        if not _is_spaced(text, size, params or {}, named):
+            return None
     envelope = Envelope(
         None,
         outline.id or msgspec.UNSET,
@@ -163,6 +168,17 @@ def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
     That is two braces, and for each member two quotes, a colon and a comma, which the last one lacks.
     """
     return 2 + 4 * len(members) - bool(members) + len("".join(members).encode()) + sum(map(len, members.values()))
+
+
+def _is_spaced(text: bytes, size: int, members: Mapping[str, msgspec.Raw], others: Iterable[_Text] = ()) -> bool:
+    """Return True if a text has so many bytes and white space that is in none of these members and other pieces."""
+    pieces: Iterable[_Text] = (*others, *members.values(), "".join(members).encode())
+    return len(text) - size == _space_in(text) - sum(map(_space_in, pieces))
+
+
+def _space_in(text: _Text) -> int:
+    """Return the bytes of white space in a text."""
+    return len(text) - len(bytes(text).translate(None, b" \t\n\r"))
 
 
 def _are_alike(names: Collection[str]) -> bool:

@@ -12,7 +12,7 @@ from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
-from tests.dialects.bridging import TEXT, prompted, running, says, section, texts
+from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
 from tests.doubles import ServingAgents
 
 PAGE = "0123456789abcdef"
@@ -88,6 +88,23 @@ async def test_a_call_is_finished_after_its_connection_was_lost_and_answered_on_
         await second.send(id=1, method="session/new", params={})
         session = (await second.response(1))["result"]["sessionId"]
         assert [it["id"] for it in (await second.result("session/list"))["sessions"]] == [session]
+
+
+async def test_an_answer_that_is_sent_again_on_another_connection_of_the_page_has_the_same_response(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        session = await first.new_session()
+        await prompted(first, loading_agents[0], session)
+        await asks(loading_agents[0], session)
+        (told,) = await first.until(lambda: first.of("session/request"))
+        answer = {"sessionId": session, "requestId": told["requestId"], "response": YES}
+        second = await bench.page(access, "second", page_id=PAGE)
+        for page in (first, second):
+            await page.send(id="answer", method="session/respond", params=answer)
+            assert (await page.response("answer"))["result"] == {"success": True}
 
 
 async def test_two_connections_of_a_page_count_as_one_but_not_three(

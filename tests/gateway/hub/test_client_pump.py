@@ -107,7 +107,7 @@ async def asked(scene: Scene) -> AgentRequest:
     return found
 
 
-async def test_an_answer_from_inside_the_process_is_charged_recorded_and_taken_once() -> None:
+async def test_an_answer_from_inside_the_process_is_recorded_and_taken_once_and_not_charged_again() -> None:
     recorded: list[bytes] = []
 
     class Tape:
@@ -124,10 +124,10 @@ async def test_an_answer_from_inside_the_process_is_charged_recorded_and_taken_o
         reply = agent_request.reply(YES)
         assert reply is not None
         number, messages = agent_request.forwarded_ids[ann.client], scene.hub.multiplexer.traffic.from_clients[""]
-        assert scene.hub.answer(ann.client, agent_request, reply) == 0.0
-        assert [it[:2] for it in scene.services.charged] == [("ann", len(reply.member))]
+        assert scene.hub.answer(ann.client, agent_request, reply)
+        assert scene.services.charged == []
         assert [json.loads(text) for text in recorded] == [{"jsonrpc": "2.0", "id": number, "result": json.loads(YES)}]
-        assert scene.hub.answer(bob.client, agent_request, reply) is None
+        assert not scene.hub.answer(bob.client, agent_request, reply)
         assert scene.hub.multiplexer.traffic.from_clients[""] == messages + 2
         await wait_all_tasks_blocked()
         decided = [it for it in map(json.loads, scene.agent.peek()) if it.get("id") == "may I?"]
@@ -147,9 +147,9 @@ async def test_a_bug_in_an_answer_ends_its_client_and_no_other(
         assert reply is not None
         with monkeypatch.context() as patch:
             patch.setattr(scene.hub.multiplexer, "answer", fail)
-            assert scene.hub.answer(ann.client, agent_request, reply) is None
+            assert not scene.hub.answer(ann.client, agent_request, reply)
         await wait_all_tasks_blocked()
-        assert scene.hub.answer(ann.client, agent_request, reply) is None
+        assert not scene.hub.answer(ann.client, agent_request, reply)
         assert (ann.closed_with, bob.closed_with) == ((CloseReason.AGENT_GONE, "internal error"), None)
     assert "internal error, connection closed" in caplog.text
 

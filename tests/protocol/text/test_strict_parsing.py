@@ -62,6 +62,8 @@ def read_twice(text: bytes) -> Any:
         (b'{"id":1,"method":"x"}', False),
         (b'{"jsonrpc":"2.0","id":1,"result":{"a":1}}', False),
         (b'{"jsonrpc":"2.0","id":1,"error":{}}', False),
+        (b'\t{ "id" : "a b" , "method" : "x y" , "params" : { "a b" : [ 1, "c  d" ] , "b":2 } }\r\n', True),
+        (b'{"jsonrpc": "2.0", "id": 1, "result": {"a": " 1"}}', False),
     ],
 )
 def test_what_a_message_is_and_that_no_member_is_there_twice_takes_one_look(
@@ -104,7 +106,12 @@ def test_params_of_more_than_512_short_members_are_refused() -> None:
         '{"id":1,"method":"x","params":{"s":1,"\u017f":2}}'.encode(),
         b'{"id":1,"method":"x","_meta":{}}',
         b' {"id":1,"method":"x"}',
-        b'{"id":1,"method":"x","params":{"a": 1}}',
+        b'{"id":1, "method":"x", "id":1}',
+        b'{"id":1, "method":"x", "i d":1}',
+        rb'{"id":1, "\u0069d":2, "method":"x"}',
+        b'{"id":1, "method":"x", "params":{"a": 1, "a":2}}',
+        b'{"id":1, "method":"x", "params":{"a": 1, "A":2}}',
+        rb'{"id":1, "method":"x\u0020y", "params":{"a\tb": 1}}',
         rb'{"id":1,"method":"x\/y","params":{}}',
         rb'{"id":1,"method":"\ud83d","params":{"\ud83d":1}}',
         rb'{"id":1,"method":"x","params":{"sessionId":"\ud83d"}}',
@@ -129,22 +136,24 @@ def test_the_strict_way_of_reading_says_what_two_looks_say(text: bytes) -> None:
     assert read_strictly(text) == read_twice(text)
 
 
-# Without white space, or nothing of it would take the short way.
-compact_values = st.sampled_from([*SCALARS, b'{"a":1,"a":[]}', b"[]"])
-compact_params = st.lists(
-    st.tuples(st.sampled_from([b'"sessionId"', b'"SessionId"', b'"update"', *STRINGS]), compact_values), max_size=3
-).map(lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs))
-compact = st.lists(
+spaces = st.sampled_from([b"", b"", b" ", b"\r\n"])
+simple_values = st.sampled_from([*SCALARS, b'{"a":1,"a":[]}', b"[]"])
+simple_params = st.lists(
+    st.tuples(spaces, st.sampled_from([b'"sessionId"', b'"SessionId"', b'"update"', *STRINGS]), simple_values),
+    max_size=3,
+).map(lambda parts: b"{%b}" % b",".join(b"%b%b:%b" % part for part in parts))
+simple = st.lists(
     st.tuples(
         st.sampled_from([b'"id"', b'"method"', b'"params"', b'"jsonrpc"', b'"result"', b'"error"', b'"ID"']),
-        compact_values | compact_params,
+        simple_values | simple_params,
+        spaces,
     ),
     max_size=5,
-).map(lambda pairs: b"{%b}" % b",".join(b"%b:%b" % pair for pair in pairs))
+).map(lambda parts: b"{%b}" % b",".join(b"%b:%b%b" % part for part in parts))
 
 
 @effort(200)
-@given(compact | documents | mutated())
+@given(simple | documents | mutated())
 def test_the_strict_way_of_reading_any_text_says_what_two_looks_say(text: bytes) -> None:
     assert read_strictly(text) == read_twice(text)
 
