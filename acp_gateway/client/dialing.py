@@ -229,6 +229,18 @@ async def dial_link(destination: Destination, timing: Timing, resume: Resume) ->
     return await _dial(destination, timing, resume)
 
 
+async def settle(destination: Destination) -> Destination:
+    """Return the destination with the one of its addresses that a connection uses now.
+
+    Of several, it connects to find out. Raises what `dial` raises. Cancelling closes the connection.
+    """
+    if not destination.others:
+        return destination
+    dialed = await _dial(destination, Timing(), None)
+    await dialed.aclose()
+    return destination.at(dialed.address or destination.address)
+
+
 async def _dial(destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
     if not destination.others:
         return await _dial_one(destination, timing, resume, nullcontext)

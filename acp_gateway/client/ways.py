@@ -4,7 +4,7 @@ All are tried, each a moment after the one before, and the first is used that th
 for `REMEMBER_TIME` seconds, and tried first by the next connection, together with the better ones: so one of those that
 is back is used from then on. Connections that exist stay.
 
-Only one address at a time asks the gateway, because each that does is a client to it. The others connect meanwhile.
+Only one address at a time asks the gateway, because each that does is a client to it. The others connect until then.
 """
 
 import hashlib
@@ -165,7 +165,7 @@ async def dial_any(destination: "Destination", dial: Callable[["Destination", Tu
 
 
 def _make_turn() -> Turn:
-    """Return turns, of which one is taken at a time, unless another takes longer than `TURN_PATIENCE`."""
+    """Return turns. One is taken at a time, unless another takes longer than `TURN_PATIENCE`."""
     free = trio.Semaphore(1)
 
     @asynccontextmanager

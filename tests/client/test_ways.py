@@ -112,14 +112,14 @@ def test_other_addresses_are_another_gateway(memory: WayMemory) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"wss://elsewhere:7443/acp\n"])
-def test_a_file_with_anything_else_is_no_memory(tmp_path: Path, memory: WayMemory, content: bytes) -> None:
+def test_a_file_with_anything_else_counts_as_absent(tmp_path: Path, memory: WayMemory, content: bytes) -> None:
     memory.record(ADDRESSES, VPN)
     (path,) = (tmp_path / "state" / "reached").iterdir()
     path.write_bytes(content)
     assert memory.recall(ADDRESSES) is None
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_raises_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     memory = WayMemory(tmp_path / "file" / "reached")
     memory.record(ADDRESSES, VPN)
@@ -172,7 +172,7 @@ class Network:
     errors: dict[Address, GatewayError] = field(default_factory=dict)
     """Answers that are errors."""
     log: list[tuple[str, Address, float]] = field(default_factory=list)
-    """What has happened, with the seconds since the beginning."""
+    """Events, with the seconds since the beginning."""
     began: float = 0.0
 
     def note(self, what: str, address: Address) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
 from tests.end_to_end.test_shim import INITIALIZE, free_port, run_shim
+from tests.end_to_end.traces import TRACES
 
 
 def has_ipv6() -> bool:
@@ -116,3 +117,30 @@ def test_sessions_uses_the_address_that_works(laptop: Laptop) -> None:
     done = subprocess.run(command, env=laptop.environment, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["sessions"] == []
+
+
+def test_ping_names_the_address_that_is_used_and_what_the_others_say(laptop: Laptop) -> None:
+    dead, works = f"wss://127.0.0.1:{free_port()}/acp", laptop.gateway.urls["wss"]
+    laptop.knows(dead, works, laptop.gateway.urls["ws"])
+    command = [*PROGRAM, "ping", "box", "--quick", "--json"]
+    done = subprocess.run(command, env=laptop.environment, capture_output=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout
+    settings, first, second, third, *steps = json.loads(done.stdout)["checks"]
+    assert settings["text"].startswith(f"{dead} and 2 more, [hosts.box]")
+    assert (first["status"], first["text"][: len(dead) + 2]) == ("warning", f"{dead}: ")
+    assert {line["text"] for line in (second, third)} <= {
+        f"{works} is used, of 3 addresses",
+        f"{works} works as well",
+        f"{laptop.gateway.urls['ws']} is used, of 3 addresses",
+        f"{laptop.gateway.urls['ws']} works as well",
+    }
+    assert [step["name"] for step in steps][-1] == "token"
+
+
+def test_open_links_to_the_address_that_works(laptop: Laptop) -> None:
+    laptop.knows(f"wss://127.0.0.1:{free_port()}/acp", laptop.gateway.urls["wss"])
+    command = [*PROGRAM, "open", "--target", "box"]
+    done = subprocess.run(command, env=laptop.environment, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    TRACES.note_tokens_in(done.stdout)
+    assert done.stdout.startswith(laptop.gateway.urls["wss"].replace("wss", "https").removesuffix("acp"))
