@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     first = pair(fake, tmp_path)
     old = tmp_path / "old"
     (tmp_path / "laptop/acp-gateway/box.token").rename(old)
-    assert first["url"] == gateway.urls["wss"]
+    hosts = tomllib.loads((tmp_path / "laptop/acp-gateway/hosts.toml").read_text())["hosts"]
+    assert hosts["box"]["url"] == [gateway.urls["wss"], "ssh://ann@box"]
     assert first["pin"] == gateway.pin
     assert first["command"] == str(fake.home / ".local/bin/acp-gateway")
     second = pair(fake, tmp_path)
