@@ -264,7 +264,7 @@ def candidates(offer: Offer, target: SshTarget, host_name: str) -> list[Candidat
     here = Address("tcp", host_name, 0, "").loopback
     for listener in sorted(offer.listeners, key=lambda listener: not listener.address.websocket):
         address = listener.address
-        hosts = (host_name.lower(), *offer.hosts) if address.wildcard else (address.host,)
+        hosts = [host_name.lower(), *address.reached_at(offer.hosts)] if address.wildcard else [address.host]
         for host in dict.fromkeys(hosts):
             place = replace(address, host=host)
             if (here or not place.loopback) and _is_target(place):

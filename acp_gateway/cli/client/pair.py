@@ -432,8 +432,9 @@ def join(line: str | None, name: str | None, maps: tuple[str, ...], *, as_json: 
         raise ConfigError("this file exists already: remove it, or choose another --name", file=str(token_path))
     joined = trio.run(partial(joining.join, invitation))
     replace_file(token_path, joined.token + "\n")
+    urls = tuple(map(str, invitation.addresses))
     options = {
-        "url": str(invitation.address),
+        "url": urls if urls[1:] else urls[0],
         "token_file": token_path.name,
         "pin": invitation.pin,
     }

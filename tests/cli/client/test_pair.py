@@ -524,6 +524,15 @@ def test_an_invitation_becomes_a_host_and_the_next_step_is_said(used: list[Invit
     assert [str(invitation) for invitation in used] == [LINE]
 
 
+def test_all_addresses_of_an_invitation_are_saved(used: list[Invitation], tmp_path: Path) -> None:
+    assert run("join", LINE.replace("#", ",wss://10.0.0.5:7443/acp#")).exit_code == 0
+    host = load_hosts(tmp_path / "acp-gateway" / "hosts.toml")["box"]
+    assert [str(address) for address in (host.address, *host.others)] == [
+        "wss://box:7443/acp",
+        "wss://10.0.0.5:7443/acp",
+    ]
+
+
 def test_the_line_may_come_from_stdin(used: list[Invitation], monkeypatch: pytest.MonkeyPatch) -> None:
     result = CliRunner().invoke(main, ["join", "--name", "b"], input=f"acp-gateway join {LINE}\n")
     assert result.exit_code == 0, result.output
