@@ -21,10 +21,14 @@
     └── CannotListen                  exit 9    an address that the gateway can't be reached at, now
 
 Streams raise Trio's own exceptions (`BrokenResourceError`, `ClosedResourceError`, `EndOfChannel`), not these.
-`str(error)` is always one line for a person, with the next step in it, and never holds a secret.
+`str(error)` is one line for a person, with the next step in it, and never holds a secret. Only the error for a gateway
+with several addresses has a line for each.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+NO_ADDRESS: Final = "addresses works:\n"
+"""The end of the first line of an error that has a line for each address."""
 
 
 class GatewayError(Exception):

@@ -12,7 +12,7 @@ import click
 
 from acp_gateway import __version__
 from acp_gateway.cli.client.connect import connect
-from acp_gateway.errors import ConfigError, GatewayError
+from acp_gateway.errors import NO_ADDRESS, ConfigError, GatewayError
 from acp_gateway.printable import printable
 
 ERROR_SIZE = 4000
@@ -101,6 +101,13 @@ def _import_command(module: str, name: str) -> click.Command:
     command = getattr(importlib.import_module(f"acp_gateway.cli.{module}"), name)
     assert isinstance(command, click.Command)
     return command
+
+
+def _shown(error: GatewayError) -> str:
+    """Return the text of an error in one line, or with a line for each address."""
+    text = str(error)
+    lines = text.split("\n") if NO_ADDRESS in text else [text]
+    return "\n".join(printable(line, ERROR_SIZE) for line in lines)
 
 
 def _error_start() -> str:
@@ -203,7 +210,7 @@ class _Program(click.Group):
             raise
         except GatewayError as error:
             name = click.style("acp-gateway:", fg="red")
-            click.echo(f"{_error_start()}{name} {printable(str(error), ERROR_SIZE)}", err=True)
+            click.echo(f"{_error_start()}{name} {_shown(error)}", err=True)
             ctx.exit(error.exit_code)
         except ModuleNotFoundError as error:
             if error.name not in POSIX_MODULES:

@@ -15,6 +15,7 @@ from acp_gateway.errors import ConfigError, GatewayError, Unauthorized, UsageErr
 from acp_gateway.security.token_format import explain_flaw, read_token_file
 
 if TYPE_CHECKING:
+    from acp_gateway.client.ways import WayMemory
     from acp_gateway.config.hosts import Host
 
 _HOSTS_SHOWN = 10
@@ -65,34 +66,37 @@ def find_destination(
     Raises `UsageError`, `ConfigError`, or `Unauthorized` for a missing token, each with the remedy.
     """
     host = find_host(target)
-    address = host.address if host else parse_target(target)
+    addresses = (host.address, *host.others) if host else (parse_target(target),)
     if pin is None and ca is None and host is not None:
         pin, ca = host.pin, host.ca
     check_client_certificate(cert, key)
     if cert is None and host is not None:
         cert, key = host.cert, host.key
-    if not address.tls and (pin or ca or cert):
+    if not any(address.tls for address in addresses) and (pin or ca or cert):
         raise UsageError(
-            f"a pin, an authority or a client certificate is for TLS, and {address} has none: use wss:// or tcp+tls://"
+            f"a pin, an authority or a client certificate is for TLS, and {addresses[0]} has none: use wss:// or "
+            "tcp+tls://"
         )
-    if not (
-        address.tls or address.loopback or address.scheme == "ssh" or insecure or (host and host.insecure_plaintext)
-    ):
-        raise UsageError(
-            f"the token would be sent to {address} unencrypted: use wss:// or tcp+tls://, or, on a private network, "
-            "--insecure-plaintext (insecure_plaintext = true in hosts.toml)"
-        )
+    insecure = insecure or (host is not None and host.insecure_plaintext)
+    for address in addresses:
+        if not (address.tls or address.loopback or address.scheme == "ssh" or insecure):
+            raise UsageError(
+                f"the token would be sent to {address} unencrypted: use wss:// or tcp+tls://, or, on a private "
+                "network, --insecure-plaintext (insecure_plaintext = true in hosts.toml)"
+            )
     if pin is not None:
         # Imported here to keep start-up fast without TLS.
         from acp_gateway.security.tls import parse_pin
 
         pin = parse_pin(pin)
     token = _find_token(token_file, host)
-    wants_token = cert is None and address.scheme != "ssh" and not address.loopback
+    wants_token = any(
+        not (address.loopback or address.scheme == "ssh" or (cert is not None and address.tls)) for address in addresses
+    )
     if token is None and wants_token and (host is None or host.wants_token):
         raise _missing_token(target, host)
     return Destination(
-        address=address,
+        address=addresses[0],
         agent=agent or (host.agent if host and session is None and not control else None),
         token=token,
         pin=pin,
@@ -106,7 +110,16 @@ def find_destination(
         command=host.command if host else None,
         ssh_options=host.ssh_options if host else (),
         token_hint=_explain_refusal(token, host),
+        others=addresses[1:],
+        memory=_memory() if addresses[1:] else None,
     )
+
+
+def _memory() -> "WayMemory":
+    # Imported here to keep start-up fast for gateways with one address.
+    from acp_gateway.client.ways import own_way_memory
+
+    return own_way_memory()
 
 
 def check_client_certificate(cert: Path | None, key: Path | None) -> None:

@@ -9,7 +9,8 @@ import json
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -51,6 +52,7 @@ from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timin
 if TYPE_CHECKING:
     from acp_gateway.client.http.cookies import CookieJar
     from acp_gateway.client.ssh import SshBytes
+    from acp_gateway.client.ways import Turn, WayMemory
 
 log = logging.getLogger(__name__)
 
@@ -123,6 +125,20 @@ class Destination:
     """Name of what should answer there, for errors."""
     token_hint: str = ""
     """The likeliest cause of a refused token and its remedy, added to that error."""
+    others: tuple[Address, ...] = ()
+    """Further addresses of the gateway, best first; `address` is better."""
+    memory: "WayMemory | None" = None
+    """Remembers which of several addresses was used; None to start with the best each time."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All addresses, best first."""
+        return (self.address, *self.others)
+
+    def at(self, address: Address) -> "Destination":
+        """Return the destination with this address only, without what is for TLS if it has none."""
+        only = replace(self, address=address, others=(), memory=None)
+        return only if address.tls else replace(only, pin=None, ca=None, cert=None, key=None)
 
     @property
     def connect_params(self) -> dict[str, str | bool]:
@@ -175,10 +191,19 @@ class Dialed(NamedTuple):
     """The id that resumes the link. If `received` is None, it is only a name or None."""
     received: int | None
     """Number of messages of the link that the gateway has received; None if it does not resume links."""
+    address: Address | None = None
+    """The address, if the gateway has several."""
+
+    async def aclose(self) -> None:
+        """Close the connection at once, without ending its link."""
+        await self.stream.abort()
 
 
 async def dial(destination: Destination, timing: Timing) -> MaintainedStream:
     """Connect, authenticate, and return a stream that is ready for `initialize`.
+
+    Of several addresses, the first that the gateway accepts is used, see `client.ways`. If none is, the error has a
+    line for each.
 
     Raises:
         Unreachable: there is no answer, or a temporary refusal.
@@ -204,7 +229,32 @@ async def dial_link(destination: Destination, timing: Timing, resume: Resume) ->
     return await _dial(destination, timing, resume)
 
 
+async def settle(destination: Destination) -> Destination:
+    """Return the destination with the one of its addresses that a connection uses now.
+
+    Of several, it connects to find out. Raises what `dial` raises. Cancelling closes the connection.
+    """
+    if not destination.others:
+        return destination
+    dialed = await _dial(destination, Timing(), None)
+    await dialed.aclose()
+    return destination.at(dialed.address or destination.address)
+
+
 async def _dial(destination: Destination, timing: Timing, resume: Resume | None) -> Dialed:
+    if not destination.others:
+        return await _dial_one(destination, timing, resume, nullcontext)
+    # Imported here to keep start-up fast for gateways with one address.
+    from acp_gateway.client.ways import dial_any
+
+    async def dial_way(way: Destination, turn: "Turn") -> Dialed:
+        return (await _dial_one(way, timing, resume, turn))._replace(address=way.address)
+
+    return await dial_any(destination, dial_way)
+
+
+async def _dial_one(destination: Destination, timing: Timing, resume: Resume | None, turn: "Turn") -> Dialed:
+    """Connect to the one address of a destination, and ask the gateway within a turn."""
     address = destination.address
     try:
         stream = await open_connection(destination)
@@ -213,9 +263,10 @@ async def _dial(destination: Destination, timing: Timing, resume: Resume | None)
         _raise_refusal_of_certificate(destination, error)
         raise
     try:
-        if address.websocket:
-            return await _upgrade(stream, destination, timing, resume)
-        return await _say_hello(stream, destination, resume)
+        async with turn():
+            if address.websocket:
+                return await _upgrade(stream, destination, timing, resume)
+            return await _say_hello(stream, destination, resume)
     except trio.BrokenResourceError as error:
         try:
             _raise_refusal_of_certificate(destination, error)

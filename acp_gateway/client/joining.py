@@ -2,20 +2,23 @@
 
     wss://box:7443/acp#acpgwi_…,sha256:…
 
-The line is the gateway's address, a code for one use within minutes, and the pin of its key where TLS ends there. It
-has no character that a shell would take for its own.
+The line is the gateway's address, or several with commas between them, a code for one use within minutes, and the pin
+of its key where TLS ends there. It has no character that a shell would take for its own.
 """
 
 import json
 import re
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from acp_gateway.client.dialing import Destination, explain_silence, open_connection
 from acp_gateway.client.http.connections import HttpClientConnection, Request
+from acp_gateway.client.ways import combined
 from acp_gateway.config.addresses import Address, parse_target
+from acp_gateway.config.reached import MAX_ADDRESSES
 from acp_gateway.errors import (
     AccessError,
     GatewayError,
@@ -27,6 +30,8 @@ from acp_gateway.errors import (
 from acp_gateway.printable import printable
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, is_well_formed
+from acp_gateway.transports.racing import Schedule, race
+from acp_gateway.transports.streams import ByteStream
 
 JOIN: Final = "/join"
 """Path of the exchange, beside the endpoint."""
@@ -36,6 +41,9 @@ ANSWER_SIZE: Final = 65536
 
 TIME_LIMIT: Final = 15.0
 """Seconds for the exchange: the user waits."""
+
+_COMMA: Final = re.compile(r",(?=[a-z+]+://)")
+"""A comma before an address; others may be in a path."""
 
 _ID: Final = re.compile("[0-9a-f]{8}")
 _OK: Final = 200
@@ -51,9 +59,17 @@ class Invitation:
     address: Address
     code: str = field(repr=False)
     pin: str | None = None
+    others: tuple[Address, ...] = ()
+    """Further addresses of the gateway, best first."""
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """All addresses, best first."""
+        return (self.address, *self.others)
 
     def __str__(self) -> str:
-        return f"{self.address}#{self.code}" + (f",{self.pin}" if self.pin else "")
+        addresses = ",".join(map(str, self.addresses))
+        return f"{addresses}#{self.code}" + (f",{self.pin}" if self.pin else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +87,24 @@ def parse_invitation(line: str) -> Invitation:
     """Return the invitation of a line, which may stand behind `acp-gateway join`. Raises `UsageError`."""
     words = line.split()
     text = words[-1].strip("'\"") if words else ""
-    url, mark, rest = text.partition("#")
+    urls, mark, rest = text.partition("#")
     code, comma, pin = rest.partition(",")
     if not mark or not is_well_formed(code, "invitation"):
         whole = "" if not code.startswith("acpgwi_") else ": its code is not whole, so copy the whole line again"
         raise UsageError(f"this is not an invitation as `acp-gateway share` prints it{whole}")
+    addresses = [_parse_address(url) for url in _COMMA.split(urls)]
+    if len(addresses) > MAX_ADDRESSES:
+        raise UsageError(f"an invitation has at most {MAX_ADDRESSES} addresses")
+    return Invitation(addresses[0], code, parse_pin(pin) if comma else None, tuple(addresses[1:]))
+
+
+def _parse_address(url: str) -> Address:
     address = parse_target(url)
     if not address.websocket:
         raise UsageError(f"{address} is not an address at which an invitation can be used")
     if not (address.tls or address.loopback):
         raise UsageError(f"the code would be sent to {address} unencrypted: the address has to begin with wss://")
-    return Invitation(address, code, parse_pin(pin) if comma else None)
+    return address
 
 
 def join_path(address: Address) -> str:
@@ -95,13 +118,13 @@ async def join(invitation: Invitation, *, time_limit: float = TIME_LIMIT) -> Joi
     Raises what `dialing.dial` raises, with `Unauthorized` for a code that is not valid any more. Cancelling closes the
     connection; the code may be used up then.
     """
-    address = invitation.address
-    destination = Destination(address, None, None, invitation.pin, None, ANSWER_SIZE)
+    connection: _Connection | None = None
     with trio.move_on_after(time_limit):
-        stream = await open_connection(destination)
+        connection = await _connect(invitation)
+        address = connection.address
         try:
             host = f"[{address.host}]" if ":" in address.host else address.host
-            http = HttpClientConnection(stream, f"{host}:{address.port}")
+            http = HttpClientConnection(connection.stream, f"{host}:{address.port}")
             body = json.dumps({"code": invitation.code}).encode()
             request = Request("POST", {"Content-Type": "application/json"}, body)
             head = await http.send(join_path(address), request)
@@ -109,9 +132,38 @@ async def join(invitation: Invitation, *, time_limit: float = TIME_LIMIT) -> Joi
         except trio.BrokenResourceError as error:
             raise Unreachable(f"{address}: {error}") from error
         finally:
-            await stream.aclose()
+            await connection.aclose()
         return _read(address, head.status, said)
-    raise Unreachable(f"{explain_silence(str(address))} (tried for {time_limit:g} s)")
+    silent = invitation.address if connection is None else connection.address
+    raise Unreachable(f"{explain_silence(str(silent))} (tried for {time_limit:g} s)")
+
+
+@dataclass(frozen=True, slots=True)
+class _Connection:
+    """A connection over one of an invitation's addresses."""
+
+    address: Address
+    stream: ByteStream
+
+    async def aclose(self) -> None:
+        await self.stream.aclose()
+
+
+async def _connect(invitation: Invitation) -> _Connection:
+    """Connect over the first address that works, and verify the server. Raises as `combined`."""
+
+    async def connect(address: Address) -> _Connection:
+        destination = Destination(address, None, None, invitation.pin, None, ANSWER_SIZE)
+        return _Connection(address, await open_connection(destination.at(address)))
+
+    addresses = invitation.addresses
+    if len(addresses) == 1:
+        return await connect(addresses[0])
+    ways = [partial(connect, address) for address in addresses]
+    outcome = await race(ways, Schedule([False] * len(ways)))
+    if isinstance(outcome, list):
+        raise combined(list(zip(addresses, outcome, strict=True)))
+    return outcome
 
 
 def _read(address: Address, status: int, body: bytes) -> Joined:

@@ -10,12 +10,13 @@ machine's entry and its old token are unchanged, and the new token is revoked or
 The program is installed there by uv or pipx, from a wheel that goes through ssh.
 """
 
+import ipaddress
 import json
 import re
 import ssl
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,7 @@ import trio
 
 from acp_gateway.client.ssh import RemoteCommand, SshTarget, open_command, run_script
 from acp_gateway.config.addresses import Address, parse_address, parse_target
+from acp_gateway.config.reached import MAX_ADDRESSES
 from acp_gateway.errors import ConfigError, GatewayError, ProtocolError, TrustError, Unreachable, UsageError
 from acp_gateway.security.tls import parse_pin, spki_pin
 from acp_gateway.security.token_format import explain_flaw
@@ -79,6 +81,8 @@ class Offer:
     """The absolute path of this program there, None if it was not started as one file."""
     token: str = field(repr=False)
     token_id: str
+    hosts: tuple[str, ...] = ()
+    """IP addresses of the gateway's machine in its networks."""
 
     def encode(self) -> str:
         """Return the offer as one line of ASCII, which contains the token."""
@@ -89,6 +93,7 @@ class Offer:
                 "command": self.command,
                 "token": self.token,
                 "tokenId": self.token_id,
+                "hosts": list(self.hosts),
             }
         )
 
@@ -99,6 +104,8 @@ class Candidate:
 
     address: Address
     pin: str | None
+    told: bool = False
+    """True for an IP address that the gateway's machine has told; in another network it may be another machine's."""
 
 
 # On the gateway's machine
@@ -229,6 +236,8 @@ def parse_offer(said: bytes) -> Offer:
             value["command"],
             value["token"],
             value["tokenId"],
+            # A program of an earlier version tells none.
+            tuple(str(ipaddress.ip_address(str(host))) for host in value.get("hosts", ())),
         )
         command = offer.command
         right = (
@@ -245,23 +254,34 @@ def parse_offer(said: bytes) -> Offer:
 
 
 def candidates(offer: Offer, target: SshTarget, host_name: str) -> list[Candidate]:
-    """Return the candidate addresses, best first: TLS at each listener's host or at `host_name`, then ssh.
+    """Return the candidate addresses, best first: TLS at each listener's host, then ssh.
 
-    `host_name` is the host's real name in ssh's configuration. Loopback listeners of other machines are skipped, as are
+    A listener at all addresses is at `host_name`, the host's real name in ssh's configuration, and at the addresses
+    that its machine has told. Loopback listeners of other machines are skipped, as are
     addresses that hosts.toml can't express: one invalid entry would make the whole file unreadable.
     """
     found: list[Candidate] = []
     here = Address("tcp", host_name, 0, "").loopback
     for listener in sorted(offer.listeners, key=lambda listener: not listener.address.websocket):
         address = listener.address
-        if address.wildcard:
-            address = Address(address.scheme, host_name.lower(), address.port, address.path)
-        if (here or not address.loopback) and _is_target(address):
-            found.append(Candidate(address, listener.pin))
+        hosts = [host_name.lower(), *address.reached_at(offer.hosts)] if address.wildcard else [address.host]
+        for host in dict.fromkeys(hosts):
+            place = replace(address, host=host)
+            if (here or not place.loopback) and _is_target(place):
+                found.append(Candidate(place, listener.pin, told=address.wildcard and host != host_name.lower()))
     del found[MAX_CANDIDATES:]
     if offer.relayed:
         found.append(Candidate(Address("ssh", target.address.host, target.address.port, "", target.address.user), None))
     return found
+
+
+def kept(found: Sequence[Candidate], used: Candidate) -> list[Candidate]:
+    """Return the candidates that lead to the gateway as the one that works does, which is the first.
+
+    They have the same transport and pin. Some may answer in another network only.
+    """
+    same = [each for each in found if (each.address.scheme, each.pin) == (used.address.scheme, used.pin)]
+    return [used, *(each for each in same if each != used)][: MAX_ADDRESSES - 1]
 
 
 def _is_target(address: Address) -> bool:

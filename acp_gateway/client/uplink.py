@@ -366,7 +366,7 @@ class Uplink:
     async def _connect(self, dialed: Dialed) -> MaintainedStream | GatewayError:
         """Attach the link to a new connection. Return the error if the gateway's count does not match."""
         lost = trio.current_time() - (self._lost_at or self._began)
-        event = LinkEvent("connected", self._address, seconds=lost)
+        event = LinkEvent("connected", str(dialed.address or self._address), seconds=lost)
         if self._connection_id is None:
             if dialed.received is None:
                 self._log.info("connected to %s, which doesn't resume links", self._address)

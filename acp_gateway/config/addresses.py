@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -78,6 +79,10 @@ class Address:
             return ipaddress.ip_address(self.host).is_unspecified
         except ValueError:
             return False
+
+    def reached_at(self, hosts: Iterable[str]) -> list[str]:
+        """Return the IP addresses among `hosts` at which a listener with this wildcard host is reached."""
+        return [host for host in hosts if (":" in host) == (":" in self.host)]
 
     @property
     def loopback(self) -> bool:

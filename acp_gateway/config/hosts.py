@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from acp_gateway.config.addresses import Address
 from acp_gateway.config.directories import config_home, expand_user
 from acp_gateway.config.editing.toml_file import TomlFile
-from acp_gateway.config.reached import ReachedSection, read_target
+from acp_gateway.config.reached import ReachedSection, read_targets
 from acp_gateway.config.schema import (
     Entry,
     FilePath,
@@ -62,9 +62,10 @@ def _is_absolute(path: str) -> bool:
 class HostSection(ReachedSection):
     """`[hosts.NAME]`: the options of one gateway, as in the file."""
 
-    url: Annotated[Address, read_target]
+    url: Annotated[tuple[Address, ...], read_targets]
     """`host[:port]`, which means `wss://host:7443/acp`, or a URL with `wss`, `ws`, `tcp+tls`, `tcp`, `unix` or `ssh`.
-    `https` and `http` are `wss` and `ws`, and Streamable HTTP with servers that are not gateways."""
+    `https` and `http` are `wss` and `ws`, and Streamable HTTP with servers that are not gateways. An array has up to
+    eight addresses of one gateway, best first, such as that of its network, that of a VPN, and `ssh`."""
 
     agent: Name | None = None
     """The agent to use, else the gateway's default."""
@@ -105,6 +106,7 @@ class Host:
 
     name: str
     address: Address
+    """The best address."""
     agent: str | None
     token_file: Path | None
     pin: str | None
@@ -119,6 +121,8 @@ class Host:
     tell_outages: bool = False
     wants_token: bool = True
     """False if no token is sent, even if there is one."""
+    others: tuple[Address, ...] = ()
+    """Its further addresses, best first."""
 
 
 def hosts_path() -> Path:
@@ -145,7 +149,7 @@ def load_hosts(path: Path) -> dict[str, Host]:
         if section is not None:
             hosts[name] = Host(
                 name,
-                section.url,
+                section.url[0],
                 section.agent,
                 section.token_file,
                 section.pin,
@@ -159,6 +163,7 @@ def load_hosts(path: Path) -> dict[str, Host]:
                 token_id=section.token_id,
                 tell_outages=section.tell_outages,
                 wants_token=section.token is None,
+                others=section.url[1:],
             )
             if section.token is not None and section.token_file is not None:
                 problems.append(entry.table()["token"].error('token = "none" and a token_file exclude each other'))

@@ -3,11 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.schema import Entry, FilePath, Flag
 from acp_gateway.errors import ConfigError, UsageError
+
+MAX_ADDRESSES: Final = 8
+"""Maximum addresses of one gateway: each takes some memory and sockets while they are tried."""
 
 
 def read_target(entry: Entry) -> Address:
@@ -18,6 +21,24 @@ def read_target(entry: Entry) -> Address:
         return parse_target(entry.value)
     except UsageError as error:
         raise entry.error(str(error)) from None
+
+
+def read_targets(entry: Entry) -> tuple[Address, ...]:
+    """Read the addresses of one gateway, best first; one may stand without an array. Raises `ConfigError`."""
+    if isinstance(entry.value, str):
+        return (read_target(entry),)
+    entries = entry.array("a URL, host[:port], or an array of these")
+    if not entries:
+        raise entry.error("expected at least one address")
+    if len(entries) > MAX_ADDRESSES:
+        raise entries[MAX_ADDRESSES].error(f"a gateway has at most {MAX_ADDRESSES} addresses")
+    found: list[Address] = []
+    for element in entries:
+        address = read_target(element)
+        if address in found:
+            raise element.error(f"the address {address} is there twice")
+        found.append(address)
+    return tuple(found)
 
 
 def read_node_url(entry: Entry) -> Address:

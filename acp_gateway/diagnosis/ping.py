@@ -15,12 +15,14 @@ import trio
 
 from acp_gateway import __version__
 from acp_gateway.client import control
-from acp_gateway.client.dialing import Destination, dial, open_connection
+from acp_gateway.client.dialing import Destination, dial, open_connection, settle
+from acp_gateway.config.addresses import Address
 from acp_gateway.diagnosis.checks import Line
 from acp_gateway.diagnosis.ping_checks import (
     Refused,
     Silent,
     TlsFacts,
+    judge_address,
     judge_agent,
     judge_name,
     judge_port,
@@ -72,6 +74,9 @@ class RefusedError(Exception):
 
 class Probes(Protocol):
     """The I/O of each step, replaced in tests. Each raises `OSError`, `GatewayError` or `Silent`."""
+
+    async def settle(self, destination: Destination) -> Destination:
+        """Return the destination with the one of its addresses that a connection uses."""
 
     async def resolve(self, host: str) -> list[str]:
         """Return the addresses of a name."""
@@ -135,7 +140,13 @@ class Ping:
         self._access: Mapping[str, Any] = {}
 
     async def run(self) -> None:
-        """Try the steps in order, up to the first fault. Cancelling closes the connection and the session."""
+        """Try the steps in order, up to the first fault. Cancelling closes the connection and the session.
+
+        Of several addresses, the steps are for the one that a connection uses, or for the best if none works. The
+        others are only asked what the credential allows.
+        """
+        if self._destination.others:
+            await self._choose_address()
         for step in (self._try_network, self._try_token, self._try_agent):
             await step()
             if self._failed:
@@ -145,6 +156,31 @@ class Ping:
         for line in lines:
             self._report(line)
             self._failed |= line.status == "fault"
+
+    async def _choose_address(self) -> None:
+        asked, addresses = self._asked, self._destination.addresses
+        settled, took = await self._time(self._probes.settle(asked))
+        used = settled.address if isinstance(settled, Destination) else None
+        lines: dict[Address, Line] = {}
+
+        async def try_other(address: Address) -> None:
+            limit = SSH_TIMEOUT if address.scheme == "ssh" else TOKEN_TIMEOUT
+            access, took = await self._time(self._probes.read_access(asked.at(address)), limit)
+            lines[address] = judge_address(address, _unwrapped(access), took)
+
+        async with trio.open_nursery() as nursery:
+            for address in addresses:
+                if address == used:
+                    lines[address] = judge_address(address, None, took, of=len(addresses))
+                elif used is not None or address != addresses[0]:
+                    nursery.start_soon(try_other, address)
+        self._tell(*(lines[address] for address in addresses if address in lines))
+        self._destination = self._destination.at(used or addresses[0])
+
+    @property
+    def _asked(self) -> Destination:
+        """The destination of questions to the gateway itself."""
+        return replace(self._destination, control=True, session=None, observe=False)
 
     async def _try_network(self) -> None:
         destination = self._destination
@@ -170,8 +206,7 @@ class Ping:
         if self._destination.address.may_lack_websocket:
             # Another server may be there, which has no control connections.
             return
-        asked = replace(self._destination, control=True, session=None, observe=False)
-        access, took = await self._time(self._probes.read_access(asked), TOKEN_TIMEOUT)
+        access, took = await self._time(self._probes.read_access(self._asked), TOKEN_TIMEOUT)
         self._tell(*judge_token(_unwrapped(access), took, self._now()))
         self._access = access if isinstance(access, Mapping) else {}
 
@@ -261,6 +296,9 @@ _METHOD_NOT_FOUND: Final = -32601
 
 class NetworkProbes:
     """The I/O of a ping on the network."""
+
+    async def settle(self, destination: Destination) -> Destination:
+        return await settle(destination)
 
     async def resolve(self, host: str) -> list[str]:
         found = await trio.socket.getaddrinfo(host, None, type=trio.socket.SOCK_STREAM)

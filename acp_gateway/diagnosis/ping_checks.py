@@ -60,12 +60,27 @@ def judge_settings(destination: Destination | GatewayError, host_name: str | Non
     """Judge the settings: hosts.toml, the token file, options. `host_name` is the entry's name, None without one."""
     if isinstance(destination, GatewayError):
         return fault("settings", str(destination), "", destination.exit_code)
-    parts = [str(destination.address)]
+    more = len(destination.others)
+    parts = [f"{destination.address}{f' and {more} more' if more else ''}"]
     parts += [] if host_name is None else [f"[hosts.{host_name}] of hosts.toml"]
     parts += ["a pin"] if destination.pin else ["its own authority"] if destination.ca else []
     parts += ["a client certificate"] if destination.cert else ["a token"] if destination.token else ["no token"]
     parts += [f"{maps} path map{'s' if maps > 1 else ''}"] if maps else []
     return ok("settings", ", ".join(parts))
+
+
+def judge_address(
+    address: Address, outcome: Mapping[str, Any] | Refused | Exception | None, seconds: float, *, of: int = 0
+) -> Line:
+    """Judge one of several addresses: what it answers, or None for the one that is used, `of` this many."""
+    if outcome is None:
+        return ok("address", f"{address} is used, of {of} addresses", seconds)
+    if isinstance(outcome, Silent):
+        return warning("address", f"{address}: no answer within {outcome.args[0]:g} s", "")
+    if isinstance(outcome, Exception):
+        text = str(outcome)
+        return warning("address", text if str(address) in text else f"{address}: {text}", "")
+    return ok("address", f"{address} works as well", seconds)
 
 
 def judge_name(host: str, outcome: list[str] | Exception, seconds: float) -> Line:

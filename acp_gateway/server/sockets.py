@@ -26,6 +26,9 @@ PROC: Final = "/proc"
 _LISTENING: Final = "0A"
 """The state of a listening socket in `/proc/net/tcp`."""
 
+_TAILSCALE: Final = "100.100.100.100"
+"""Address of Tailscale's name server, to which only machines in a network of Tailscale have a route of their own."""
+
 _FREE_PORTS: Final = 1024
 """The first port that any user may listen on."""
 
@@ -94,17 +97,26 @@ def check_free(address: Address) -> None:
 
 def find_own_address() -> str | None:
     """Return the address by which other machines of the network reach this one; None if it has none. Sends nothing."""
-    # An address for documentation: the system only chooses the route to the rest of the world.
-    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
-        try:
-            with socket.socket(family, socket.SOCK_DGRAM) as sock:
-                sock.connect((elsewhere, 9))
-                host = str(sock.getsockname()[0])
-        except OSError:
-            continue
-        if not ipaddress.ip_address(host).is_loopback:
-            return host
-    return None
+    return next(iter(find_own_addresses()), None)
+
+
+def find_own_addresses() -> list[str]:
+    """Return the addresses by which other machines reach this one: in its network, and in a VPN. Sends nothing."""
+    # The first are addresses for documentation: the system only chooses the route to the rest of the world.
+    outside = _find_source(socket.AF_INET, "192.0.2.1") or _find_source(socket.AF_INET6, "2001:db8::1")
+    found = (outside, _find_source(socket.AF_INET, _TAILSCALE))
+    return list(dict.fromkeys(host for host in found if host is not None))
+
+
+def _find_source(family: socket.AddressFamily, elsewhere: str) -> str | None:
+    """Return the own address for packets to another one; None without a route, and on loopback."""
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as sock:
+            sock.connect((elsewhere, 9))
+            host = str(sock.getsockname()[0])
+    except OSError:
+        return None
+    return None if ipaddress.ip_address(host).is_loopback else host
 
 
 def find_overlap(addresses: Sequence[Address]) -> tuple[Address, Address] | None:

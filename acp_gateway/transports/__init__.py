@@ -8,7 +8,7 @@ MaintainedStream      one over a connection: its upkeep, limits and accounting  
   (Streams over HTTP are those of `server.http.link` and `client.http.stream`.)
 FramedStream          the base of the first two (framing.py)
 ByteStream            the interface below them     (streams.py)
-  SocketBytes         TCP, unix and TLS sockets    (sockets.py)
+  SocketBytes         TCP, unix and TLS sockets    (sockets.py; racing.py tries several addresses)
   FileBytes           pipes, this process's stdio  (pipes.py)
   TrioBytes           any other `trio.abc.Stream`  (streams.py)
 """

@@ -10,12 +10,14 @@ import re
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, TypeAlias
 
 import trio
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.printable import printable
+from acp_gateway.transports.racing import Schedule, SocketAddress, race, resolve
 from acp_gateway.transports.streams import (
     LITTLE,
     MAX_FRUITLESS,
@@ -332,17 +334,36 @@ async def connect_tcp(
 ) -> SocketBytes:
     """Connect to a TCP port, with TLS if `context` is given; `server` names what should be there, for errors.
 
-    Raises `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and `ProtocolError` if
-    the server does not speak TLS. Cancelling closes the socket.
+    All addresses of a name are tried (RFC 8305). The first that connects, with TLS also verified, is used. Raises
+    `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and `ProtocolError` if the
+    server does not speak TLS. Cancelling closes the sockets.
     """
     try:
-        sock = take_socket(await trio.open_tcp_stream(host, port))
+        found = await resolve(host, port)
+    except OSError as error:
+        raise Unreachable(f"cannot reach {host} port {port}: {describe(error)}") from error
+    except UnicodeError:
+        raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
+    ways = [partial(_connect_to, address, host, port, context, server) for address in found]
+    if len(ways) == 1:
+        return await ways[0]()
+    outcome = await race(ways, Schedule([False] * len(ways)))
+    if isinstance(outcome, SocketBytes):
+        return outcome
+    # An answer tells more than silence.
+    raise next((error for error in outcome if not isinstance(error, Unreachable)), outcome[0])
+
+
+async def _connect_to(
+    address: SocketAddress, host: str, port: int, context: "ssl.SSLContext | None", server: str
+) -> SocketBytes:
+    """Connect to one address of a host. Raises as `connect_tcp`."""
+    try:
+        sock = await _open_socket(address)
     except OSError as error:
         why = describe(error)
         hint = f"; is {server} running on {host}?" if why == "connection refused" else ""
         raise Unreachable(f"cannot reach {host} port {port}: {why}{hint}") from error
-    except UnicodeError:
-        raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
     keep_alive(sock, KEEPALIVE_IDLE, KEEPALIVE_TIMEOUT)
     if context is None:
         return SocketBytes(sock)
@@ -355,7 +376,7 @@ async def connect_tcp(
         ) from error
     except (ssl.SSLError, OSError) as error:
         if getattr(error, "reason", None) in _NO_TLS:
-            greeting = await _read_greeting(host, port)
+            greeting = await _read_greeting(address)
             said = f': it answers "{greeting}"' if greeting else f" ({describe(error)})"
             raise ProtocolError(
                 f"{host} port {port} does not speak TLS{said}; the gateway's port is usually 7443"
@@ -363,13 +384,29 @@ async def connect_tcp(
         raise Unreachable(f"no TLS with {host} port {port}: {describe(error)}") from error
 
 
-async def _read_greeting(host: str, port: int) -> str:
+async def _open_socket(address: SocketAddress) -> socket.socket:
+    """Return a socket that is connected to this address. Raises `OSError`. Cancelling closes it."""
+    family, place = address
+    sock = trio.socket.socket(family, socket.SOCK_STREAM)
+    try:
+        await sock.connect(place)
+    except BaseException:
+        sock.close()
+        raise
+    # Without delays of small packets.
+    return take_socket(trio.SocketStream(sock))
+
+
+async def _read_greeting(address: SocketAddress) -> str:
     """Return what a server says first, by which users recognize it; "" if it says nothing soon."""
     data = b""
     try:
         with trio.move_on_after(_GREETING_TIMEOUT):
-            async with await trio.open_tcp_stream(host, port) as stream:
-                data = await stream.receive_some(_GREETING_SIZE)
+            stream = SocketBytes(await _open_socket(address))
+            try:
+                data = (await stream.receive_some())[:_GREETING_SIZE]
+            finally:
+                await stream.aclose()
     except (OSError, trio.BrokenResourceError):
         pass
     return printable(data.partition(b"\n")[0].decode(errors="replace"), _GREETING_SIZE)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.client.destination import find_destination
+from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import ConfigError, Unauthorized, UsageError
 from acp_gateway.security.token_format import mint
 
@@ -255,3 +256,56 @@ def test_through_ssh_no_token_is_needed_and_one_that_there_is_goes_along(
 def test_a_pin_for_ssh_is_an_error() -> None:
     with pytest.raises(UsageError, match="is for TLS"):
         find_destination("ssh://box", None, None, None, "sha256:" + 64 * "0", 1, insecure=False)
+
+
+def write_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: str) -> None:
+    (tmp_path / "acp-gateway").mkdir()
+    (tmp_path / "acp-gateway" / "hosts.toml").write_text(f"[hosts.box]\n{options}\n")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+
+def find_box(*, insecure: bool = False) -> Destination:
+    return find_destination("box", None, None, None, None, 1, insecure=insecure)
+
+
+PIN = "sha256:" + 64 * "0"
+
+
+def test_all_addresses_of_a_host_are_those_of_its_destination(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    write_hosts(tmp_path, monkeypatch, f'url = ["192.0.2.7", "ssh://ann@box"]\npin = "{PIN}"')
+    found = find_box()
+    assert [str(address) for address in found.addresses] == ["wss://192.0.2.7:7443/acp", "ssh://ann@box"]
+    assert (found.pin, found.memory is None) == (PIN, False)
+    assert find_destination("wss://192.0.2.7", None, None, None, None, 1, insecure=False).memory is None
+
+
+def test_each_address_of_a_host_needs_tls_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ACP_GATEWAY_TOKEN", mint())
+    write_hosts(tmp_path, monkeypatch, 'url = ["box", "ws://192.0.2.7"]')
+    with pytest.raises(UsageError, match=r"would be sent to ws://192\.0\.2\.7:80/acp unencrypted"):
+        find_box()
+    assert len(find_box(insecure=True).addresses) == 2
+
+
+def test_a_pin_needs_one_address_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_hosts(tmp_path, monkeypatch, f'url = ["ssh://box", "unix:///socket"]\npin = "{PIN}"')
+    with pytest.raises(UsageError, match="is for TLS, and ssh://box has none"):
+        find_box()
+
+
+@pytest.mark.parametrize("addresses", ['["ssh://box", "box"]', '["unix:///socket", "ws://192.0.2.7"]'])
+def test_a_token_is_needed_if_one_address_needs_it(
+    addresses: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_hosts(tmp_path, monkeypatch, f"url = {addresses}")
+    with pytest.raises(Unauthorized, match="there is no token"):
+        find_box(insecure=True)
+
+
+def test_no_token_is_needed_if_no_address_needs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificate = 'cert = "/hosts.pem"\nkey = "/hosts.key"'
+    write_hosts(tmp_path, monkeypatch, f'url = ["box", "ssh://box", "ws://127.0.0.1"]\n{certificate}')
+    assert find_box().token is None

@@ -363,6 +363,19 @@ async def test_a_wrong_pin_ends_it_and_shows_both_on_every_way(
     assert certificate.pin in str(caught.value)
 
 
+async def test_of_several_addresses_the_one_that_accepts_is_used_though_another_has_a_wrong_pin(
+    certificate: CreatedCertificate,
+) -> None:
+    context = server_context(certificate.cert_path, certificate.key_path)
+    link = b'{"jsonrpc":"2.0","id":0,"result":{"connectionId":"x","received":0}}\n'
+    async with serving(tls_answering(context, b"")) as wrong, serving(answering(link)) as right:
+        works = parse_address(f"tcp://127.0.0.1:{right}")
+        target = destination(f"tcp+tls://127.0.0.1:{wrong}", pin="sha256:" + 64 * "0", others=(works,))
+        dialed = await dial_link(target, Timing(), Resume())
+        await dialed.aclose()
+    assert (dialed.connection_id, dialed.address) == ("x", works)
+
+
 # Client certificates
 
 WELCOME = b'{"jsonrpc":"2.0","id":0,"result":{}}\n'

@@ -1,8 +1,10 @@
 """The line of an invitation, and its exchange with servers of the test's own."""
 
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -32,9 +34,19 @@ def test_a_line_is_read_as_it_was_written(address: str, pin: str | None) -> None
     assert CODE not in repr(invitation)
 
 
+def test_a_line_may_have_several_addresses() -> None:
+    addresses = tuple(map(parse_target, ("wss://box.example/a,b/acp", "wss://10.0.0.5:7443", "wss://[fd00::5]:1/acp")))
+    invitation = Invitation(addresses[0], CODE, PIN, addresses[1:])
+    assert str(invitation).startswith("wss://box.example:443/a,b/acp,wss://10.0.0.5:7443/acp,wss://[fd00::5]:1/acp#")
+    assert parse_invitation(str(invitation)) == invitation
+    assert invitation.addresses == addresses
+
+
 @pytest.mark.parametrize(
     ("line", "why"),
     [
+        ("wss://box:1/acp,ws://box:2/acp#CODE", "unencrypted"),
+        (",".join(9 * ["wss://box:1/acp"]) + "#CODE", "at most 8 addresses"),
         ("", "not an invitation"),
         ("wss://box:7443/acp", "not an invitation"),
         ("wss://box:7443/acp#TOKEN", "not an invitation"),
@@ -135,3 +147,23 @@ async def test_a_server_that_says_nothing_is_an_error(autojump_clock: trio.testi
     async with server.invitation() as invitation:
         with pytest.raises(Unreachable, match="tried for 5 s"):
             await join(invitation, time_limit=5.0)
+
+
+async def test_of_several_addresses_the_code_goes_to_the_one_that_answers() -> None:
+    server = Server(200, json.dumps(ANSWER))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        dead = parse_target(f"ws://127.0.0.1:{free.getsockname()[1]}/acp")
+    async with server.invitation() as invitation:
+        joined = await join(replace(invitation, address=dead, others=(invitation.address,)))
+    assert joined.token_id == "0a0a0a0a"
+    (request,) = server.requests
+    assert f"Host: 127.0.0.1:{invitation.address.port}\r\n" in request
+
+
+async def test_if_no_address_works_each_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    dead = tuple(parse_target(f"ws://{host}:{port}/acp") for host in ("127.0.0.1", "localhost"))
+    with pytest.raises(Unreachable) as caught:
+        await join(Invitation(dead[0], CODE, None, dead[1:]))
+    assert [line.split(": ")[0] for line in str(caught.value).split("\n")[1:]] == list(map(str, dead))

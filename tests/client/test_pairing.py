@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from acp_gateway.client.pairing import (
     find_listeners,
     install,
     is_relayed,
+    kept,
     label_of,
     may_replace,
     open_pairing,
@@ -31,6 +33,7 @@ from acp_gateway.client.pairing import (
 from acp_gateway.client.ssh import SshTarget
 from acp_gateway.config.addresses import parse_address, parse_target
 from acp_gateway.config.load import AgentSection, Config, GatewaySection, ListenSection
+from acp_gateway.config.reached import MAX_ADDRESSES
 from acp_gateway.errors import ConfigError, ProtocolError, Unreachable, UsageError
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.token_format import mint
@@ -136,6 +139,13 @@ def test_an_offer_is_one_line_of_ascii_and_is_read_as_it_was() -> None:
     assert TOKEN not in repr(made)
 
 
+def test_an_offer_of_an_earlier_version_tells_no_addresses() -> None:
+    said = json.loads(replace(offer(), hosts=("10.0.0.5",)).encode())
+    assert parse_offer(json.dumps(said).encode()).hosts == ("10.0.0.5",)
+    del said["hosts"]
+    assert parse_offer(json.dumps(said).encode()).hosts == ()
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -153,6 +163,9 @@ def test_an_offer_is_one_line_of_ascii_and_is_read_as_it_was() -> None:
         {"listeners": [{"url": 1, "pin": PIN}]},
         {"listeners": ["wss://a"]},
         {"listeners": None},
+        {"hosts": None},
+        {"hosts": ["box"]},
+        {"hosts": [1]},
     ],
 )
 def test_an_answer_that_is_not_an_offer_is_refused_and_not_quoted(changes: dict[str, Any]) -> None:
@@ -182,6 +195,30 @@ def test_a_listener_for_all_addresses_is_tried_at_the_real_name_and_ssh_comes_la
         "ssh://ann@Box:2222",
     ]
     assert [place.pin for place in found] == [PIN, PIN, PIN, None]
+
+
+def test_a_listener_for_all_addresses_is_tried_at_those_that_its_machine_tells_as_well() -> None:
+    made = replace(offer("wss://0.0.0.0:7443", "wss://10.0.0.9:7444"), hosts=("192.0.2.1", "10.0.0.5", "fd00::5"))
+    found = candidates(made, BOX, "192.0.2.1")
+    assert urls_of(found) == [
+        "wss://192.0.2.1:7443/acp",
+        "wss://10.0.0.5:7443/acp",
+        "wss://10.0.0.9:7444/acp",
+        "ssh://ann@Box:2222",
+    ]
+    assert [place.told for place in found] == [False, True, False, False]
+    of_ipv6 = candidates(replace(made, listeners=offer("wss://[::]:7443").listeners), BOX, "box")
+    assert urls_of(of_ipv6)[:2] == ["wss://box:7443/acp", "wss://[fd00::5]:7443/acp"]
+
+
+def test_what_is_kept_begins_with_the_address_that_works_and_has_its_transport_and_pin() -> None:
+    made = offer("wss://a:1", "wss://b:2", "tcp+tls://c:3")
+    found = candidates(made, BOX, "box")
+    other = replace(found[0], pin="sha256:" + 64 * "0")
+    assert urls_of(kept([other, *found], found[1])) == ["wss://b:2/acp", "wss://a:1/acp"]
+    assert urls_of(kept(found, found[-1])) == ["ssh://ann@Box:2222"]
+    many = candidates(offer(*(f"wss://10.0.0.{number}:1" for number in range(12))), BOX, "box")
+    assert len(kept(many, many[0])) == MAX_ADDRESSES - 1
 
 
 def test_a_listener_on_loopback_is_for_who_is_there() -> None:

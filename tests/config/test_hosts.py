@@ -58,6 +58,20 @@ def test_hosts_are_read_with_all_their_options(tmp_path: Path, monkeypatch: pyte
     }
 
 
+def test_url_may_be_an_array_of_addresses_best_first(tmp_path: Path) -> None:
+    host = load_hosts(write(tmp_path, "[hosts.box]\nurl = ['box', 'tcp+tls://[::1]:1', 'ssh://ann@box']"))["box"]
+    assert [str(address) for address in (host.address, *host.others)] == [
+        "wss://box:7443/acp",
+        "tcp+tls://[::1]:1",
+        "ssh://ann@box",
+    ]
+
+
+def test_url_may_be_an_array_of_one_address(tmp_path: Path) -> None:
+    host = load_hosts(write(tmp_path, "[hosts.box]\nurl = ['box']"))["box"]
+    assert host == load_hosts(write(tmp_path, "[hosts.box]\nurl = 'box'"))["box"]
+
+
 def test_what_pairing_writes_is_read(tmp_path: Path) -> None:
     options = """command = '~/x/acp-gateway'\nssh_options = ['A=b', 'C=d']\ntoken_id = '1a2b3c4d'"""
     host = load_hosts(write(tmp_path, f"[hosts.box]\nurl = 'ssh://ann@box'\n{options}"))["box"]
@@ -86,7 +100,18 @@ def test_a_link_to_nowhere_is_an_error(tmp_path: Path) -> None:
         ("hosts = 1", ":1: hosts: expected a table, found a whole number"),
         ("[hosts]\nbox = 'box.example'", ":2: hosts.box: expected a table, found a string"),
         ("[hosts.box]", ":1: hosts.box.url: this option is required"),
-        ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL or host[:port], found a whole number"),
+        ("[hosts.box]\nurl = 1", ":2: hosts.box.url: expected a URL, host[:port], or an array of these, found"),
+        ("[hosts.box]\nurl = []", ":2: hosts.box.url: expected at least one address"),
+        ("[hosts.box]\nurl = [\n'box',\n'box:0']", ":4: hosts.box.url[1]: the address 'box:0' has port 0"),
+        ("[hosts.box]\nurl = [\n'box',\n1]", ":4: hosts.box.url[1]: expected a URL or host[:port], found a whole"),
+        (
+            "[hosts.box]\nurl = [\n'box',\n'wss://BOX:7443']",
+            ":4: hosts.box.url[1]: the address wss://box:7443/acp is there twice",
+        ),
+        (
+            f"[hosts.box]\nurl = {[f'box{number}' for number in range(9)]}",
+            ":2: hosts.box.url[8]: a gateway has at most 8 addresses",
+        ),
         ("[hosts.box]\nurl = 'ftp://box'", ":2: hosts.box.url: the address 'ftp://box' has the unknown scheme"),
         ("[hosts.box]\nurl = 'box'\ntoken_id = 'x'", ":3: hosts.box.token_id: expected the id of a token, 8 hex"),
         ("[hosts.box]\nurl = 'box'\ncommand = ''", ":3: hosts.box.command: expected a string that is not empty"),

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from acp_gateway.client.dialing import Destination
-from acp_gateway.config.addresses import parse_target
+from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.diagnosis.checks import Line
 from acp_gateway.diagnosis.ping import SSH_TIMEOUT, Ping, PingSettings, RefusedError, within
 from acp_gateway.diagnosis.ping_checks import Refused, Silent, TlsFacts
@@ -34,6 +34,8 @@ class FakeProbes:
         self.waited: list[tuple[str, list[str]]] = []
         self.asked: list[tuple[str, Mapping[str, Any]]] = []
         self.control: Destination | None = None
+        self.used = BOX.address
+        self.addresses: dict[Address, Exception] = {}
 
     async def _step(self, name: str) -> None:
         self.steps.append(name)
@@ -47,6 +49,11 @@ class FakeProbes:
         before = len(self.steps)
         yield
         self.waited.append((what, self.steps[before:]))
+
+    async def settle(self, destination: Destination) -> Destination:
+        self.control = destination
+        await self._step("settle")
+        return destination.at(self.used)
 
     async def resolve(self, host: str) -> list[str]:
         await self._step("resolve")
@@ -62,6 +69,8 @@ class FakeProbes:
 
     async def read_access(self, destination: Destination) -> Mapping[str, Any]:
         self.control = destination
+        if destination.address in self.addresses:
+            raise self.addresses[destination.address]
         await self._step("read_access")
         return self.access
 
@@ -111,6 +120,47 @@ async def test_all_steps_are_tried_in_order_and_the_session_is_forgotten(probes:
         ("session/close", {"sessionId": "s1"} | FORGET),
     ]
     assert "demo starts" in lines[4].text
+
+
+LAN, SSH = parse_target("192.0.2.7"), parse_target("ssh://ann@box")
+SEVERAL = replace(BOX, address=LAN, others=(BOX.address, SSH))
+
+
+async def test_of_several_addresses_the_one_that_is_used_is_named_and_what_the_others_say(probes: FakeProbes) -> None:
+    probes.addresses = {LAN: Unreachable("no route")}
+    lines = await ping(probes, SEVERAL)
+    assert [(line.status, line.text) for line in lines[:3]] == [
+        ("warning", "wss://192.0.2.7:7443/acp: no route"),
+        ("ok", "wss://box:7443/acp is used, of 3 addresses"),
+        ("ok", "ssh://ann@box works as well"),
+    ]
+    assert [line.name for line in lines[3:]] == ["name", "port", "TLS", "token", "agent", "session"]
+    assert "box is 10.0.0.1" in lines[3].text
+
+
+async def test_if_no_address_works_the_best_one_is_tried_step_by_step(probes: FakeProbes) -> None:
+    probes.errors = {"settle": Unreachable("none"), "reach": ConnectionRefusedError(111, "no")}
+    probes.addresses = {BOX.address: TrustError("another key"), SSH: Silent(20.0)}
+    lines = await ping(probes, SEVERAL)
+    assert [(line.name, line.status) for line in lines] == [
+        ("address", "warning"),
+        ("address", "warning"),
+        ("name", "ok"),
+        ("port", "fault"),
+    ]
+    assert [line.text for line in lines[:2]] == [
+        "wss://box:7443/acp: another key",
+        "ssh://ann@box: no answer within 20 s",
+    ]
+    assert "192.0.2.7 port 7443 refuses" in lines[-1].text
+
+
+async def test_the_gateway_itself_is_asked_which_address_works(probes: FakeProbes) -> None:
+    probes.errors["settle"] = probes.errors["resolve"] = Unreachable("none")
+    probes.addresses = {BOX.address: Unreachable("no"), SSH: Unreachable("no")}
+    await ping(probes, replace(SEVERAL, session="s1", observe=True))
+    assert probes.control is not None
+    assert (probes.control.control, probes.control.session, probes.control.observe) == (True, None, False)
 
 
 async def test_what_takes_long_is_waited_for_within_a_context(probes: FakeProbes) -> None:

@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     first = pair(fake, tmp_path)
     old = tmp_path / "old"
     (tmp_path / "laptop/acp-gateway/box.token").rename(old)
-    assert first["url"] == gateway.urls["wss"]
+    hosts = tomllib.loads((tmp_path / "laptop/acp-gateway/hosts.toml").read_text())["hosts"]
+    assert hosts["box"]["url"] == [gateway.urls["wss"], "ssh://ann@box"]
     assert first["pin"] == gateway.pin
     assert first["command"] == str(fake.home / ".local/bin/acp-gateway")
     second = pair(fake, tmp_path)
@@ -100,6 +102,23 @@ def test_pairing_fetches_all_that_it_takes_and_pairing_again_revokes_the_old_tok
     assert paired_tokens(gateway) == [second["token_id"]]
     assert run("sessions", "box", "--json").returncode == 0
     assert run("sessions", "box", "--token-file", str(old)).returncode == 4
+
+
+def test_ssh_is_used_while_the_address_with_tls_does_not_answer(
+    gateway: RunningGateway, fake: FakeSsh, tmp_path: Path
+) -> None:
+    put_config(fake, gateway)
+    pair(fake, tmp_path)
+    hosts = tmp_path / "laptop/acp-gateway/hosts.toml"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        dead = f"wss://127.0.0.1:{free.getsockname()[1]}/acp"
+    hosts.write_text(hosts.read_text().replace(gateway.urls["wss"], dead))
+    assert run("sessions", "box", "--json").returncode == 0
+    checks = json.loads(run("ping", "box", "--quick", "--json").stdout)["checks"]
+    texts = [check["text"] for check in checks if check["name"] == "address"]
+    assert texts[0].startswith(f"{dead}: cannot reach 127.0.0.1")
+    assert texts[1] == "ssh://ann@box is used, of 2 addresses"
+    assert "ssh" in [check["name"] for check in checks]
 
 
 def test_in_a_terminal_ssh_asks_for_a_password_and_the_agent_is_tried(

@@ -17,7 +17,7 @@ import trio
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
-from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_address
+from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_address, find_own_addresses
 from tests.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
@@ -245,6 +245,8 @@ class FakeDatagrams:
     """Stands for a socket of a machine with these addresses by family; None without a route."""
 
     addresses: dict[int, str]
+    vpn: str | None = None
+    """Address to Tailscale's."""
 
     def __init__(self, family: int, _kind: int) -> None:
         self._family = family
@@ -255,11 +257,14 @@ class FakeDatagrams:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def connect(self, _place: tuple[str, int]) -> None:
+    def connect(self, place: tuple[str, int]) -> None:
+        self._place = place[0]
         if self._family not in self.addresses:
             raise OSError(errno.ENETUNREACH, "unreachable")
 
     def getsockname(self) -> tuple[str, int]:
+        if self._place == "100.100.100.100" and self.vpn is not None:
+            return self.vpn, 1
         return self.addresses[self._family], 1
 
 
@@ -278,3 +283,11 @@ def test_the_own_address_is_that_of_the_route_to_others(
     monkeypatch.setattr(FakeDatagrams, "addresses", addresses, raising=False)
     monkeypatch.setattr(socket, "socket", FakeDatagrams)
     assert find_own_address() == own
+
+
+def test_the_own_address_in_a_vpn_is_found_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeDatagrams, "addresses", {socket.AF_INET: "192.0.2.7"}, raising=False)
+    monkeypatch.setattr(socket, "socket", FakeDatagrams)
+    assert find_own_addresses() == ["192.0.2.7"]
+    monkeypatch.setattr(FakeDatagrams, "vpn", "100.64.0.7")
+    assert find_own_addresses() == ["192.0.2.7", "100.64.0.7"]

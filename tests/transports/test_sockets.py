@@ -23,6 +23,7 @@ from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.security.certificates import create_certificate
 from acp_gateway.security.tls import client_context, server_context
 from acp_gateway.transports import sockets
+from acp_gateway.transports.racing import SocketAddress
 from acp_gateway.transports.sockets import (
     CERTIFICATE_REQUIRED,
     MAX_DISCARDED,
@@ -543,14 +544,16 @@ async def test_a_handshake_waits_for_a_peer_that_does_not_read(tls: Tls) -> None
 
 
 @asynccontextmanager
-async def tcp_listener(serve: Callable[[socket.socket], Awaitable[None]]) -> AsyncIterator[int]:
+async def tcp_listener(
+    serve: Callable[[socket.socket], Awaitable[None]], host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
     """A server on a port of loopback."""
 
     async def handle(stream: trio.SocketStream) -> None:
         await serve(take_socket(stream))
 
     async with trio.open_nursery() as handlers, trio.open_nursery() as nursery:
-        serve_tcp = partial(trio.serve_tcp, host="127.0.0.1", handler_nursery=handlers)
+        serve_tcp = partial(trio.serve_tcp, host=host, handler_nursery=handlers)
         (listener,) = await nursery.start(serve_tcp, handle, 0)
         yield listener.socket.getsockname()[1]
         nursery.cancel_scope.cancel()
@@ -579,21 +582,65 @@ async def test_a_connection_that_can_not_be_kept_alive_is_used_all_the_same(monk
         assert await there.receive_some() == b"hello"
 
 
-async def test_a_connection_with_tls_is_encrypted(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
-    open_tcp_stream = trio.open_tcp_stream
-    monkeypatch.setattr(trio, "open_tcp_stream", lambda _, port: open_tcp_stream("127.0.0.1", port))
+def resolving_to(*hosts: str) -> Callable[[str, int], Awaitable[list[SocketAddress]]]:
+    """Return a `resolve` that knows these IPv4 addresses for every name."""
 
-    async def serve(sock: socket.socket) -> None:
-        stream = await start_tls(sock, tls.server, server_side=True)
-        stream.send_nowait(memoryview(b"hello"))
-        await stream.finish()
-        await stream.aclose()
+    async def resolve(_: str, port: int) -> list[SocketAddress]:
+        await trio.lowlevel.checkpoint()
+        return [(socket.AF_INET, (host, port)) for host in hosts]
 
-    async with tcp_listener(serve) as port:
+    return resolve
+
+
+async def _say_hello(sock: socket.socket, tls: Tls) -> None:
+    stream = await start_tls(sock, tls.server, server_side=True)
+    stream.send_nowait(memoryview(b"hello"))
+    await stream.finish()
+    await stream.aclose()
+
+
+@pytest.mark.parametrize("others", [(), ("127.0.0.9",)], ids=["one address", "the first is dead"])
+async def test_a_connection_with_tls_is_encrypted(
+    others: tuple[str, ...], tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "resolve", resolving_to(*others, "127.0.0.1"))
+    async with tcp_listener(partial(_say_hello, tls=tls)) as port:
         stream = await connect_tcp("localhost", port, tls.client)
         assert stream.peer_certificate is not None
         assert await read_all(stream) == b"hello"
         await stream.aclose()
+
+
+async def test_an_address_of_a_name_without_the_right_certificate_is_passed_over(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "resolve", resolving_to("127.0.0.2", "127.0.0.1"))
+
+    async def serve(sock: socket.socket) -> None:
+        if sock.getsockname()[0] == "127.0.0.2":
+            SocketBytes(sock).send_nowait(memoryview(b"220 mail\r\n"))
+            await SocketBytes(sock).aclose()
+        else:
+            await _say_hello(sock, tls)
+
+    async with tcp_listener(serve, host="0.0.0.0") as port:  # noqa: S104
+        stream = await connect_tcp("localhost", port, tls.client)
+        assert await read_all(stream) == b"hello"
+        await stream.aclose()
+
+
+async def test_an_answer_of_one_address_is_told_rather_than_the_silence_of_another(
+    tls: Tls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sockets, "resolve", resolving_to("127.0.0.9", "127.0.0.1"))
+
+    async def serve(sock: socket.socket) -> None:
+        SocketBytes(sock).send_nowait(memoryview(b"220 mail\r\n"))
+        await SocketBytes(sock).aclose()
+
+    async with tcp_listener(serve) as port:
+        with pytest.raises(ProtocolError, match="does not speak TLS"):
+            await connect_tcp("localhost", port, tls.client)
 
 
 async def _serve_tls_until_refused(sock: socket.socket, context: ssl.SSLContext) -> None:

@@ -144,7 +144,7 @@ def pair(
 
     if install:
         install_there(target)
-    candidate, offer, replaced = trio.run(
+    places, offer, replaced = trio.run(
         partial(_pair, target, entry, label=label, agents=agents, time_limit=connect_timeout)
     )
     if not replaced:
@@ -154,7 +154,10 @@ def pair(
             f"`acp-gateway token revoke` on {address.host} ends it",
             err=True,
         )
-    click.echo(f'Paired with {address.host} ({candidate.address}), saved as "{name}" in {path}.', err=True)
+    click.echo(f'Paired with {address.host} ({places[0].address}), saved as "{name}" in {path}.', err=True)
+    if places[1:]:
+        more = ", ".join(str(place.address) for place in places[1:])
+        click.echo(f"Its other addresses, for other networks: {more}", err=True)
     click.echo(f"The token's id is {offer.token_id}.", err=True)
     refused = try_agent(name, next(iter(pairs), None))
     if refused is None:
@@ -174,7 +177,8 @@ def pair(
         {
             "name": name,
             "hosts": str(path),
-            "address": str(candidate.address),
+            "address": str(places[0].address),
+            "addresses": [str(place.address) for place in places],
             "tokenId": offer.token_id,
             "previousTokenId": before.token_id if before else None,
             "previousTokenValid": not replaced,
@@ -199,8 +203,8 @@ class _Entry:
     def token_path(self) -> Path:
         return self.path.with_name(f"{self.name}.token")
 
-    def write(self, candidate: "Candidate", offer: "Offer", target: "SshTarget") -> None:
-        """Write the token, then the entry; both or neither. Raises `ConfigError`."""
+    def write(self, places: "list[Candidate]", offer: "Offer", target: "SshTarget") -> None:
+        """Write the token, then the entry with these addresses; both or neither. Raises `ConfigError`."""
         from acp_gateway.config.editing.section_writer import replace_file, write_host
 
         try:
@@ -208,17 +212,18 @@ class _Entry:
         except (OSError, UnicodeDecodeError):
             old = None  # There is no usable token.
         replace_file(self.token_path, offer.token + "\n")
+        urls = tuple(str(place.address) for place in places)
         options: dict[str, Value | None] = {
-            "url": str(candidate.address),
+            "url": urls if urls[1:] else urls[0],
             "token_file": self.token_path.name,
             "token_id": offer.token_id,
-            "pin": candidate.pin,
+            "pin": places[0].pin,
             "command": offer.command or target.command,
             "ssh_options": target.options or None,
         }
         if self.maps is not None:
             options["maps"] = self.maps
-        if not candidate.address.tls:
+        if not places[0].address.tls:
             # Over ssh there is no TLS.
             options |= dict.fromkeys(("ca", "cert", "key"))
         try:
@@ -233,12 +238,15 @@ class _Entry:
 
 async def _pair(
     target: "SshTarget", entry: _Entry, *, label: str, agents: tuple[str, ...], time_limit: float
-) -> "tuple[Candidate, Offer, bool]":
-    """Pair, or change nothing. Return the working address, the offer, and whether the previous token is revoked."""
+) -> "tuple[list[Candidate], Offer, bool]":
+    """Pair, or change nothing. Return the addresses, the offer, and whether the previous token is revoked.
+
+    The first address is the one that works.
+    """
     import trio
 
     from acp_gateway.client import ssh
-    from acp_gateway.client.pairing import candidates, open_pairing
+    from acp_gateway.client.pairing import candidates, kept, open_pairing
 
     host_name = target.address.host
     with trio.move_on_after(time_limit):
@@ -253,10 +261,13 @@ async def _pair(
                     f"the gateway on {target.address.host} only listens where this machine can't reach it. There, add "
                     "[[listen]] with a wss:// or unix:// url, and pair again"
                 )
-            candidate = await _try(found, target, offer)
+            used = await _try(found, target, offer)
+            places = kept(found, used)
+            if found[-1].address.scheme == "ssh" and used != found[-1] and await _logs_in(found[-1], target, offer):
+                places.append(found[-1])
             with trio.fail_after(ANSWER_TIMEOUT):
                 await pairing.keep()
-            entry.write(candidate, offer, target)
+            entry.write(places, offer, target)
         except BaseException as error:
             # Also on Ctrl-C.
             withdrawn = False
@@ -275,7 +286,7 @@ async def _pair(
                     replaced = await pairing.replace(replaces)
                 except GatewayError:
                     pass  # The caller prints a warning.
-        return candidate, offer, replaced
+        return places, offer, replaced
 
 
 def _explain_failure(error: BaseException, target: "SshTarget", offer: "Offer", *, withdrawn: bool) -> BaseException:
@@ -302,32 +313,50 @@ def _explain_failure(error: BaseException, target: "SshTarget", offer: "Offer", 
 
 
 async def _try(found: "list[Candidate]", target: "SshTarget", offer: "Offer") -> "Candidate":
-    """Return the first candidate at which the gateway answers. Raises the first `Unreachable`, and any other error."""
-    from acp_gateway.client import control
-    from acp_gateway.client.dialing import Destination
+    """Return the first candidate at which the gateway answers.
 
+    Raises the first `Unreachable`, and any other error, unless another machine may have the address.
+    """
     failure: GatewayError | None = None
-    command = offer.command or target.command
     for candidate in found:
-        destination = Destination(
-            candidate.address,
-            None,
-            offer.token,
-            candidate.pin,
-            None,
-            MAX_MESSAGE_SIZE,
-            control=True,
-            command=command,
-            ssh_options=target.options,
-        )
         try:
-            await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if candidate.address.tls else 3))
-        except Unreachable as error:
+            await _ask(candidate, target, offer)
+        except GatewayError as error:
+            if not isinstance(error, Unreachable) and not candidate.told:
+                raise
             failure = failure or error
         else:
             return candidate
     assert failure is not None
     raise failure
+
+
+async def _logs_in(candidate: "Candidate", target: "SshTarget", offer: "Offer") -> bool:
+    """Return whether ssh leads to the gateway without asking, so that it can be used when nothing else works."""
+    try:
+        await _ask(candidate, target, offer)
+    except GatewayError:
+        return False
+    return True
+
+
+async def _ask(candidate: "Candidate", target: "SshTarget", offer: "Offer") -> None:
+    """Ask the gateway at one address for its sessions. Raises as `control.list_sessions`."""
+    from acp_gateway.client import control
+    from acp_gateway.client.dialing import Destination
+
+    destination = Destination(
+        candidate.address,
+        None,
+        offer.token,
+        candidate.pin,
+        None,
+        MAX_MESSAGE_SIZE,
+        control=True,
+        command=offer.command or target.command,
+        ssh_options=target.options,
+    )
+    await control.list_sessions(destination, time_limit=TRY_TIMEOUT * (1 if candidate.address.tls else 3))
 
 
 def _parse_machine(text: str) -> "Address":
@@ -403,8 +432,9 @@ def join(line: str | None, name: str | None, maps: tuple[str, ...], *, as_json: 
         raise ConfigError("this file exists already: remove it, or choose another --name", file=str(token_path))
     joined = trio.run(partial(joining.join, invitation))
     replace_file(token_path, joined.token + "\n")
+    urls = tuple(map(str, invitation.addresses))
     options = {
-        "url": str(invitation.address),
+        "url": urls if urls[1:] else urls[0],
         "token_file": token_path.name,
         "pin": invitation.pin,
     }

@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
@@ -40,6 +39,7 @@ from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
 from acp_gateway.errors import UsageError
 
 if TYPE_CHECKING:
+    from acp_gateway.config.addresses import Address
     from acp_gateway.config.load import Config
     from acp_gateway.gateway.events.audit import Audit
     from acp_gateway.security.browser_sessions import Browser, BrowserStore
@@ -263,6 +263,7 @@ def open_browser(
 
         from acp_gateway.client import control
         from acp_gateway.client.destination import find_destination
+        from acp_gateway.client.dialing import settle
 
         destination = find_destination(
             target,
@@ -276,10 +277,15 @@ def open_browser(
             cert=cert,
             key=key,
         )
-        ask = partial(control.make_code, destination, session, label, observe=observe, time_limit=connect_timeout)
+
+        async def ask() -> tuple[str, "Address"]:
+            used = await settle(destination)
+            code, page = await control.make_code(used, session, label, observe=observe, time_limit=connect_timeout)
+            return code, used.address if page is None else page.endpoint
+
         with waiting_for(str(destination.address)):
-            code, public = trio.run(ask)
-        page = page_at(destination.address if public is None else public.endpoint, host)
+            code, endpoint = trio.run(ask)
+        page = page_at(endpoint, host)
     link = make_link(page, code=code, session=session, agent=agent)
     print_link(link, as_json=as_json)
     if browser:

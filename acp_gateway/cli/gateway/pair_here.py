@@ -45,6 +45,7 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     from acp_gateway.client.ssh import mark
     from acp_gateway.config.load import load_config
     from acp_gateway.security.token_store import TokenStore
+    from acp_gateway.server.sockets import find_own_addresses
 
     if sys.stdout.isatty():
         raise UsageError("this would show a token; run `acp-gateway pair` on the machine that is to have it")
@@ -61,7 +62,8 @@ def pair_here(config: Path | None, label: str, agents: tuple[str, ...], nonce: s
     record_token(settings, "token_created", made)
     decisions = _Decisions(settings, store, made)
     try:
-        say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id).encode())
+        hosts = tuple(find_own_addresses())
+        say(Offer(listeners, is_relayed(settings), _own_path(), secret, made.id, hosts).encode())
         while not decisions.withdrawn and (line := sys.stdin.readline(_MAX_LINE_LENGTH)):
             say(json.dumps({"done": decisions.take(line)}))
     finally:

@@ -118,13 +118,12 @@ def check_address(url: str, port: int) -> None:
 def make_certificate(directory: Path, host: str | None) -> None:
     """Make `cert.pem` and `key.pem`, unless both are there. Raises `ConfigError`."""
     from acp_gateway.security.certificates import create_certificate, default_hosts
-    from acp_gateway.server.sockets import find_own_address
+    from acp_gateway.server.sockets import find_own_addresses
 
     if all((directory / name).exists() for name in ("cert.pem", "key.pem")):
         click.echo(f"Using {directory / 'cert.pem'} and key.pem.")
         return
-    own = find_own_address()
-    hosts = [*([host] if host else []), *([own] if own else []), *default_hosts()]
+    hosts = [*([host] if host else []), *find_own_addresses(), *default_hosts()]
     created = create_certificate(list(dict.fromkeys(hosts)), directory)
     click.echo(f"Made {created.cert_path} and key.pem, for {', '.join(dict.fromkeys(hosts))}.")
 

@@ -146,9 +146,9 @@ def _print_invitation(settings: "Config", guest: "_Guest", host: str | None, *, 
     from acp_gateway.security.invitations import InvitationStore
     from acp_gateway.security.token_store import TokenStore
 
-    text, pin = _find_address(settings, host)
+    texts, pin = _find_addresses(settings, host)
     # Of a listener without TLS whose proxy has no known name, the guest could only guess it.
-    address = None if text == UNKNOWN_ADDRESS else parse_target(text)
+    address, *others = [None if text == UNKNOWN_ADDRESS else parse_target(text) for text in texts]
     if address is None or not address.websocket:
         raise UsageError(
             "a guest can't be invited, because no listener with wss:// is known: name it by --host, or public_url in "
@@ -164,7 +164,7 @@ def _print_invitation(settings: "Config", guest: "_Guest", host: str | None, *, 
     details = {"id": record.id, "label": record.label, "identity": record.identity}
     audit.record("invitation_created", **details, role=record.role, session=record.session)
     audit.close()
-    line = str(Invitation(address, code, pin))
+    line = str(Invitation(address, code, pin, tuple(filter(None, others))))
     command = f"acp-gateway join {line}"
     if as_json:
         print_json({**_as_json(record), "command": command, "commandExpires": invitation.expires}, secret=True)
@@ -211,16 +211,20 @@ def _create(path: Path) -> int:
 
 def _guest_command(settings: "Config", host: str | None, token_file: str) -> str:
     """Return the command that joins the session from the guest's machine, with address and pin if known."""
-    address, pin = _find_address(settings, host)
+    (address, *_), pin = _find_addresses(settings, host)
     words = ["acp-gateway", "connect", address, *(["--pin", pin] if pin else []), "--token-file", token_file]
     return shlex.join(words)
 
 
-def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None]:
-    """Return the gateway's address for a guest, and the pin of its key unless a proxy terminates TLS."""
+def _find_addresses(settings: "Config", host: str | None) -> tuple[list[str], str | None]:
+    """Return the gateway's addresses for a guest, and the pin of its key unless a proxy terminates TLS.
+
+    The first is the best. The others are those of this machine in its network and in a VPN.
+    """
     from dataclasses import replace
 
     from acp_gateway.client.pairing import find_listeners
+    from acp_gateway.server.sockets import find_own_addresses
 
     try:
         listeners = find_listeners(settings)
@@ -231,12 +235,12 @@ def _find_address(settings: "Config", host: str | None) -> tuple[str, str | None
             endpoint = section.public.endpoint
             # A path is one that a proxy removes, which has a certificate of its own.
             pins = [each.pin for each in listeners if each.address == section.address and not section.public.path]
-            return str(replace(endpoint, host=host.lower()) if host else endpoint), pins[0] if pins else None
+            return [str(replace(endpoint, host=host.lower()) if host else endpoint)], pins[0] if pins else None
     for listener in sorted(listeners, key=lambda each: (each.address.loopback, not each.address.websocket)):
         address = listener.address
-        if host or address.wildcard:
-            address = replace(address, host=reachable_host(host))
-        return str(address), listener.pin
+        hosts = [reachable_host(host)] if host or address.wildcard else [address.host]
+        hosts += address.reached_at(find_own_addresses()) if address.wildcard and not host else []
+        return [str(replace(address, host=each)) for each in dict.fromkeys(hosts)], listener.pin
     # Behind a proxy, allowed_hosts has the proxy's names.
     names = [host] if host else [name for section in settings.listen for name in section.allowed_hosts]
-    return f"wss://{names[0]}/acp" if names else UNKNOWN_ADDRESS, None
+    return [f"wss://{names[0]}/acp" if names else UNKNOWN_ADDRESS], None

@@ -23,7 +23,7 @@ from acp_gateway.config.addresses import parse_address
 from acp_gateway.config.editing import section_writer
 from acp_gateway.config.hosts import load_hosts
 from acp_gateway.diagnosis.checks import fault
-from acp_gateway.errors import ConfigError, Forbidden, GatewayError, TrustError, Unauthorized, Unreachable
+from acp_gateway.errors import AccessError, ConfigError, Forbidden, GatewayError, TrustError, Unauthorized, Unreachable
 from acp_gateway.security.token_format import mint, read_token_file
 from tests.doubles import run_command as run
 
@@ -37,6 +37,8 @@ class Machine:
         self.hosts = config_home / "acp-gateway" / "hosts.toml"
         self.listeners = ["wss://0.0.0.0:7443"]
         self.relayed = True
+        self.told_hosts: tuple[str, ...] = ()
+        self.failing_hosts: dict[str, GatewayError] = {}
         self.kept = False
         self.host_name = "192.0.2.1"
         self.asked: list[tuple[SshTarget, str, tuple[str, ...]]] = []
@@ -63,14 +65,16 @@ class Machine:
         self.tokens.append(mint())
         listeners = tuple(ListenerPin(parse_address(url), PIN) for url in self.listeners)
         token_id = f"{len(self.tokens):08x}"
-        yield FakePairing(self, Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id))
+        offer = Offer(listeners, self.relayed, "/opt/acp-gateway", self.tokens[-1], token_id, self.told_hosts)
+        yield FakePairing(self, offer)
 
     async def find_host_name(self, way: SshTarget) -> str:
         return self.host_name
 
     async def list_sessions(self, destination: Destination, *, time_limit: float) -> control.Listing:
         self.dialed.append(destination)
-        failure = self.failures.get(destination.address.scheme)
+        address = destination.address
+        failure = self.failing_hosts.get(address.host) or self.failures.get(address.scheme)
         if failure is not None:
             raise failure
         return control.Listing([])
@@ -134,7 +138,7 @@ def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Mac
     assert result.exit_code == 0, result.output
     assert result.stdout == "Next: acp-gateway connect box --install zed\n"
     assert machine.entry() == {
-        "url": '"wss://192.0.2.1:7443/acp"',
+        "url": '["wss://192.0.2.1:7443/acp", "ssh://ann@box"]',
         "token_file": '"box.token"',
         "token_id": '"00000001"',
         "pin": f'"{PIN}"',
@@ -149,7 +153,8 @@ def test_everything_that_it_takes_is_written_and_the_next_step_said(machine: Mac
     assert (label, agents) == ("Ann-s laptop", ())
     assert machine.told == ["keep"]
     assert f'Paired with box (wss://192.0.2.1:7443/acp), saved as "box" in {machine.hosts}.' in result.stderr
-    (destination,) = machine.dialed
+    assert "Its other addresses, for other networks: ssh://ann@box\n" in result.stderr
+    destination = machine.dialed[0]
     assert (destination.token, destination.pin, destination.connect_params) == (
         machine.tokens[0],
         PIN,
@@ -164,6 +169,7 @@ def test_pair_with_json_prints_the_host_and_whether_the_previous_token_is_valid(
         "name": "box",
         "hosts": str(machine.hosts),
         "address": "wss://192.0.2.1:7443/acp",
+        "addresses": ["wss://192.0.2.1:7443/acp", "ssh://box"],
         "tokenId": "00000001",
         "previousTokenId": None,
         "previousTokenValid": False,
@@ -263,6 +269,51 @@ def test_a_token_that_could_not_be_replaced_is_said(machine: Machine) -> None:
     result = machine.pair("box")
     assert "warning: the previous token 00000002 is still valid" in result.stderr
     assert result.exit_code == 0
+
+
+def urls(machine: Machine) -> list[str]:
+    host = load_hosts(machine.hosts)["box"]
+    return [str(address) for address in (host.address, *host.others)]
+
+
+def test_the_addresses_that_the_machine_tells_are_written_behind_the_one_that_works(machine: Machine) -> None:
+    machine.told_hosts = ("10.0.0.5", "100.64.0.5")
+    assert machine.pair("box").exit_code == 0
+    assert urls(machine) == [
+        "wss://192.0.2.1:7443/acp",
+        "wss://10.0.0.5:7443/acp",
+        "wss://100.64.0.5:7443/acp",
+        "ssh://box",
+    ]
+    assert [str(destination.address) for destination in machine.dialed] == ["wss://192.0.2.1:7443/acp", "ssh://box"]
+
+
+def test_an_address_that_the_machine_tells_is_used_where_its_name_does_not_work(machine: Machine) -> None:
+    machine.told_hosts = ("10.0.0.5", "100.64.0.5")
+    machine.failing_hosts = {"192.0.2.1": Unreachable("no route"), "10.0.0.5": TrustError("another machine")}
+    assert machine.pair("box").exit_code == 0
+    assert urls(machine) == [
+        "wss://100.64.0.5:7443/acp",
+        "wss://192.0.2.1:7443/acp",
+        "wss://10.0.0.5:7443/acp",
+        "ssh://box",
+    ]
+
+
+@pytest.mark.parametrize("failure", [AccessError("ssh could not log in without asking"), Unreachable("no socket")])
+def test_ssh_is_not_written_if_it_does_not_lead_to_the_gateway_without_asking(
+    machine: Machine, failure: GatewayError
+) -> None:
+    machine.failures["ssh"] = failure
+    assert machine.pair("box").exit_code == 0
+    assert machine.entry()["url"] == '"wss://192.0.2.1:7443/acp"'
+
+
+def test_listeners_of_another_transport_or_with_another_key_are_not_written(machine: Machine) -> None:
+    machine.listeners = ["wss://0.0.0.0:7443", "tcp+tls://0.0.0.0:7444"]
+    machine.relayed = False
+    assert machine.pair("box").exit_code == 0
+    assert machine.entry()["url"] == '"wss://192.0.2.1:7443/acp"'
 
 
 def test_a_gateway_that_only_ssh_leads_to_is_written_so(machine: Machine) -> None:
@@ -471,6 +522,15 @@ def test_an_invitation_becomes_a_host_and_the_next_step_is_said(used: list[Invit
     assert "acp-gateway ping box" in joined.stderr
     assert TOKEN not in joined.output
     assert [str(invitation) for invitation in used] == [LINE]
+
+
+def test_all_addresses_of_an_invitation_are_saved(used: list[Invitation], tmp_path: Path) -> None:
+    assert run("join", LINE.replace("#", ",wss://10.0.0.5:7443/acp#")).exit_code == 0
+    host = load_hosts(tmp_path / "acp-gateway" / "hosts.toml")["box"]
+    assert [str(address) for address in (host.address, *host.others)] == [
+        "wss://box:7443/acp",
+        "wss://10.0.0.5:7443/acp",
+    ]
 
 
 def test_the_line_may_come_from_stdin(used: list[Invitation], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,10 @@ def here(config: Path, *arguments: str, label: str = "laptop", told: str = "") -
     return CliRunner().invoke(main, words, input=told)
 
 
-def test_a_machine_gets_a_token_of_the_gateways_own_user_and_the_listeners(tls_config: Path, tmp_path: Path) -> None:
+def test_a_machine_gets_a_token_of_the_gateways_own_user_and_the_listeners(
+    tls_config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7", "100.64.0.7"])
     offer = offered(here(tls_config, "--agent", "demo", told="keep\n"))
     (token,) = TokenStore(tmp_path / "state").tokens()
     assert TokenStore(tmp_path / "state").authenticate(offer.token) == token
@@ -62,6 +65,7 @@ def test_a_machine_gets_a_token_of_the_gateways_own_user_and_the_listeners(tls_c
     assert token.expires is None
     assert offer.relayed
     assert [str(listener.address) for listener in offer.listeners] == ["wss://0.0.0.0:7443/acp"]
+    assert offer.hosts == ("192.0.2.7", "100.64.0.7")
     (entry,) = [json.loads(line) for line in (tmp_path / "state/audit.jsonl").read_text().splitlines()]
     assert (entry["event"], entry["id"], entry["label"]) == ("token_created", token.id, "laptop (paired)")
 

@@ -148,7 +148,7 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
     monkeypatch.setattr("acp_gateway.config.load.SYSTEM_CONFIG", tmp_path / "absent")
     monkeypatch.setattr("acp_gateway.config.agent_search.PLACES", ())
     monkeypatch.setattr("acp_gateway.server.sockets.check_free", lambda _: None)
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7"])
     monkeypatch.setattr("platform.node", lambda: "box")
     monkeypatch.setattr(hardening, "harden", lambda: None)
     monkeypatch.setattr("acp_gateway.logs.log_to_stderr", lambda *_, **__: None)

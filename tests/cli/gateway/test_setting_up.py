@@ -32,14 +32,17 @@ def test_a_reader_of_stdout_that_has_gone_does_not_end_the_gateway() -> None:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7"])
     monkeypatch.setattr("acp_gateway.security.certificates.default_hosts", lambda: ["box", "192.0.2.7"])
     monkeypatch.setattr("platform.node", lambda: "Box")
 
 
-def test_a_certificate_is_for_the_given_name_the_own_address_and_the_own_names(tmp_path: Path) -> None:
+def test_a_certificate_is_for_the_given_name_the_own_addresses_and_the_own_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7", "100.64.0.7"])
     make_certificate(tmp_path, "gpu.example")
-    assert read_certificate(tmp_path / "cert.pem").names == ("gpu.example", "192.0.2.7", "box")
+    assert read_certificate(tmp_path / "cert.pem").names == ("gpu.example", "192.0.2.7", "100.64.0.7", "box")
 
 
 def test_a_certificate_without_its_key_is_not_replaced(tmp_path: Path) -> None:

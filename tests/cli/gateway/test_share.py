@@ -187,7 +187,6 @@ def test_the_guest_is_told_the_public_url_with_the_pin_only_where_no_proxy_remov
         ("box", "2001:db8::7", "[2001:db8::7]"),
         ("box", None, "box"),
         ("", None, "host"),
-        ("Box.example", "192.0.2.7", "box.example"),
     ],
 )
 def test_a_guest_gets_the_address_of_a_machine_whose_name_has_no_domain(
@@ -196,8 +195,30 @@ def test_a_guest_gets_the_address_of_a_machine_whose_name_has_no_domain(
     wss_of(config, tmp_path)
     remember_session(tmp_path / "state", "s1")
     monkeypatch.setattr("platform.node", lambda: name)
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_address", lambda: own)
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: [own] if own else [])
     assert run("share", "s1", "--config", config).stdout.startswith(f"acp-gateway join wss://{host}:7444/acp#")
+
+
+def test_a_guest_gets_the_addresses_in_networks_behind_a_name_with_a_domain(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wss_of(config, tmp_path)
+    remember_session(tmp_path / "state", "s1")
+    monkeypatch.setattr("platform.node", lambda: "Box.example")
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7", "100.64.0.7"])
+
+    def invited(*options: str) -> list[str]:
+        line = run("share", "s1", "--config", config, *options).stdout.split()[-1]
+        return [str(address) for address in parse_invitation(line).addresses]
+
+    assert invited() == [
+        "wss://box.example:7444/acp",
+        "wss://192.0.2.7:7444/acp",
+        "wss://100.64.0.7:7444/acp",
+    ]
+    assert invited("--host", "other.example") == ["wss://other.example:7444/acp"]
+    token = run("share", "s1", "--config", config, "--token").output
+    assert "connect wss://box.example:7444/acp --pin" in token
 
 
 def test_the_help_says_for_how_long_a_session_is_shared() -> None:

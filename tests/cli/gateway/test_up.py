@@ -59,7 +59,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("USER", "ann")
     monkeypatch.setenv("LOGNAME", "ann")
     monkeypatch.setattr("acp_gateway.config.agent_search.PLACES", ())
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7"])
     monkeypatch.setattr("acp_gateway.server.sockets.check_free", lambda _: None)
     monkeypatch.setattr("platform.node", lambda: "box")
     monkeypatch.setattr(hardening, "harden", lambda: None)
