@@ -496,7 +496,7 @@ class NewAgent(Translator[_Session]):
                     if is_cancelled != tool.is_cancelled:
                         tool.is_cancelled, tool.has_content = is_cancelled, True
                 case "content":
-                    self._refer(session, tool_id, tool.replace(elements(value)))
+                    self._refer(session, tool_id, tool, tool.replace(elements(value)))
                 case "locations":
                     sent["locations"] = array(elements(value))
                 case _ if given(value):
@@ -520,16 +520,18 @@ class NewAgent(Translator[_Session]):
             )
             return
         name = tool.append(update["content"])
-        self._refer(session, tool_id, [] if name is None else [name])
+        self._refer(session, tool_id, tool, [] if name is None else [name])
         session.memory.keep(tool_id, tool)
         self._repeat(session, tool_id, tool, out)
 
-    def _refer(self, session: _Session, tool_id: str, terminals: list[str]) -> None:
+    def _refer(self, session: _Session, tool_id: str, tool: Tool, terminals: list[str]) -> None:
         """Remember which terminals a tool call shows."""
         for name in terminals:
             session.alone.pop(name, None)
             terminal = session.memory.get(Terminal, name) or Terminal()
             bounded(terminal.tools, tool_id, None, TOOLS)
+            if not terminal.text:
+                tool.followed.add(name)
             session.memory.keep(name, terminal)
 
     def _repeat(self, session: _Session, tool_id: str, tool: Tool, out: Output, *, at_once: bool = False) -> None:
@@ -599,8 +601,10 @@ class NewAgent(Translator[_Session]):
                 tool.grew(count)
                 self._repeat(session, tool_id, tool, out, at_once=at_once)
         last = next(reversed(terminal.tools), "")
-        if last in session.pending and (terminal.added or is_whole):
-            # Its content waits. What is new is told to clients that know the gateway.
+        tool = session.memory.get(Tool, last)
+        waits = tool is not None and last in session.pending and name in tool.followed
+        if waits and (terminal.added or is_whole):
+            # What is new is told to clients that know the gateway.
             self._send_output(session, last, name, terminal, out, is_whole=is_whole)
 
     def _send_output(

@@ -103,6 +103,8 @@ class Tool:
         """True if its content in version 1 is not that of the last update that was sent."""
         self.is_renamed = False
         """True if a permission request has changed what is shown of it."""
+        self.followed: set[str] = set()
+        """Terminals whose output the client has up to now, so that it can be told what is added."""
         self._items: deque[_Item] = deque()
         self._terminals: Counter[str] = Counter()
         self._items_size = 0
@@ -119,6 +121,7 @@ class Tool:
         """Replace the content; return the terminals that it refers to."""
         self._items.clear()
         self._terminals.clear()
+        self.followed.clear()
         self._items_size, self._is_cut, self.has_content = 0, False, True
         return [name for item in items if (name := self.append(item)) is not None]
 
@@ -161,6 +164,7 @@ class Tool:
         if self.is_cancelled:
             found.append(text_item(CANCELLED))
         whole = array(found)
+        self.followed = {name for name, count in self._terminals.items() if count > 0}
         self._last, self._added, self.has_content = len(whole), 0, False
         self._all_sent += len(whole)
         return whole

@@ -146,9 +146,15 @@ class NewTranscript:
         statuses = {"paused": "in_progress", "cancelled": "failed"}
         return {"kind": tool["kind"], "status": statuses.get(tool["status"], tool["status"]), "content": items}
 
+    def output(self, name: str) -> str:
+        """The output of a terminal as text, without the beginning of a character whose end is to come."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(
+            self.terminals.get(name, {"output": b""})["output"]
+        )
+
     def _terminal(self, name: str) -> list[str]:
         terminal = self.terminals.get(name, {"output": b"", "exit": None})
-        words = codecs.getincrementaldecoder("utf-8")("replace").decode(terminal["output"])
+        words = self.output(name)
         code = None if terminal["exit"] is None else terminal["exit"].get("exitCode")
         return [*filter(None, [words]), *([f"[exit code {code}]"] if code else [])]
 
