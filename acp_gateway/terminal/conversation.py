@@ -93,6 +93,7 @@ class Conversation:
             case Opened():
                 self.is_open, self.modes = True, event.modes
                 self.transcript.mode = event.mode or self.transcript.mode
+                self.transcript.state = event.state
             case Asked():
                 self.questions.add(event.question, now)
                 return self.transcript.apply(event.question.update, event.question.lane)

@@ -175,6 +175,7 @@ class Watcher:
             return
         self._live = True
         self._transcript.mode = event.mode or self._transcript.mode
+        self._transcript.state = event.state
         blocks = self._transcript.blocks
         first = 0 if self._last is None else max(len(blocks) - self._last, 0)
         left_out = first + self._transcript.dropped
@@ -186,6 +187,7 @@ class Watcher:
             self._remember(block)
         if self._questions.current is not None:
             self._ask(self._questions.current)
+        self._show_state("", event.state)
 
     def _remember(self, block: Block) -> None:
         """Treat a block of the history as written."""
