@@ -196,7 +196,7 @@ def test_a_tool_call_with_output_of_a_terminal_shows_it_with_its_exit_code(open_
 
 
 def own(**told: Any) -> Message:
-    """What the gateway tells in `_meta` of an agent of version 2."""
+    """Return what the gateway tells in `_meta` of an agent of version 2."""
     return {"_meta": {"acp-gateway": told}}
 
 
