@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.parts import ELEMENTS
 from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED, ITEMS_LEFT_OUT, Tool
 from acp_gateway.versions.state import (
     CONTENT_SIZE,
@@ -781,6 +782,17 @@ def test_content_is_not_repeated_for_each_chunk_under_load_but_before_the_next_o
     assert len(flushed["content"]) == count
     assert usage == {"sessionUpdate": "usage_update", "used": 1, "size": 2}
     assert said(it, update("usage_update", used=1, size=2)) == [usage]
+
+
+def test_content_that_waits_is_not_lost_with_the_message_that_it_comes_before() -> None:
+    it = NewAgent()
+    chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
+    count = 1
+    while said(it, chunk):
+        count += 1
+    steps = [{"content": "a", "priority": "low", "status": "pending"}] * (ELEMENTS + 1)
+    (flushed,) = said(it, update("plan_update", plan={"type": "items", "planId": "p", "entries": steps}))
+    assert len(flushed["content"]) == count
 
 
 # Terminals
