@@ -234,7 +234,10 @@ class Transcript:
         self.state = ""
 
     def _apply(self, payload: Mapping[str, Any], kind: str, lane: str) -> Iterator[Change]:
-        if kind in _TEXTS:
+        notice = payload if kind == "notice" else members_of(own_meta(payload).get("notice"))
+        if notice:
+            yield self._notice(notice, lane)
+        elif kind in _TEXTS:
             yield from self._text(_TEXTS[kind], lane, payload)
         elif kind in ("tool_call", "tool_call_update"):
             yield self._tool(lane, payload)
@@ -318,6 +321,12 @@ class Transcript:
             # Of work that it does by itself.
             self.end_turn()
         self.state = "" if state == "idle" else state
+
+    def _notice(self, notice: Mapping[str, Any], lane: str) -> Change:
+        words = [text_of(notice.get(name)) for name in ("title", "description")]
+        is_bad = notice.get("severity") in ("warning", "error")
+        text, level = ": ".join(word for word in words if word), Level.BAD if is_bad else Level.INFO
+        return self._add(Note(number=self._number(), lane=lane, text=text or "a notice", level=level))
 
     def _unknown(self, kind: str, lane: str) -> Change:
         text, last = f"an update of an unknown kind: {kind}", self._last.get(lane)

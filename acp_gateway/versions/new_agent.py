@@ -70,6 +70,7 @@ _MESSAGES: Final = {
     table.AGENT_MESSAGE: methods.AGENT_CHUNK,
     table.AGENT_THOUGHT: table.THOUGHT_CHUNK,
 }
+_NOTICE: Final = ("severity", "title", "description")
 _INFO: Final = ("title", "updatedAt")
 _CANCELLED: Final = b'{"stopReason":"cancelled"}'
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
@@ -460,15 +461,12 @@ class NewAgent(Translator[_Session]):
         about = {"sessionUpdate": _encode(methods.INFO_UPDATE), **session.info, "_meta": own_meta(state=_encode(state))}
         self._send({"sessionId": _encode(session.id)}, about, out)
 
-    def _say(self, params: _Members, words: str, out: Output) -> None:
-        """Send a message of its own."""
+    def _say(self, params: _Members, words: str, out: Output, **told: bytes) -> None:
+        """Send a message of its own, with members of the gateway's own."""
         raw = text_block(words)
-        message_id = _encode(digest_id(raw))
-        self._send(
-            {"sessionId": params.get("sessionId", b'""')},
-            {"sessionUpdate": _encode(methods.AGENT_CHUNK), "messageId": message_id, "content": raw},
-            out,
-        )
+        said = {"sessionUpdate": _encode(methods.AGENT_CHUNK), "messageId": _encode(digest_id(raw)), "content": raw}
+        meta = {"_meta": own_meta(**told)} if told else {}
+        self._send({"sessionId": params.get("sessionId", b'""')}, said | meta, out)
 
     # Tool calls
 
@@ -681,7 +679,8 @@ class NewAgent(Translator[_Session]):
             return
         words = [text(update.get(name)) for name in ("title", "description")]
         said = ": ".join(word for word in words if word)
-        self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out)
+        told = _compose({name: update[name] for name in _NOTICE if name in update})
+        self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out, notice=told)
 
     def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         if self._shows_compaction:

@@ -291,7 +291,7 @@ UPDATES: Final = (
     ),
     Update(methods.INFO_UPDATE, methods.INFO_UPDATE),
     Update(USAGE_UPDATE, USAGE_UPDATE),
-    Update(NOTICE, NOTICE, to_old="a message in brackets for a client that did not offer notices"),
+    Update(NOTICE, NOTICE, to_old="a message in brackets for a client that did not offer notices, with it in `_meta`"),
     Update(
         COMPACTION_UPDATE,
         COMPACTION_UPDATE,

@@ -184,6 +184,15 @@ def test_watch_writes_a_plan_only_if_it_has_changed() -> None:
     ]
 
 
+def test_a_notice_is_a_line() -> None:
+    notice = new("notice", severity="warning", title="Slow", description="Many ask")
+    assert shown(notice) == ["-- Slow: Many ask"]
+    # Of an agent of version 1 that was offered notices.
+    transcript = Transcript()
+    transcript.apply(new("notice", severity="info", title="Hello"))
+    assert plain_text(render(transcript.blocks[0])) == "-- Hello\n"
+
+
 def state(name: str) -> Json:
     return new("state_update", state=name)
 

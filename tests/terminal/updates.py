@@ -105,6 +105,7 @@ plans = st.builds(
 
 others = st.one_of(
     st.builds(lambda text: {"sessionUpdate": text}, texts),
+    st.builds(lambda text: {"sessionUpdate": "notice", "severity": text, "title": text, "description": text}, texts),
     st.builds(lambda text: {"sessionUpdate": "current_mode_update", "currentModeId": text}, texts),
     st.builds(lambda text, meta: {"sessionUpdate": "session_info_update", "title": text, "_meta": meta}, texts, own),
     st.dictionaries(

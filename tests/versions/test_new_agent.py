@@ -972,6 +972,8 @@ def test_notices_and_compaction_for_clients_that_offered_them_and_for_others() -
         "[the compaction of the conversation: failed, why]",
     ]
     assert len({message["messageId"] for message in shown}) == 3
+    told = {"severity": "warning", "title": "slow", "description": "very"}
+    assert [message.get("_meta") for message in shown] == [own(notice=told)["_meta"], None, None]
     passed = said(initialized(session={"notices": {}, "compaction": {}}), notice, begun, chunk, done)
     assert [message["sessionUpdate"] for message in passed] == [
         "notice",

@@ -107,8 +107,13 @@ function PlanSteps({ entries }) {
   </ol>`;
 }
 
-/** A sub-agent that was started, or updates of a kind that the page does not know. */
+/** A notice, a sub-agent that was started, or updates of a kind that the page does not know. */
 function Note({ block }) {
+  if (block.note === "notice") {
+    const isBad = block.severity === "error" || block.severity === "warning";
+    const text = [block.title, block.description].filter(Boolean).join(": ") || "A notice";
+    return html`<p class="note"><${Icon} name=${isBad ? "alert" : "bell"} /><span>${isBad && html`<span class="hidden">${block.severity}: </span>`}${visible(text)}</span></p>`;
+  }
   if (block.note === "subagent") {
     const text = [block.title || "Sub-agent", block.description].filter(Boolean).join(": ");
     const state = plain(block.state?.status ?? block.state?.type);

@@ -18,6 +18,7 @@ import {
   emptyTool,
   emptyTranscript,
   merge,
+  noticeOf,
   parentTool,
   plansOf,
   setMembers,
@@ -134,6 +135,8 @@ class Folding {
     const child = update.sub ?? null;
     const base = { seq: update.seq, at: timeOf(update.createdAt), sub: child ?? parentTool(payload) };
     const { t } = this;
+    const notice = noticeOf(payload);
+    if (notice) return void this.add({ ...this.made("note", base), ...notice });
     switch (payload.sessionUpdate) {
       case "user_message_chunk":
         return this.text("user", base, payload);
@@ -150,11 +153,6 @@ class Folding {
         return this.plan(base, child, payload);
       case "subagent_update":
         return this.subagent(base, payload);
-      case "notice": {
-        const texts = { title: plain(payload.title), description: plain(payload.description) };
-        this.add({ ...this.made("note", base), note: "notice", severity: plain(payload.severity) || "info", ...texts });
-        return undefined;
-      }
       default:
         if (this.stateOf(child, payload)) return undefined;
         return this.unknown(base, plain(payload.sessionUpdate) || plain(update.updateType), [payload], 1);

@@ -152,6 +152,18 @@ export function setMembers(block, payload) {
 }
 
 /**
+ * Reads a notice; one of an agent of version 2 may come as a message, with itself in `_meta`.
+ * @param {Record<string, any>} payload
+ * @returns {{note: "notice", title: string, description: string, severity: string}|null}
+ */
+export function noticeOf(payload) {
+  const notice = payload.sessionUpdate === "notice" ? payload : ownMeta(payload).notice;
+  if (!isObject(notice)) return null;
+  const { title, description, severity } = notice;
+  return { note: "notice", title: plain(title), description: plain(description), severity: plain(severity) || "info" };
+}
+
+/**
  * Sets what an update says of a sub-agent: null clears a member, an absent one stays.
  * @param {Block} block
  * @param {Record<string, any>} payload

@@ -251,6 +251,17 @@ def test_what_was_done_to_a_file_is_named_and_each_plan_is_its_own(open_page: Op
     expect(page.locator(".note", has_text="Plan two")).to_contain_text("was removed")
 
 
+def test_a_notice_is_a_line_of_its_own(open_page: Opens) -> None:
+    notice = {"severity": "warning", "title": "Slow", "description": "Many ask now"}
+    updates = [
+        update(1, {"sessionUpdate": "notice", **notice}),
+        update(2, {**agent("[warning: x]"), **own(notice=notice)}),
+    ]
+    page, _ = open_page(Scene([session("s", "S")], {"s": updates}), "#/s/s")
+    expect(page.locator(".note")).to_have_text(["warning: Slow: Many ask now"] * 2)
+    expect(page.locator(".scroller")).not_to_contain_text("[warning")
+
+
 def test_an_agent_that_waits_without_a_question_needs_the_user(open_page: Opens) -> None:
     page, gateway = open_page(
         Scene([session("s", "Sign in", status="waiting")], {"s": [update(1, agent("Hm"))]}), "#/s/s"

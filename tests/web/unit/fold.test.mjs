@@ -192,6 +192,14 @@ test("output that was replaced or is older than the transcript is not added to w
   assert.equal(long.blocks[0].terminals.T.output.length, 65_536);
 });
 
+test("a notice is a note, also if it comes as a message", () => {
+  const notice = { severity: "warning", title: "Slow", description: "" };
+  const { blocks } = folded([{ sessionUpdate: "notice", ...notice }, said("[warning: Slow]", own({ notice })), said("a")]);
+  assert.deepEqual(kinds({ blocks }), ["note", "note", "agent"]);
+  const read = blocks.slice(0, 2).map(({ note, severity, title }) => [note, severity, title]);
+  assert.deepEqual(read, Array(2).fill(["notice", "warning", "Slow"]));
+});
+
 test("each of several plans has its block, until it is removed", () => {
   const plan = (plans, ...contents) => ({
     sessionUpdate: "plan",
