@@ -42,7 +42,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
         wanted=${route.requestId} respond=${store.respond} />
       ${session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
-      html`<p class="turn-end" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
+      html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
       ${current.phase === "ready" && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
