@@ -41,7 +41,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
     <div class="foot">
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
         wanted=${route.requestId} respond=${store.respond} />
-      ${session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
+      ${mayControl && session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
       ${current.phase === "ready" && (mayControl
