@@ -48,7 +48,7 @@ demo: $(VENV)/has-run
 	@$(BIN)/python examples/demo.py $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 demo-web: $(VENV)/has-run
-	@$(BIN)/python -m examples.demo_web
+	@$(BIN)/python -m examples.demo_web $(if $(PROTOCOL),--protocol $(PROTOCOL))
 
 # ARGS are pytest's: files, names of tests, options. Without them two processes share the files of the whole suite.
 # The bytecode of the tests is kept, whatever the environment says: compiling them takes longer than many of them run.

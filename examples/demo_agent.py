@@ -357,8 +357,9 @@ class NewDemoAgent(DemoAgent):
     def _update(self, session: Session, **update: object) -> None:
         if update["sessionUpdate"] == "tool_call":
             update["sessionUpdate"] = "tool_call_update"
-        if update["sessionUpdate"] == "agent_message_chunk":
-            update["messageId"] = f"message-{session.id}-{self._messages}"
+        if update["sessionUpdate"] in ("agent_message_chunk", "agent_thought_chunk"):
+            kind = "thought" if "thought" in update["sessionUpdate"] else "message"
+            update["messageId"] = f"{kind}-{session.id}-{self._messages}"
         self._told.setdefault(session.id, []).append(update)
         super()._update(session, **update)
 
@@ -390,15 +391,19 @@ async def serve(agent: DemoAgent) -> None:
     await agent.aclose()
 
 
-def main(make: Callable[..., DemoAgent] = DemoAgent, about: str = "A small ACP agent", delay: float = 0.05) -> None:
-    """Run the agent that `make` returns, as the command line says."""
+def main(
+    make: Callable[..., DemoAgent] = DemoAgent,
+    make_new: Callable[..., DemoAgent] = NewDemoAgent,
+    about: str = "A small ACP agent",
+    delay: float = 0.05,
+) -> None:
+    """Run the agent that `make` returns, or `make_new` for version 2, as the command line says."""
     parser = argparse.ArgumentParser(description=f"{about} over stdin and stdout.")
     parser.add_argument("--delay", type=float, default=delay, help=f"seconds between two chunks of text ({delay})")
-    if make is DemoAgent:
-        parser.add_argument("--protocol", choices=("1", "2"), default="1", help="version of the protocol (1)")
+    parser.add_argument("--protocol", choices=("1", "2"), default="1", help="version of the protocol (1)")
     arguments = parser.parse_args()
-    if make is DemoAgent and arguments.protocol == "2":
-        make = NewDemoAgent
+    if arguments.protocol == "2":
+        make = make_new
     # Ctrl-C ends the process at once; asyncio would wait for the thread blocked on stdin.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

@@ -1,7 +1,7 @@
 """A gateway to look at with a browser: agents at work, one that waits for a decision. Run by `make demo-web`.
 
 It prints a link that signs a browser of this machine in, and runs until Ctrl-C. Everything is in a temporary directory
-and removed at the end.
+and removed at the end. Arguments are those of the agent: `make demo-web PROTOCOL=2` has it speak version 2.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ def free_port() -> int:
 def write_config(box: Path, port: int) -> Path:
     """Write the configuration of a gateway with a page at a port of this machine."""
     config = box / "config.toml"
-    agent = [sys.executable, "-m", "examples.demo_web_agent"]
+    agent = [sys.executable, "-m", "examples.demo_web_agent", *sys.argv[1:]]
     config.write_text(
         f"""\
 [gateway]

@@ -1,16 +1,21 @@
 """A lively ACP agent for `make demo-web`: plan, thoughts, diff, terminal output and a question in each turn.
 
 It plays the same scene whatever it is told, and changes one file of its session's directory, if that is permitted.
+With `--protocol 2` it speaks version 2: it has two plans, moves a file and deletes another one, and runs a terminal.
 `demo_agent.py` is the agent to start from.
 """
 
 import asyncio
+import base64
+import difflib
 from pathlib import Path
+from typing import ClassVar
 
 from examples.demo_agent import (
     UNKNOWN_SESSION,
     DemoAgent,
     Message,
+    NewDemoAgent,
     Params,
     Refused,
     RequestFailed,
@@ -49,6 +54,8 @@ TESTS = (
 
 STEPS = ("Read the code", "Correct the total of a basket", "Run the tests")
 
+NOTE = "Tell the shop that discounts are checked"
+
 SUMMARY = """\
 The total of a basket is **never below zero** now:
 
@@ -66,7 +73,12 @@ ValueError: a discount of 120 % is not possible
 ```
 """
 
-COMMANDS = [{"name": "review", "description": "Review the changes", "input": {"hint": "branch"}}]
+COMMANDS: list[Message] = [{"name": "review", "description": "Review the changes", "input": {"hint": "branch"}}]
+
+NEW_COMMANDS: list[Message] = [
+    {"type": "command", "name": "review", "description": "Review the changes"}
+    | {"input": {"type": "text", "hint": "branch"}}
+]
 
 MODES: Message = {
     "currentModeId": "ask",
@@ -80,6 +92,8 @@ MODES: Message = {
 class LivelyAgent(DemoAgent):
     """The agent without I/O, as `DemoAgent`."""
 
+    commands: ClassVar[list[Message]] = COMMANDS
+
     def _initialize(self) -> Message:
         about = {"name": "lively-agent", "title": "Lively agent", "version": "1.0.0"}
         return super()._initialize() | {"agentInfo": about}
@@ -87,7 +101,7 @@ class LivelyAgent(DemoAgent):
     def _new_session(self, params: Params) -> Message:
         result = super()._new_session(params)
         session = self._sessions[result["sessionId"]]
-        self._update(session, sessionUpdate="available_commands_update", availableCommands=COMMANDS)
+        self._update(session, sessionUpdate="available_commands_update", availableCommands=self.commands)
         return result | {"modes": MODES}
 
     def _handle_request(self, request_id: object, method: str, params: object) -> None:
@@ -176,5 +190,80 @@ class LivelyAgent(DemoAgent):
         self._go_on(session, call, status="completed", _meta={"terminal_exit": terminal | {"exit_code": 0}})
 
 
+class NewLivelyAgent(LivelyAgent, NewDemoAgent):
+    """The agent in version 2."""
+
+    commands: ClassVar[list[Message]] = NEW_COMMANDS
+
+    def _initialize(self) -> Message:
+        about = super()._initialize()
+        return about | {"info": about.pop("agentInfo")}
+
+    def _new_session(self, params: Params) -> Message:
+        result = super()._new_session(params)
+        del result["modes"]
+        return result | {"configOptions": self._options("ask")}
+
+    def _options(self, mode: object) -> list[Message]:
+        choices = [
+            {"value": each["id"], "name": each["name"], "description": each["description"]}
+            for each in MODES["availableModes"]
+        ]
+        option = {"configId": "mode", "name": "Mode", "category": "mode", "type": "select"}
+        return [option | {"currentValue": mode, "options": choices}]
+
+    def _handle_request(self, request_id: object, method: str, params: object) -> None:
+        if method == "session/set_config_option" and isinstance(params, dict):
+            self._respond(request_id, result={"configOptions": self._options(params.get("value"))})
+        else:
+            super()._handle_request(request_id, method, params)
+
+    def _plan(self, session: Session, done: int) -> None:
+        """Tell the plan, and one of what is to be told to others, which ends when all is done."""
+        status = ["completed"] * done + ["in_progress"] + ["pending"] * len(STEPS)
+        entries = [{"content": step, "priority": "high", "status": status[i]} for i, step in enumerate(STEPS)]
+        self._tell_plan(session, "work", entries)
+        if done == len(STEPS):
+            self._update(session, sessionUpdate="plan_removed", planId="notes")
+        elif done == 1:
+            self._tell_plan(session, "notes", [{"content": NOTE, "priority": "low", "status": "pending"}])
+
+    def _tell_plan(self, session: Session, plan_id: str, entries: list[Message]) -> None:
+        plan = {"type": "items", "planId": plan_id, "entries": entries}
+        self._update(session, sessionUpdate="plan_update", plan=plan)
+
+    def _begin(self, session: Session, title: str, kind: str, **more: object) -> Message:
+        if kind == "edit":
+            more["content"] = [changes(Path(session.cwd))]
+        return super()._begin(session, title, kind, **more)
+
+    async def _run_tests(self, session: Session) -> None:
+        command = "python -m pytest test_basket.py"
+        call = self._begin(session, command, "execute", rawInput={"command": command})
+        terminal = {"terminalId": f"{call['toolCallId']}-terminal"}
+        self._update(session, sessionUpdate="terminal_update", **terminal, command=command, cwd=session.cwd)
+        self._go_on(session, call, status="in_progress", content=[{"type": "terminal", **terminal}])
+        for text in TESTS:
+            await asyncio.sleep(5 * self._delay)
+            data = base64.b64encode(text.encode()).decode()
+            self._update(session, sessionUpdate="terminal_output_chunk", **terminal, data=data)
+        self._update(session, sessionUpdate="terminal_update", **terminal, exitStatus={"exitCode": 0})
+        self._go_on(session, call, status="completed")
+
+
+def changes(folder: Path) -> Message:
+    """Return the change of the file as version 2 shows it, with others that this agent only tells."""
+    path = str(folder / FILE)
+    lines = difflib.unified_diff(BEFORE.splitlines(True), AFTER.splitlines(True), path, path)
+    found = [
+        {"operation": "modify", "path": path},
+        {"operation": "move", "oldPath": str(folder / "test.py"), "path": str(folder / "test_basket.py")},
+        {"operation": "delete", "path": str(folder / "old_basket.py")},
+        {"operation": "add", "path": str(folder / "basket.png"), "fileType": "binary", "mimeType": "image/png"},
+    ]
+    patch = {"format": "git_patch", "text": f"diff --git {path} {path}\n{''.join(lines)}"}
+    return {"type": "diff", "changes": found, "patch": patch}
+
+
 if __name__ == "__main__":
-    main(LivelyAgent, "A lively ACP agent", delay=0.06)
+    main(LivelyAgent, NewLivelyAgent, "A lively ACP agent", delay=0.06)

@@ -8,15 +8,16 @@ from typing import Any
 import acp.schema
 import pytest
 
-from examples.demo_web_agent import AFTER, BEFORE, FILE, LivelyAgent
+from examples.demo_web_agent import AFTER, BEFORE, FILE, LivelyAgent, NewLivelyAgent
+from tests.versions.schemas import check_message
 
 Message = dict[str, Any]
 
 
-async def turn(cwd: Path, option: str) -> list[Message]:
+async def turn(cwd: Path, option: str, make: type[LivelyAgent] = LivelyAgent) -> list[Message]:
     """Return what the agent sends in a session with one prompt, whose question is answered by an option."""
     received: asyncio.Queue[Message] = asyncio.Queue()
-    agent = LivelyAgent(received.put_nowait, delay=0)
+    agent = make(received.put_nowait, delay=0)
 
     def send(**message: object) -> None:
         agent.receive(json.dumps({"jsonrpc": "2.0", **message}).encode())
@@ -26,17 +27,31 @@ async def turn(cwd: Path, option: str) -> list[Message]:
     send(id=1, method="session/new", params={"cwd": str(cwd), "mcpServers": []})
     messages: list[Message] = []
     async with asyncio.timeout(30):
-        while not messages or messages[-1].get("id") != 3 or "result" not in messages[-1]:
+        while not messages or not is_end(messages[-1]):
             messages.append(await received.get())
             match messages[-1]:
                 case {"id": 1, "result": {"sessionId": session}}:
-                    send(id=2, method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+                    if make is LivelyAgent:
+                        send(id=2, method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+                    else:
+                        chosen = {"sessionId": session, "configId": "mode", "type": "id", "value": "plan"}
+                        send(id=2, method="session/set_config_option", params=chosen)
                     prompt = [{"type": "text", "text": "Correct it"}]
                     send(id=3, method="session/prompt", params={"sessionId": session, "prompt": prompt})
                 case {"id": request, "method": "session/request_permission"}:
                     outcome = {"outcome": "selected", "optionId": option}
                     send(id=request, result={"outcome": outcome})
     return messages
+
+
+def is_end(message: Message) -> bool:
+    """True for the message that ends the turn, in either version."""
+    match message:
+        case {"id": 3, "result": {"stopReason": _}}:
+            return True
+        case {"params": {"update": {"sessionUpdate": "state_update", "state": "idle"}}}:
+            return True
+    return False
 
 
 def updates(messages: list[Message]) -> list[Message]:
@@ -70,6 +85,35 @@ def test_a_turn_has_a_title_thoughts_a_plan_a_diff_terminal_output_and_usage(tmp
     assert any("terminal_output" in update.get("_meta", {}) for update in sent)
     calls = {update["toolCallId"]: update["status"] for update in sent if "status" in update}
     assert set(calls.values()) == {"completed"}
+    assert (tmp_path / FILE).read_text() == AFTER
+
+
+METHODS = {0: "initialize", 1: "session/new", 2: "session/set_config_option", 3: "session/prompt"}
+
+
+@pytest.mark.parametrize("option", ["allow", "reject"])
+def test_what_the_agent_sends_in_version_2_is_valid_by_the_official_schema(tmp_path: Path, option: str) -> None:
+    messages = asyncio.run(turn(tmp_path, option, NewLivelyAgent))
+    for message in messages:
+        check_message(2, "client", message, METHODS.get(message.get("id", -1), ""))
+    asked = [
+        message["params"]["title"] for message in messages if message.get("method") == "session/request_permission"
+    ]
+    assert asked == ["Edit basket.py"]
+
+
+def test_a_turn_of_version_2_has_two_plans_changes_of_files_and_a_terminal(tmp_path: Path) -> None:
+    sent = updates(asyncio.run(turn(tmp_path, "allow", NewLivelyAgent)))
+    plans = [update["plan"]["planId"] for update in sent if update["sessionUpdate"] == "plan_update"]
+    assert (set(plans), sent[-1]["stopReason"]) == ({"work", "notes"}, "end_turn")
+    assert [update["planId"] for update in sent if update["sessionUpdate"] == "plan_removed"] == ["notes"]
+    (edit,) = [update for update in sent if update.get("kind") == "edit"]
+    operations = [change["operation"] for change in edit["content"][0]["changes"]]
+    assert operations == ["modify", "move", "delete", "add"]
+    terminals = [update["terminalId"] for update in sent if update["sessionUpdate"] == "terminal_output_chunk"]
+    assert len(terminals) > 3
+    states = [update["state"] for update in sent if update["sessionUpdate"] == "state_update"]
+    assert states == ["running", "requires_action", "running", "idle"]
     assert (tmp_path / FILE).read_text() == AFTER
 
 

@@ -183,11 +183,11 @@ class Multiplexer:
 
     @property
     def busy(self) -> bool:
-        """True if a request of either side, a turn or a queued prompt is open."""
+        """True if a request of either side, a turn or a queued prompt is open, or the agent works by itself."""
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those continue.
         asked = any(not request.abandoned for request in agent.open_requests.values())
-        turns = any(session.turns for session in agent.live.values())
+        turns = any(session.turns or session.own_state for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:

@@ -382,7 +382,10 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
     updated = _iso(session.active_at) or session.updated_at or _iso(session.created_at)
     texts = {"title": session.title, "cwd": session.cwd, "updatedAt": updated}
     described |= {name: text[:TEXT] for name, text in texts.items() if text is not None}
-    waiting = [] if hub is None else hub.multiplexer.waiting(session)
+    waiting = [] if hub is None else list(map(_describe_agent_request, hub.multiplexer.waiting(session)))
+    if hub is not None and session.own_state == "requires_action" and not waiting:
+        # Something that it does not ask for here.
+        waiting.append({"method": session.own_state, "since": _iso(session.active_at or int(1000 * time.time()))})
     loss = history_loss(session, live=hub is not None)
     if loss is not None:
         described["history"] = loss
@@ -391,9 +394,9 @@ def _describe(session: Session, hub: Hub | None = None) -> dict[str, Any]:
         "live": hub is not None,
         "connected": presences.count(Presence.CONNECTED),
         "away": presences.count(Presence.AWAY),
-        "turn": bool(session.turns),
+        "turn": bool(session.turns or session.own_state),
         "fence": None if hub is None else hub.fence,
-        "waiting": [_describe_agent_request(agent_request) for agent_request in waiting],
+        "waiting": waiting,
     }
 
 
@@ -417,9 +420,9 @@ def _describe_unrouted(agent_request: AgentRequest, hub: Hub, scope: SessionScop
     }
 
 
-def _describe_agent_request(agent_request: AgentRequest, *, titled: bool = True) -> dict[str, Any]:
+def _describe_agent_request(agent_request: AgentRequest, *, titled: bool = True) -> dict[str, str | None]:
     since = datetime.fromtimestamp(time.time() - (trio.current_time() - agent_request.arrived_at), UTC)
-    described = {"method": agent_request.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    described: dict[str, str | None] = {"method": agent_request.method, "since": since.strftime("%Y-%m-%dT%H:%M:%SZ")}
     if titled and agent_request.title is not None:
         described["title"] = agent_request.title
     return described

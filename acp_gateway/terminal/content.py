@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from acp_gateway.printable import printable
+from acp_gateway.protocol.methods import META
+
+_DONE: Final = {"add": "added", "modify": "modified", "delete": "deleted", "move": "moved", "copy": "copied"}
+
+DONE_WELL: Final = "exit code 0"
 
 INPUT_SIZE: Final = 2000
 """Characters of a tool's input that are kept: a command with its arguments."""
@@ -18,6 +23,30 @@ class Diff(NamedTuple):
     old: str
     """The text before; empty for a new file."""
     new: str
+    change: str = ""
+    """The operation on the file, where the texts do not say it: "moved from a", "deleted"."""
+
+
+class Output(NamedTuple):
+    """A text of a tool call."""
+
+    text: str
+    terminal: str = ""
+    """The terminal whose output it is; empty for any other text."""
+
+
+class ToolContent(NamedTuple):
+    """The content of a tool call."""
+
+    diffs: list[Diff]
+    outputs: list[Output]
+    end: str
+    """The end of its last terminal in words; empty until then."""
+
+    @property
+    def text(self) -> str:
+        """All texts."""
+        return "\n".join(output.text for output in self.outputs)
 
 
 class Entry(NamedTuple):
@@ -72,15 +101,51 @@ def block_text(block: object) -> str:
     return f"[{described or 'unknown content'}]"
 
 
-def read_tool_content(items: object) -> tuple[list[Diff], str]:
-    """Return the diffs and the text of a tool call's content."""
-    diffs, texts = [], []
+def own_meta(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what the gateway itself tells in the `_meta` of an object."""
+    return members_of(members_of(value.get("_meta")).get(META))
+
+
+def read_tool_content(items: object) -> ToolContent:
+    """Return the content of a tool call."""
+    read = ToolContent([], [], "")
+    named: Mapping[str, Any] = {}
     for item in map(members_of, list_of(items)):
+        told = own_meta(item)
+        change = members_of(told.get("change"))
         if item.get("type") == "diff":
-            diffs.append(Diff(text_of(item.get("path")), text_of(item.get("oldText")), text_of(item.get("newText"))))
+            path, old, new = (text_of(item.get(name)) for name in ("path", "oldText", "newText"))
+            if change and change == named:
+                # The text before it has named the change.
+                del read.diffs[-1]
+            read.diffs.append(Diff(path, old, new, describe_change(change)))
+        elif item.get("type") == "content" and change:
+            read.diffs.append(Diff(text_of(change.get("path")), "", "", describe_change(change)))
         elif item.get("type") == "content":
-            texts.append(block_text(item.get("content")))
-    return diffs, "\n".join(texts)
+            terminal, ended = (members_of(told.get(name)) for name in ("terminal", "terminalEnd"))
+            end = describe_exit((terminal or ended).get("exitStatus"))
+            if not (ended and end):
+                read.outputs.append(Output(block_text(item.get("content")), text_of(terminal.get("terminalId"))))
+            read = read._replace(end=end or read.end)
+        named = change if item.get("type") == "content" else {}
+    return read
+
+
+def describe_change(change: Mapping[str, Any]) -> str:
+    """Return what was done to a file; empty if nothing is said."""
+    operation, kind, old = (text_of(change.get(name)) for name in ("operation", "fileType", "oldPath"))
+    done = _DONE.get(operation, operation)
+    if operation in ("move", "copy"):
+        done += f" from {old}"
+    return f"{done} ({kind})" if kind not in ("", "text") else done
+
+
+def describe_exit(status: object) -> str:
+    """Return how a program has ended; empty if nothing is said."""
+    code, signal = members_of(status).get("exitCode"), text_of(members_of(status).get("signal"))
+    if signal:
+        return f"signal {signal}"
+    return f"exit code {code}" if type(code) is int else ""
 
 
 def read_locations(locations: object) -> list[Location]:

@@ -35,8 +35,7 @@ class Conversation:
         """True once the session is open and its history is complete."""
         self.is_over = False
         """True after the session was closed or deleted."""
-        self.is_working = False
-        """True while the agent works on a prompt."""
+        self._has_turn = False
         self.modes: tuple[tuple[str, str], ...] = ()
         """Ids and names of the modes that can be set."""
         # The text of the last prompt that the agent may repeat, and how much of it has come.
@@ -46,6 +45,16 @@ class Conversation:
     def mode(self) -> str:
         """The name of the present mode; empty if unknown."""
         return dict(self.modes).get(self.transcript.mode, self.transcript.mode)
+
+    @property
+    def is_working(self) -> bool:
+        """True while the agent works, on a prompt or by itself."""
+        return self._has_turn or bool(self.transcript.state)
+
+    @property
+    def needs_action(self) -> bool:
+        """True while the agent waits for a person, perhaps without a question that can be answered here."""
+        return self.transcript.state == "requires_action"
 
     def question_lines(self) -> list[Line]:
         """Return the lines of the question that is shown, with the number of those behind it; none without one."""
@@ -84,6 +93,7 @@ class Conversation:
             case Opened():
                 self.is_open, self.modes = True, event.modes
                 self.transcript.mode = event.mode or self.transcript.mode
+                self.transcript.state = event.state
             case Asked():
                 self.questions.add(event.question, now)
                 return self.transcript.apply(event.question.update, event.question.lane)
@@ -93,9 +103,9 @@ class Conversation:
                 name = self.questions.name_of(event.decision)
                 return self.note(f"{event.by or 'the gateway'} has decided: {name}")
             case TurnStarted():
-                self.is_working = True
+                self._has_turn = True
             case TurnEnded():
-                self.is_working, self._echo = False, ""
+                self._has_turn, self._echo = False, ""
                 self.transcript.end_turn()
                 return self.note(*describe_end(event))
             case Failed():

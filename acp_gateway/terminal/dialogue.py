@@ -25,7 +25,7 @@ from acp_gateway.protocol.methods import (
     SET_MODE,
     TOOL_CALL_UPDATE,
 )
-from acp_gateway.terminal.content import Option, list_of, members_of, read_options, text_of
+from acp_gateway.terminal.content import Option, list_of, members_of, own_meta, read_options, text_of
 
 _METHOD_NOT_FOUND: Final = -32601
 
@@ -42,6 +42,8 @@ class Opened:
     """Ids and names of the modes that can be set."""
     mode: str
     """The id of the present mode; empty if unknown."""
+    state: str = ""
+    """The agent's state where turns do not say it, as `Transcript.state` has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +257,7 @@ class Dialogue:
             self.session,
             tuple((mode, name or mode) for mode, name in named if mode),
             text_of(modes.get("currentModeId")),
+            text_of(own_meta(result).get("state")),
         )
 
     def _receive_request(self, request_id: Any, method: str, params: Mapping[str, Any]) -> list[Event]:

@@ -94,7 +94,7 @@ def question_lines(question: Question, tool: Tool | None = None) -> list[Line]:
     command = describe_input(question.tool.get("rawInput")) or (tool.input if tool else "")
     if command and command not in title:
         lines.append([Span(f"    $ {command}")])
-    text = read_tool_content(question.tool.get("content"))[1]
+    text = read_tool_content(question.tool.get("content")).text
     if text:
         lines.append([Span(f"    {one_line(text)}", Style.DIM)])
     lines.append([Span("  "), *option_spans(question.options)])

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from acp_gateway.printable import MAX_LENGTH, printable_lines
-from acp_gateway.terminal.content import Diff, shortened
+from acp_gateway.terminal.content import DONE_WELL, Diff, shortened
 from acp_gateway.terminal.transcript import Block, Kind, Level, Message, Note, Plan, Tool
 
 MOST_COMPARED: Final = 600
@@ -120,6 +120,9 @@ MOST_DIFFS: Final = 20
 DEFAULT_LINES: Final = 40
 """Lines of a diff or of an output that are shown by default: a screen."""
 
+RUNNING_LINES: Final = 8
+"""Lines of a terminal that are shown while it runs: what it does now."""
+
 LINE_SIZE: Final = 4096
 """Characters of one line of a diff or of an output that are shown: minified files have lines of a megabyte."""
 
@@ -215,7 +218,10 @@ def render_message(message: Message) -> list[Line]:
 
 
 def render_tool(tool: Tool, *, lines: int = DEFAULT_LINES, details: bool = False) -> list[Line]:
-    """Return the line of a tool call, with its diffs, and its output if it has failed or `details` are wanted."""
+    """Return the line of a tool call, with its diffs, and its output if it has failed or `details` are wanted.
+
+    Of a terminal that runs, the last lines are shown in any case.
+    """
     rendered = [tool_line(tool)]
     if details and tool.input and tool.input not in tool.title:
         rendered.append([Span("    $ " + one_line(tool.input), Style.DIM)])
@@ -225,6 +231,8 @@ def render_tool(tool: Tool, *, lines: int = DEFAULT_LINES, details: bool = False
         rendered.append(more_diffs(tool))
     if tool.output and (details or tool.status == "failed"):
         rendered += render_output(tool.output, lines=lines)
+    elif tool.terminal_output and not tool.is_over:
+        rendered += render_output(tool.terminal_output, lines=min(lines, RUNNING_LINES))
     return rendered
 
 
@@ -247,6 +255,8 @@ def tool_line(tool: Tool) -> Line:
         line.append(Span(f" {shown}{more}", Style.DIM))
     if tool.status not in ("pending", "in_progress", "completed"):
         line.append(Span(f" ({one_line(tool.status)})", state.style))
+    if tool.end:
+        line.append(Span(f" {one_line(tool.end)}", Style.DIM if tool.end == DONE_WELL else Style.BAD))
     return line
 
 
@@ -254,7 +264,10 @@ def render_diff(diff: Diff, *, lines: int = DEFAULT_LINES) -> list[Line]:
     """Return the lines of a diff, below its path and the numbers of its changes."""
     difference = LineDiff(diff.old, diff.new, lines)
     head = [Span(f"    {one_line(diff.path) or 'a file'} ", Style.TOOL)]
-    head += [Span(f"+{difference.added}", Style.ADDED), Span(" "), Span(f"-{difference.removed}", Style.REMOVED)]
+    if diff.change:
+        head.append(Span(f"{one_line(diff.change)} ", Style.DIM))
+    if not diff.change or difference.total:
+        head += [Span(f"+{difference.added}", Style.ADDED), Span(" "), Span(f"-{difference.removed}", Style.REMOVED)]
     return [head, *map(_diff_line, difference.lines), *_left_out(difference.total - lines)]
 
 
@@ -268,7 +281,10 @@ def render_output(text: str, *, lines: int = DEFAULT_LINES) -> list[Line]:
 def render_plan(plan: Plan) -> list[Line]:
     """Return the lines of a plan."""
     done = sum(entry.status == "completed" for entry in plan.entries)
-    rendered: list[Line] = [[Span(f"Plan {done}/{len(plan.entries)}", Style.TOOL)]]
+    name = f"Plan {one_line(plan.name)}".rstrip()
+    if plan.is_removed:
+        return [[Span(f"{name} was removed", Style.DIM)]]
+    rendered: list[Line] = [[Span(f"{name} {done}/{len(plan.entries)}", Style.TOOL)]]
     for entry in plan.entries:
         style = Style.DIM if entry.status == "completed" else Style.PLAIN
         state = _STATES.get(entry.status, _STATES["pending"])

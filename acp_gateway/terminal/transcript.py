@@ -17,9 +17,13 @@ from acp_gateway.terminal.content import (
     Diff,
     Entry,
     Location,
+    Output,
     block_text,
+    describe_exit,
     describe_input,
+    list_of,
     members_of,
+    own_meta,
     read_entries,
     read_locations,
     read_tool_content,
@@ -97,7 +101,10 @@ class Tool(Block):
     status: str = "pending"
     input: str = ""
     """Its input in one line."""
-    output: str = ""
+    outputs: list[Output] = field(default_factory=list)
+    """Its texts; that of a terminal grows."""
+    end: str = ""
+    """The end of its terminal in words: "exit code 2", "signal SIGKILL"; empty until then, and without a terminal."""
     diffs: list[Diff] = field(default_factory=list)
     locations: list[Location] = field(default_factory=list)
 
@@ -107,21 +114,35 @@ class Tool(Block):
         return self.status in ("completed", "failed", "cancelled")
 
     @property
+    def output(self) -> str:
+        """All texts."""
+        return "\n".join(output.text for output in self.outputs)
+
+    @property
+    def terminal_output(self) -> str:
+        """The texts of its terminals."""
+        return "\n".join(output.text for output in self.outputs if output.terminal)
+
+    @property
     def size(self) -> int:
-        changed = sum(len(diff.path) + len(diff.old) + len(diff.new) for diff in self.diffs)
+        changed = sum(sum(map(len, diff)) for diff in self.diffs)
         places = sum(len(location.path) for location in self.locations)
-        return BLOCK_SIZE + len(self.id) + len(self.title) + len(self.input) + len(self.output) + changed + places
+        texts = sum(len(output.text) + len(output.terminal) for output in self.outputs)
+        return BLOCK_SIZE + len(self.id) + len(self.title) + len(self.input) + texts + len(self.end) + changed + places
 
 
 @dataclass(slots=True, kw_only=True)
 class Plan(Block):
-    """The agent's plan."""
+    """A plan of the agent."""
 
     entries: list[Entry]
+    name: str = ""
+    """Its name beside other plans; empty if it is the only one."""
+    is_removed: bool = False
 
     @property
     def size(self) -> int:
-        return BLOCK_SIZE + sum(len(entry.text) for entry in self.entries)
+        return BLOCK_SIZE + len(self.name) + sum(len(entry.text) for entry in self.entries)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -172,13 +193,15 @@ class Transcript:
         """The title that the agent has given the session."""
         self.mode = ""
         """The id of the present mode; empty if unknown."""
+        self.state = ""
+        """The agent's state where turns do not say it: `running` without a prompt, or `requires_action`."""
         self._limit = size
         self._size = 0
         self._sizes: dict[int, int] = {}
         self._next_number = 0
         self._last: dict[str, Block] = {}
         self._tools: dict[tuple[str, str], Tool] = {}
-        self._plans: dict[str, Plan] = {}
+        self._plans: dict[tuple[str, str], Plan] = {}
 
     def apply(self, update: object, lane: str = "") -> list[Change]:
         """Add an update of ACP, and return what has changed, in order.
@@ -208,14 +231,18 @@ class Transcript:
         """Let the next text begin another message, and the next plan another block."""
         self._last.clear()
         self._plans.clear()
+        self.state = ""
 
     def _apply(self, payload: Mapping[str, Any], kind: str, lane: str) -> Iterator[Change]:
-        if kind in _TEXTS:
+        notice = payload if kind == "notice" else members_of(own_meta(payload).get("notice"))
+        if notice:
+            yield self._notice(notice, lane)
+        elif kind in _TEXTS:
             yield from self._text(_TEXTS[kind], lane, payload)
         elif kind in ("tool_call", "tool_call_update"):
             yield self._tool(lane, payload)
         elif kind == "plan":
-            yield self._plan(lane, read_entries(payload.get("entries")))
+            yield from self._plan_update(lane, payload)
         elif kind == "current_mode_update":
             mode = text_of(payload.get("currentModeId"))
             if mode and not lane and mode != self.mode:
@@ -224,6 +251,9 @@ class Transcript:
         elif kind == "session_info_update":
             if not lane and "title" in payload:
                 self.title = text_of(payload["title"])
+            state = text_of(own_meta(payload).get("state"))
+            if not lane and state:
+                self._set_state(state)
         elif kind and kind not in _SILENT:
             yield self._unknown(kind, lane)
 
@@ -234,7 +264,7 @@ class Transcript:
         last = self._last.get(lane)
         goes_on = isinstance(last, Message) and last.kind is kind and last.message_id == message_id
         if kind is Kind.USER and not goes_on:
-            self._plans.pop(lane, None)
+            self._plans = {key: plan for key, plan in self._plans.items() if key[0] != lane}
         block = last if goes_on and isinstance(last, Message) else None
         while rest:
             if block is not None and not _is_full(block.text):
@@ -258,13 +288,45 @@ class Transcript:
         _set_members(tool, payload)
         return self._add(tool)
 
-    def _plan(self, lane: str, entries: list[Entry]) -> Change:
-        plan = self._plans.get(lane)
+    def _plan_update(self, lane: str, payload: Mapping[str, Any]) -> Iterator[Change]:
+        """Change the plan that an update shows, and remove those that it does not name; without names there is one."""
+        entries, told = read_entries(payload.get("entries")), own_meta(payload)
+        if "plans" not in told:
+            yield self._plan(lane, "", entries)
+            return
+        names = [text_of(name) for name in list_of(told["plans"])]
+        for (of, name), plan in list(self._plans.items()):
+            if of == lane and name and name not in names:
+                del self._plans[of, name]
+                plan.is_removed = True
+                yield Change(plan, new=False)
+        if names:
+            count = told.get("entries")
+            # Further entries name the other plans.
+            own = entries[:count] if type(count) is int else entries
+            yield self._plan(lane, names[-1], own, shown=names[-1] if len(names) > 1 else "")
+
+    def _plan(self, lane: str, name: str, entries: list[Entry], shown: str = "") -> Change:
+        key = lane, name
+        plan = self._plans.get(key)
         if plan is not None:
             plan.entries = entries
+            plan.name = shown or plan.name
             return Change(plan, new=False)
-        plan = self._plans[lane] = Plan(number=self._number(), lane=lane, entries=entries)
+        plan = self._plans[key] = Plan(number=self._number(), lane=lane, entries=entries, name=shown)
         return self._add(plan)
+
+    def _set_state(self, state: str) -> None:
+        if state == "idle" or (state == "running" and not self.state):
+            # Of work that it does by itself.
+            self.end_turn()
+        self.state = "" if state == "idle" else state
+
+    def _notice(self, notice: Mapping[str, Any], lane: str) -> Change:
+        words = [text_of(notice.get(name)) for name in ("title", "description")]
+        is_bad = notice.get("severity") in ("warning", "error")
+        text, level = ": ".join(word for word in words if word), Level.BAD if is_bad else Level.INFO
+        return self._add(Note(number=self._number(), lane=lane, text=text or "a notice", level=level))
 
     def _unknown(self, kind: str, lane: str) -> Change:
         text, last = f"an update of an unknown kind: {kind}", self._last.get(lane)
@@ -295,8 +357,8 @@ class Transcript:
             self._size -= self._sizes.pop(oldest.number)
             if isinstance(oldest, Tool):
                 self._tools.pop((oldest.lane, oldest.id), None)
-            if self._plans.get(oldest.lane) is oldest:
-                del self._plans[oldest.lane]
+            if isinstance(oldest, Plan):
+                self._plans = {key: plan for key, plan in self._plans.items() if plan is not oldest}
             if self._last.get(oldest.lane) is oldest:
                 del self._last[oldest.lane]
 
@@ -322,11 +384,31 @@ def _set_members(tool: Tool, payload: Mapping[str, Any]) -> None:
     if payload.get("locations") is not None:
         tool.locations = read_locations(payload["locations"])
     if payload.get("content") is not None:
-        tool.diffs, tool.output = read_tool_content(payload["content"])
+        tool.diffs, outputs, tool.end = read_tool_content(payload["content"])
+        tool.outputs = [output._replace(text=output.text[-OUTPUT_SIZE:]) for output in outputs]
     if payload.get("rawInput") is not None:
         tool.input = describe_input(payload["rawInput"])
-    terminal = members_of(members_of(payload.get("_meta")).get("terminal_output"))
-    tool.output = (tool.output + text_of(terminal.get("data")))[-OUTPUT_SIZE:]
+    meta, told = members_of(payload.get("_meta")), members_of(own_meta(payload).get("terminal"))
+    if told:
+        whole = text_of(told["output"]) if "output" in told else None
+        _grow(tool, told.get("terminalId"), text_of(told.get("data")), whole)
+    # As some agents of version 1 report it.
+    terminal, ended = members_of(meta.get("terminal_output")), members_of(meta.get("terminal_exit"))
+    if terminal:
+        _grow(tool, terminal.get("terminal_id"), text_of(terminal.get("data")))
+    if ended:
+        tool.end = describe_exit({"exitCode": ended.get("exit_code"), "signal": ended.get("signal")})
+
+
+def _grow(tool: Tool, terminal: object, added: str, whole: str | None = None) -> None:
+    """Add to the output of a terminal, or replace it by all of it."""
+    name = text_of(terminal) or "terminal"
+    before = next((output.text for output in tool.outputs if output.terminal == name), None)
+    grown = Output((((before or "") if whole is None else whole) + added)[-OUTPUT_SIZE:], name)
+    if before is None:
+        tool.outputs.append(grown)
+    else:
+        tool.outputs = [grown if output.terminal == name else output for output in tool.outputs]
 
 
 def _parent_tool(payload: Mapping[str, Any]) -> str:

@@ -5,12 +5,14 @@ call gets a line when it begins and one when it ends, and a plan one for each ch
 """
 
 import json
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
 from acp_gateway.terminal.ansi import Pen
-from acp_gateway.terminal.content import Diff, Entry, Option
+from acp_gateway.terminal.content import Diff, Option
 from acp_gateway.terminal.dialogue import (
     Asked,
     Closed,
@@ -39,6 +41,7 @@ from acp_gateway.terminal.rendering import (
     render,
     render_diff,
     render_output,
+    render_plan,
     tool_line,
 )
 from acp_gateway.terminal.transcript import (
@@ -54,6 +57,28 @@ from acp_gateway.terminal.transcript import (
 
 SHOWN_TOOLS: Final = 1000
 """Maximum of the tool calls whose written text is remembered; an older one is written again if it changes."""
+
+
+SHOWN_PLANS: Final = 100
+"""Maximum of the plans whose written text is remembered."""
+
+OVERLAP: Final = 200
+"""Characters by which an output is found in a later one that has lost its beginning."""
+
+
+@dataclass(slots=True)
+class _Written:
+    """A tool call as it was written."""
+
+    title: str
+    state: str
+    diffs: list[Diff]
+    seen: dict[str, str]
+    """Outputs of terminals, as far as they were written."""
+    lines: int = 0
+    """Lines of them."""
+    is_whole: bool = False
+    """True if that is all of its output."""
 
 
 class Watcher:
@@ -86,9 +111,9 @@ class Watcher:
         # The message that is being written, and its last characters if it is not known yet how they are shown.
         self._stream: tuple[str, str, str] | None = None
         self._held = ""
-        # What was written of tool calls and of the last plan of each lane.
-        self._tools: dict[int, tuple[str, str, list[Diff]]] = {}
-        self._plan: tuple[int, list[Entry]] | None = None
+        # What was written of tool calls and plans.
+        self._tools: dict[int, _Written] = {}
+        self._plans: dict[int, Plan] = {}
 
     def take(self) -> str:
         """Return and forget the text to write now."""
@@ -120,7 +145,9 @@ class Watcher:
     def _receive(self, event: Event, now: float) -> None:
         match event:
             case Updated():
+                before = self._transcript.state
                 self._show_all(self._transcript.apply(event.update, event.lane))
+                self._show_state(before, self._transcript.state)
             case Opened():
                 self._open(event)
             case Asked():
@@ -148,6 +175,7 @@ class Watcher:
             return
         self._live = True
         self._transcript.mode = event.mode or self._transcript.mode
+        self._transcript.state = event.state
         blocks = self._transcript.blocks
         first = 0 if self._last is None else max(len(blocks) - self._last, 0)
         left_out = first + self._transcript.dropped
@@ -159,11 +187,13 @@ class Watcher:
             self._remember(block)
         if self._questions.current is not None:
             self._ask(self._questions.current)
+        self._show_state("", event.state)
 
     def _remember(self, block: Block) -> None:
         """Treat a block of the history as written."""
         if isinstance(block, Tool):
-            self._tools[block.number] = (block.title, block.status if block.is_over else "", block.diffs)
+            state = block.status if block.is_over else ""
+            self._tools[block.number] = _Written(block.title, state, block.diffs, _terminals(block))
 
     def _show_all(self, changes: Sequence[Change]) -> None:
         if self._live:
@@ -217,36 +247,70 @@ class Watcher:
     # Tool calls and plans
 
     def _show_tool(self, tool: Tool) -> None:
-        title, over, diffs = self._tools.pop(tool.number, ("", "", []))
+        written = self._tools.pop(tool.number, None)
+        is_new = written is None
+        # What a tool call that is over when it is first seen has written is not shown.
+        written = written or _Written("", "", [], _terminals(tool) if tool.is_over else {})
         state = tool.status if tool.is_over else ""
-        if (tool.title, state) != (title, over):
+        if not is_new:
+            self._show_output(tool, written)
+        if (tool.title, state) != (written.title, written.state):
             self._end_stream()
             self._pen.lines(indented([tool_line(tool)], tool.lane))
-            if state == "failed" and tool.output:
+            if state == "failed" and tool.output and not written.is_whole:
                 self._pen.lines(indented(render_output(tool.output, lines=self._lines), tool.lane), wrap=False)
+        if is_new:
+            self._show_output(tool, written)
         shown = tool.diffs[:MOST_DIFFS]
         for diff in shown:
-            if diff not in diffs:
+            if diff not in written.diffs:
                 self._end_stream()
                 lines = render_diff(diff, lines=self._lines)
                 if diff is shown[-1] and len(tool.diffs) > MOST_DIFFS:
                     lines.append(more_diffs(tool))
                 self._pen.lines(indented(lines, tool.lane), wrap=False)
-        self._tools[tool.number] = (tool.title, state, shown)
+        written.title, written.state, written.diffs = tool.title, state, shown
+        self._tools[tool.number] = written
         if len(self._tools) > SHOWN_TOOLS:
             del self._tools[next(iter(self._tools))]
 
+    def _show_output(self, tool: Tool, written: "_Written") -> None:
+        """Write the lines that were added to terminals, up to a number for each tool call."""
+        for name, text in _terminals(tool).items():
+            before = written.seen.get(name, "")
+            end = len(text) if tool.is_over else text.rfind("\n") + 1
+            added = _added(before, text[:end])
+            written.seen[name] = text[:end]
+            room = self._lines - written.lines
+            if not added or room < 0:
+                continue
+            lines = render_output(added, lines=sys.maxsize)
+            written.lines += len(lines)
+            if len(lines) > room:
+                lines = [*lines[:room], [Span("    … more follows", Style.DIM)]]
+            self._end_stream()
+            self._pen.lines(indented(lines, tool.lane), wrap=False)
+        written.is_whole = 0 < written.lines <= self._lines and len(written.seen) == len(tool.outputs)
+        if tool.is_over:
+            # No more is written, as after all that it has.
+            written.seen = dict.fromkeys(written.seen, "")
+            written.lines = sys.maxsize
+
     def _show_plan(self, plan: Plan) -> None:
-        number, before = self._plan or (0, [])
-        self._plan = (plan.number, list(plan.entries))
-        if number == plan.number and before == plan.entries:
+        before = self._plans.pop(plan.number, None)
+        self._plans[plan.number] = replace(plan, entries=list(plan.entries))
+        if len(self._plans) > SHOWN_PLANS:
+            del self._plans[next(iter(self._plans))]
+        if before == plan:
             return
         self._end_stream()
-        lines = render(plan)
-        if number == plan.number and [entry.text for entry in before] == [entry.text for entry in plan.entries]:
-            # The heading, and what is new.
-            old = zip(lines[1:], before, plan.entries, strict=True)
-            lines = [lines[0], *(line for line, former, entry in old if former != entry)]
+        lines = indented(render_plan(plan), plan.lane)
+        if before is not None and not plan.is_removed:
+            former = before.entries
+            if [entry.text for entry in former] == [entry.text for entry in plan.entries]:
+                # The heading, and what is new.
+                old = zip(lines[1:], former, plan.entries, strict=True)
+                lines = [lines[0], *(line for line, one, other in old if one != other)]
         self._pen.lines(lines)
 
     # Questions and notes
@@ -257,8 +321,31 @@ class Watcher:
             tool = self._transcript.tool(question.tool.get("toolCallId"), question.lane)
             self._pen.lines(question_lines(question, tool))
 
+    def _show_state(self, before: str, now: str) -> None:
+        """Write that the agent waits for a person, unless a question says it, or works without a prompt."""
+        if not self._live or now == before:
+            return
+        if now == "requires_action" and self._questions.current is None:
+            self._note("the agent waits for a person")
+        elif now == "running" and not before:
+            self._note("the agent works by itself")
+
     def _note(self, text: str, level: Level = Level.INFO) -> None:
         self._show_all([self._transcript.note(text, level)])
+
+
+def _terminals(tool: Tool) -> dict[str, str]:
+    """Return the outputs of a tool call's terminals, by their ids."""
+    return {output.terminal: output.text for output in tool.outputs if output.terminal}
+
+
+def _added(before: str, text: str) -> str:
+    """Return what was added to a text, whose beginning may have been cut off; all of it if it was replaced."""
+    if text.startswith(before):
+        return text[len(before) :]
+    end = before[-OVERLAP:]
+    at = text.rfind(end)
+    return text if at < 0 else text[at + len(end) :]
 
 
 def describe_end(event: TurnEnded) -> tuple[str, Level]:

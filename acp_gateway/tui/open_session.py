@@ -341,6 +341,8 @@ class OpenSession:
             return "opening"
         if self.conversation.questions.current is not None:
             return "waits for a decision"
+        if self.conversation.needs_action:
+            return "waits for you"
         return "working" if self.conversation.is_working else "ready"
 
     def described(self, listed: Mapping[str, Any], *, decides: bool) -> dict[str, Any]:

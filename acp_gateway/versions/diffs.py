@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.versions.parts import array, elements, given, members, text, text_block
+from acp_gateway.versions.parts import array, elements, given, members, own_meta, text, text_item
 
 _compose: Final = jsonrpc.compose
 _encode: Final = jsonrpc.encode
@@ -18,6 +18,8 @@ NOWHERE: Final = "/dev/null"
 _HUNK: Final = re.compile(r"@@ -[0-9]{1,18}(?:,([0-9]{1,18}))? \+[0-9]{1,18}(?:,([0-9]{1,18}))? @@")
 _ESCAPE: Final = re.compile(r'\\([abfnrtv"\\]|[0-3][0-7]{2})')
 _LETTERS: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
+_DONE: Final = {"add": "added", "modify": "modified", "delete": "deleted", "move": "moved", "copy": "copied"}
+_CHANGE: Final = ("operation", "path", "oldPath", "fileType")
 _QUOTED: Final = {char: f"\\{letter}" for letter, char in _LETTERS.items()}
 _UNSAFE: Final = re.compile(r'[\x00-\x1f"\\\x7f]')
 
@@ -120,42 +122,40 @@ def old_diff(parts: dict[str, bytes]) -> list[bytes]:
         if section.hunks:
             found.append(_diff(section.path or "", section))
     if words and not sections:
-        found.append(_content(words))
+        found.append(text_item(words))
     return found
 
 
 def _old_change(change: dict[str, bytes], path: str, section: Section | None) -> Iterator[bytes]:
-    """Yield a text for what a diff can't say, and the diff of the file."""
+    """Yield a text for what a diff can't say, and the diff of the file; both tell the change if it needs a text."""
     operation = text(change.get("operation")) or "changed"
     file_type = text(change.get("fileType")) or "text"
     shows = section is not None and section.hunks > 0
     what = "" if file_type == "text" else f" ({file_type})"
+    words = f"{_DONE.get(operation, operation)}{what}: "
     if operation in ("move", "copy"):
-        done = "moved" if operation == "move" else "copied"
-        yield _content(f"{done}{what}: {text(change.get('oldPath')) or ''} → {path}")
-    elif operation in ("add", "modify"):
-        if section is not None and section.added and not shows and file_type == "text":
-            yield _old("", None, path)
-        elif not shows or what:
-            yield _content(f"{'added' if operation == 'add' else 'modified'}{what}: {path}")
+        words += f"{text(change.get('oldPath')) or ''} → "
+    told: dict[str, bytes] = {}
+    if operation in ("add", "modify") and not what and shows:
+        pass
+    elif operation in ("add", "modify") and not what and section is not None and section.added:
+        yield _old("", None, path)
     else:
-        yield _content(f"{'deleted' if operation == 'delete' else operation}{what}: {path}")
+        told["change"] = _compose({name: change[name] for name in _CHANGE if given(change.get(name))})
+        yield text_item(words + path, **told)
     if section is not None and shows:
-        yield _diff(path, section)
+        yield _diff(path, section, **told)
 
 
-def _diff(path: str, section: Section) -> bytes:
+def _diff(path: str, section: Section, **told: bytes) -> bytes:
     old, new = section.texts()
-    return _old(new, None if section.added else old, path)
+    return _old(new, None if section.added else old, path, **told)
 
 
-def _old(new: str, old: str | None, path: str) -> bytes:
+def _old(new: str, old: str | None, path: str, **told: bytes) -> bytes:
     texts = {"oldText": b"null" if old is None else _encode(old), "newText": _encode(new)}
-    return _compose({"type": b'"diff"', "path": _encode(path), **texts})
-
-
-def _content(words: str) -> bytes:
-    return _compose({"type": b'"content"', "content": text_block(words)})
+    meta = {"_meta": own_meta(**told)} if told else {}
+    return _compose({"type": b'"diff"', "path": _encode(path), **texts, **meta})
 
 
 def read_patch(patch: str) -> Iterator[Section]:

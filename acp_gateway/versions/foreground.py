@@ -59,6 +59,16 @@ class Foreground(Generic[PromptT]):
         """User messages, with the number of turns that had ended before them."""
 
     @property
+    def state(self) -> str:
+        """The state that the agent has told last: `running`, `requires_action`, or `idle`."""
+        return "requires_action" if self._waits else "running" if self._works else "idle"
+
+    @property
+    def has_prompts(self) -> bool:
+        """True while the turn of a prompt has not ended."""
+        return bool(self._prompts)
+
+    @property
     def is_busy(self) -> bool:
         """True while the agent works, or has a prompt."""
         return self._works or bool(self._prompts)

@@ -24,10 +24,12 @@ from acp_gateway.versions.parts import (
     is_object,
     members,
     notification,
+    own_meta,
     request,
     result,
     text,
     text_block,
+    text_item,
 )
 from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
@@ -49,6 +51,11 @@ TOOLS: Final = 64
 ALONE: Final = 64
 """Terminals without a tool call that are remembered as such at most; agents refer to a terminal at once."""
 
+INFO_SIZE: Final = 4096
+"""Bytes of a title that are repeated at most; one has a line."""
+
+IDLE: Final = "idle"
+
 PLANS: Final = 32
 """Plans of one session that are shown or named at most; each agent at work has one."""
 
@@ -63,6 +70,8 @@ _MESSAGES: Final = {
     table.AGENT_MESSAGE: methods.AGENT_CHUNK,
     table.AGENT_THOUGHT: table.THOUGHT_CHUNK,
 }
+_NOTICE: Final = ("severity", "title", "description")
+_INFO: Final = ("title", "updatedAt")
 _CANCELLED: Final = b'{"stopReason":"cancelled"}'
 _ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 
@@ -89,6 +98,10 @@ class _Session:
         """Ids of the plans; the last one changed last."""
         self.alone: dict[str, None] = {}
         """Terminals that no tool call refers to."""
+        self.state = IDLE
+        """The state that the client was told last."""
+        self.info: _Members = {}
+        """Title and time of the session as they were told last."""
 
     def answer(self, ended: TurnEnded[IdKey], out: Output) -> None:
         """Answer the prompts of a turn that has ended."""
@@ -145,6 +158,7 @@ class NewAgent(Translator[_Session]):
         session.pending.clear()
         session.plans.clear()
         session.alone.clear()
+        session.state = IDLE
 
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
         """Do nothing: an agent of version 2 says so itself."""
@@ -159,7 +173,9 @@ class NewAgent(Translator[_Session]):
         out = Output()
         session = self._session(session_id)
         self._flush(session, out)
-        session.answer(TurnEnded(session.foreground.cut(), {} if error is None else {"error": error}), out)
+        ended = TurnEnded(session.foreground.cut(), {} if error is None else {"error": error})
+        self._tell_state(session, out)
+        session.answer(ended, out)
         return out
 
     def forget(self, session_id: str) -> Output:
@@ -356,6 +372,9 @@ class NewAgent(Translator[_Session]):
         if session.pending and message.update not in (table.TERMINAL_CHUNK, table.CONTENT_CHUNK):
             self._flush(session, out)
         if handle is None:
+            if message.update == methods.INFO_UPDATE:
+                told = update_of(params_of(message))
+                session.info |= {name: told[name] for name in _INFO if len(told.get(name, b"")) in range(1, INFO_SIZE)}
             out.to_client.append(message.text)
             return
         params = params_of(message)
@@ -424,22 +443,30 @@ class NewAgent(Translator[_Session]):
         if text(update.get("state")) == "idle":
             for name in list(session.alone):
                 self._show_alone(session, name, out)
-        for event in session.foreground.updated(update):
+        events = session.foreground.updated(update)
+        self._tell_state(session, out)
+        for event in events:
             if isinstance(event, TurnEnded):
                 session.answer(event, out)
                 if text(update.get("stopReason")) == "error" and not event.prompts:
                     words = text(members(update.get("error")).get("message")) or "it said nothing"
                     self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
 
-    def _say(self, params: _Members, words: str, out: Output) -> None:
-        """Send a message of its own."""
+    def _tell_state(self, session: _Session, out: Output) -> None:
+        """Tell a state that version 1 has no word for: the agent waits for a person, or works by itself."""
+        state = session.foreground.state
+        if state == session.state or (state == "running" and session.state == IDLE and session.foreground.has_prompts):
+            return
+        session.state = state
+        about = {"sessionUpdate": _encode(methods.INFO_UPDATE), **session.info, "_meta": own_meta(state=_encode(state))}
+        self._send({"sessionId": _encode(session.id)}, about, out)
+
+    def _say(self, params: _Members, words: str, out: Output, **told: bytes) -> None:
+        """Send a message of its own, with members of the gateway's own."""
         raw = text_block(words)
-        message_id = _encode(digest_id(raw))
-        self._send(
-            {"sessionId": params.get("sessionId", b'""')},
-            {"sessionUpdate": _encode(methods.AGENT_CHUNK), "messageId": message_id, "content": raw},
-            out,
-        )
+        said = {"sessionUpdate": _encode(methods.AGENT_CHUNK), "messageId": _encode(digest_id(raw)), "content": raw}
+        meta = {"_meta": own_meta(**told)} if told else {}
+        self._send({"sessionId": params.get("sessionId", b'""')}, said | meta, out)
 
     # Tool calls
 
@@ -467,7 +494,7 @@ class NewAgent(Translator[_Session]):
                     if is_cancelled != tool.is_cancelled:
                         tool.is_cancelled, tool.has_content = is_cancelled, True
                 case "content":
-                    self._refer(session, tool_id, tool.replace(elements(value)))
+                    self._refer(session, tool_id, tool, tool.replace(elements(value)))
                 case "locations":
                     sent["locations"] = array(elements(value))
                 case _ if given(value):
@@ -491,16 +518,18 @@ class NewAgent(Translator[_Session]):
             )
             return
         name = tool.append(update["content"])
-        self._refer(session, tool_id, [] if name is None else [name])
+        self._refer(session, tool_id, tool, [] if name is None else [name])
         session.memory.keep(tool_id, tool)
         self._repeat(session, tool_id, tool, out)
 
-    def _refer(self, session: _Session, tool_id: str, terminals: list[str]) -> None:
+    def _refer(self, session: _Session, tool_id: str, tool: Tool, terminals: list[str]) -> None:
         """Remember which terminals a tool call shows."""
         for name in terminals:
             session.alone.pop(name, None)
             terminal = session.memory.get(Terminal, name) or Terminal()
             bounded(terminal.tools, tool_id, None, TOOLS)
+            if not terminal.text:
+                tool.followed.add(name)
             session.memory.keep(name, terminal)
 
     def _repeat(self, session: _Session, tool_id: str, tool: Tool, out: Output, *, at_once: bool = False) -> None:
@@ -537,7 +566,7 @@ class NewAgent(Translator[_Session]):
             terminal.end(update["exitStatus"])
         session.memory.keep(name, terminal)
         if count or "output" in update or has_ended:
-            self._grown(session, name, terminal, count, out, at_once=has_ended)
+            self._grown(session, name, terminal, count, out, at_once=has_ended, is_whole="output" in update)
         if has_ended:
             self._show_alone(session, name, out)
 
@@ -551,7 +580,15 @@ class NewAgent(Translator[_Session]):
         self._grown(session, name, terminal, count, out)
 
     def _grown(
-        self, session: _Session, name: str, terminal: Terminal, count: int, out: Output, *, at_once: bool = False
+        self,
+        session: _Session,
+        name: str,
+        terminal: Terminal,
+        count: int,
+        out: Output,
+        *,
+        at_once: bool = False,
+        is_whole: bool = False,
     ) -> None:
         """Send the text of a terminal in the tool calls that refer to it."""
         for tool_id in list(terminal.tools):
@@ -561,6 +598,22 @@ class NewAgent(Translator[_Session]):
             else:
                 tool.grew(count)
                 self._repeat(session, tool_id, tool, out, at_once=at_once)
+        last = next(reversed(terminal.tools), "")
+        tool = session.memory.get(Tool, last)
+        waits = tool is not None and last in session.pending and name in tool.followed
+        if waits and (terminal.added or is_whole):
+            # What is new is told to clients that know the gateway.
+            self._send_output(session, last, name, terminal, out, is_whole=is_whole)
+
+    def _send_output(
+        self, session: _Session, tool_id: str, name: str, terminal: Terminal, out: Output, *, is_whole: bool
+    ) -> None:
+        """Send the text that was added to a terminal, or all of it."""
+        words = {"output": terminal.shown()} if is_whole else {"data": terminal.added}
+        about = {"terminalId": name, **words}
+        sent = {"sessionUpdate": _encode(methods.TOOL_CALL_UPDATE), "toolCallId": _encode(tool_id)}
+        sent["_meta"] = own_meta(terminal=_encode(about))
+        self._send({"sessionId": _encode(session.id)}, sent, out)
 
     def _terminal(self, session: _Session, name: str) -> Terminal:
         """Return a terminal, which may be new."""
@@ -601,10 +654,11 @@ class NewAgent(Translator[_Session]):
 
     def _send_plan(self, session: _Session, params: _Members, out: Output) -> None:
         """Send the plan that changed last, with the names of the others."""
-        found = (session.memory.get(ShownPlan, plan_id) for plan_id in session.plans)
-        *others, last = [_NO_PLAN, *(plan for plan in found if plan is not None)]
+        found = {name: plan for name in session.plans if (plan := session.memory.get(ShownPlan, name)) is not None}
+        *others, last = [_NO_PLAN, *found.values()]
         entries = [*last.entries, *(values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words)]
-        self._send(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries)}, out)
+        meta = own_meta(plans=_encode(list(found)), entries=_encode(len(last.entries)))
+        self._send(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries), "_meta": meta}, out)
 
     # State of the session
 
@@ -625,7 +679,8 @@ class NewAgent(Translator[_Session]):
             return
         words = [text(update.get(name)) for name in ("title", "description")]
         said = ": ".join(word for word in words if word)
-        self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out)
+        told = _compose({name: update[name] for name in _NOTICE if name in update})
+        self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out, notice=told)
 
     def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         if self._shows_compaction:
@@ -664,7 +719,7 @@ class NewAgent(Translator[_Session]):
             elif subject:
                 words.append(values.shown(_compose(subject)))
         tool = session.memory.get(Tool, text(call["toolCallId"]) or "")
-        blocks = [_compose({"type": b'"content"', "content": text_block(word)}) for word in words if word]
+        blocks = [text_item(word) for word in words if word]
         shown: Iterable[bytes] = blocks
         if tool is not None:
             tool.is_renamed = True

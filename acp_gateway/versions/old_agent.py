@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
-from acp_gateway.versions import initialize, table, values
+from acp_gateway.versions import initialize, table, told, values
 from acp_gateway.versions.diffs import new_diff
 from acp_gateway.versions.parts import (
     EMPTY,
@@ -86,6 +86,12 @@ class _Session:
         self.made = 0
         """Number of ids made for messages that are not in a journal."""
         self.is_running = False
+        self.works_alone = False
+        """True while the agent works without a prompt."""
+        self.is_replaying = False
+        """True while the client gets the history."""
+        self.plans: list[str] = []
+        """Ids of the plans of an agent of version 2."""
         self.is_silent = False
         """True while the agent sends a history that the client did not ask for."""
         self.options: bytes = b"[]"
@@ -128,7 +134,8 @@ class OldAgent(Translator[_Session]):
         return _Session(session_id)
 
     def begin_replay(self, session_id: str) -> None:
-        self._session(session_id).message = None
+        session = self._session(session_id)
+        session.message, session.is_replaying, session.plans = None, True, []
 
     def turn_boundary(self, session_id: str) -> None:
         self._session(session_id).message = None
@@ -137,6 +144,7 @@ class OldAgent(Translator[_Session]):
         out = Output()
         session = self._session(session_id)
         session.message = None
+        session.works_alone = False
         prompt = None if request is None else session.prompts.get(id_key(request))
         if prompt is not None and not prompt.is_answered:
             self._begin(session, prompt, position, out)
@@ -264,7 +272,7 @@ class OldAgent(Translator[_Session]):
                 self._can_load = has.get("loadSession") == b"true"
                 out.to_client.append(result(asked.id, _compose(initialize.new_result(found))))
             case methods.NEW | methods.RESUME | methods.FORK:
-                session.is_silent = False
+                session.is_silent = session.is_replaying = False
                 if response.error:
                     out.to_client.append(response.text)
                 else:
@@ -295,8 +303,11 @@ class OldAgent(Translator[_Session]):
         }
         found["configOptions"] = self._options(session)
         if asked.method == methods.RESUME:
-            state = b'"running"' if session.is_running else b'"idle"'
-            self._update({"sessionId": _encode(session.id)}, _state(state), out)
+            state = text(told.own(found).get("state"))
+            if state is not None and not session.is_running:
+                session.is_running = session.works_alone = True
+            now = state or ("running" if session.is_running else "idle")
+            self._update({"sessionId": _encode(session.id)}, _state(_encode(now)), out)
         out.to_client.append(result(asked.id, _compose(found)))
 
     def _options(self, session: _Session) -> bytes:
@@ -341,7 +352,7 @@ class OldAgent(Translator[_Session]):
             self._update({"sessionId": _encode(session.id)}, _state(b'"running"'), out)
 
     def _rest(self, session: _Session, end: _Members, out: Output) -> None:
-        session.is_running = False
+        session.is_running = session.works_alone = False
         self._update({"sessionId": _encode(session.id)}, _state(b'"idle"') | end, out)
 
     def _made(self, session: _Session, kind: str, position: int | None) -> str:
@@ -389,13 +400,50 @@ class OldAgent(Translator[_Session]):
             self._chunk(session, kind, message, position, out)
             return
         handle = self._updates.get(kind)
-        if handle is None:
+        is_told = told.OWN in message.text
+        if handle is None and not (is_told and kind == methods.INFO_UPDATE):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        update = handle(session, params, update_of(params))
+        update: _Members | None = update_of(params)
+        if is_told and update is not None:
+            update = self._told(session, params, kind, update, out)
+        if handle is not None and update is not None:
+            update = handle(session, params, update)
         if update is not None:
             self._update(params, update, out)
+
+    def _told(self, session: _Session, params: _Members, kind: str, update: _Members, out: Output) -> _Members | None:
+        """Send what `_meta` tells of an agent of version 2, and return the rest of the update; None without one."""
+        rest = told.without_own(update)
+        if kind == methods.INFO_UPDATE:
+            self._tell_state(session, text(told.own(update).get("state")), out)
+            return rest if rest.keys() > {"sessionUpdate"} else None
+        about = {"sessionId": params.get("sessionId", b'""')}
+        if kind == table.PLAN:
+            found = told.plans(update, session.plans)
+            if found is None:
+                return rest
+            plans, session.plans = found
+            for plan in plans:
+                self._update(about, plan, out)
+            return None
+        if kind not in (methods.TOOL_CALL, methods.TOOL_CALL_UPDATE):
+            return update
+        for terminal in told.terminals(update):
+            self._update(about, terminal, out)
+        return rest if rest.keys() > {"sessionUpdate", "toolCallId"} else None
+
+    def _tell_state(self, session: _Session, state: str | None, out: Output) -> None:
+        """Tell that the agent waits for a person, or works without a prompt; the end of a turn is told by itself."""
+        if session.is_replaying:
+            return
+        if state in ("running", "requires_action"):
+            session.works_alone = session.works_alone or not session.is_running
+            session.is_running = True
+            self._update({"sessionId": _encode(session.id)}, _state(_encode(state)), out)
+        elif state == "idle" and session.works_alone:
+            self._rest(session, {}, out)
 
     def _update(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
@@ -427,6 +475,12 @@ class OldAgent(Translator[_Session]):
     def _chunk(self, session: _Session, kind: str, message: Message, position: int | None, out: Output) -> None:
         params = params_of(message)
         update = update_of(params)
+        notice = told.own(update).get("notice") if told.OWN in message.text else None
+        if notice is not None:
+            session.message = None
+            shown = {"sessionUpdate": _encode(table.NOTICE), **members(notice)}
+            self._update({"sessionId": params.get("sessionId", b'""')}, shown, out)
+            return
         given_id, block = text(update.get("messageId")), update.get("content", NULL)
         content = values.new_block(block)
         if given_id is not None:
@@ -487,7 +541,7 @@ def _tool(update: _Members) -> _Members:
     """Return the members of a tool call of version 2; null changes nothing in version 1."""
     found = {name: value for name, value in update.items() if given(value)}
     if "content" in found:
-        found["content"] = array(map(_item, elements(found["content"])))
+        found["content"] = array(map(_item, told.content(elements(found["content"]))))
     if "locations" in found:
         found["locations"] = values.new_locations(found["locations"])
     return found
@@ -497,7 +551,7 @@ def _item(item: bytes) -> bytes:
     """Return an item of a tool call's content of version 2."""
     parts = members(item)
     match text(parts.get("type")):
-        case "diff":
+        case "diff" if "changes" not in parts:
             return new_diff(parts)
         case "content":
             block = parts.get("content", NULL)

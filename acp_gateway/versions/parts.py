@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
@@ -66,6 +66,17 @@ def array(items: Iterable[bytes]) -> bytes:
 def text_block(words: str) -> bytes:
     """Return a content block of text."""
     return b'{"type":"text","text":%b}' % jsonrpc.encode(words)
+
+
+def text_item(words: str, **told: bytes) -> bytes:
+    """Return an item of a tool call's content with a text, and with members of the gateway's own."""
+    meta = b',"_meta":%b' % own_meta(**told) if told else b""
+    return b'{"type":"content","content":%b%b}' % (text_block(words), meta)
+
+
+def own_meta(**told: bytes) -> bytes:
+    """Return a `_meta` with these members of the gateway's own."""
+    return jsonrpc.compose({methods.META: jsonrpc.compose(told)})
 
 
 def request(raw_id: RawId, method: str, params: Mapping[str, bytes]) -> bytes:

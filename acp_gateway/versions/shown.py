@@ -6,12 +6,13 @@ from typing import Final, NamedTuple
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.versions.diffs import old_diff
-from acp_gateway.versions.parts import NULL, array, members, text, text_block
+from acp_gateway.versions.parts import NULL, array, members, text, text_block, text_item
 from acp_gateway.versions.state import CONTENT_SIZE, FREE_REPEATS, REPEATS, Memory
 from acp_gateway.versions.terminals import Terminal
 from acp_gateway.versions.values import old_block
 
 _compose: Final = jsonrpc.compose
+_encode: Final = jsonrpc.encode
 
 CORRECTED: Final = "[acp-gateway: the agent has replaced this message by the following.]\n"
 CLEARED: Final = "[acp-gateway: the agent has withdrawn this message.]"
@@ -102,6 +103,8 @@ class Tool:
         """True if its content in version 1 is not that of the last update that was sent."""
         self.is_renamed = False
         """True if a permission request has changed what is shown of it."""
+        self.followed: set[str] = set()
+        """Terminals whose output the client has up to now, so that it can be told what is added."""
         self._items: deque[_Item] = deque()
         self._terminals: Counter[str] = Counter()
         self._items_size = 0
@@ -118,6 +121,7 @@ class Tool:
         """Replace the content; return the terminals that it refers to."""
         self._items.clear()
         self._terminals.clear()
+        self.followed.clear()
         self._items_size, self._is_cut, self.has_content = 0, False, True
         return [name for item in items if (name := self.append(item)) is not None]
 
@@ -153,21 +157,30 @@ class Tool:
 
     def content(self, memory: Memory) -> bytes:
         """Return the content in version 1, which is sent now."""
-        found = [_text_item(ITEMS_LEFT_OUT)] if self._is_cut else []
+        found = [text_item(ITEMS_LEFT_OUT)] if self._is_cut else []
         for item in self._items:
             terminal = None if item.terminal is None else memory.get(Terminal, item.terminal)
-            words = "" if terminal is None else terminal.shown()
-            found += [_text_item(words)] if words else item.texts
+            found += item.texts if terminal is None else _terminal_items(item.terminal or "", terminal)
         if self.is_cancelled:
-            found.append(_text_item(CANCELLED))
+            found.append(text_item(CANCELLED))
         whole = array(found)
+        self.followed = {name for name, count in self._terminals.items() if count > 0}
         self._last, self._added, self.has_content = len(whole), 0, False
         self._all_sent += len(whole)
         return whole
 
 
-def _text_item(words: str) -> bytes:
-    return b'{"type":"content","content":%b}' % text_block(words)
+def _terminal_items(name: str, terminal: Terminal) -> list[bytes]:
+    """Return the texts of a terminal: its output, and how it has ended if that was not well."""
+    about = {"terminalId": _encode(name)}
+    if terminal.exit_status is not None:
+        about["exitStatus"] = terminal.exit_status
+    found, words = [], terminal.shown()
+    if words:
+        found.append(text_item(words, terminal=_compose(about)))
+    if terminal.end_shown():
+        found.append(text_item(terminal.end_shown(), terminalEnd=_compose(about)))
+    return found
 
 
 def _read_item(item: bytes) -> _Item:
@@ -183,7 +196,7 @@ def _read_item(item: bytes) -> _Item:
         case "terminal":
             return _Item([], text(parts.get("terminalId")) or "")
         case kind:
-            return _Item([_text_item(f"[content of the type {kind or 'unknown'}, which this version cannot show]")])
+            return _Item([text_item(f"[content of the type {kind or 'unknown'}, which this version cannot show]")])
 
 
 class ShownPlan:

@@ -239,8 +239,8 @@ UPDATES: Final = (
     Update(
         None,
         STATE_UPDATE,
-        to_old="`idle` answers the prompts; `running`, `requires_action` and `background` are lost, but requests show "
-        "what waits",
+        to_old="`idle` answers the prompts; `requires_action`, and `running` without a prompt, are told in the `_meta` "
+        "of a `session_info_update`; `background` is lost",
     ),
     Update(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
     Update(
@@ -255,10 +255,20 @@ UPDATES: Final = (
         None,
         TERMINAL_UPDATE,
         to_old="text of the tool call that refers to it, or of one that is made when it ends: the last "
-        f"{TERMINAL_SIZE:,} characters, with escape sequences, and how it ended; `cwd` and `size` are lost",
+        f"{TERMINAL_SIZE:,} characters, with escape sequences, and how it ended, also in `_meta`; `cwd` and `size` are "
+        "lost",
     ),
-    Update(None, TERMINAL_CHUNK, to_old="the same text, decoded as UTF-8 across chunks; under load not for each chunk"),
-    Update(PLAN, PLAN_UPDATE, f"with the id `{MADE_PLAN}`", "the plan that changed last; the others are named"),
+    Update(
+        None,
+        TERMINAL_CHUNK,
+        to_old="the same text, decoded as UTF-8 across chunks; under load not for each chunk, but then in `_meta`",
+    ),
+    Update(
+        PLAN,
+        PLAN_UPDATE,
+        f"with the id `{MADE_PLAN}`",
+        "the plan that changed last; the others are named, and the ids are in `_meta`",
+    ),
     Update(
         PLAN_UPDATE,
         PLAN_UPDATE,
@@ -281,7 +291,7 @@ UPDATES: Final = (
     ),
     Update(methods.INFO_UPDATE, methods.INFO_UPDATE),
     Update(USAGE_UPDATE, USAGE_UPDATE),
-    Update(NOTICE, NOTICE, to_old="a message in brackets for a client that did not offer notices"),
+    Update(NOTICE, NOTICE, to_old="a message in brackets for a client that did not offer notices, with it in `_meta`"),
     Update(
         COMPACTION_UPDATE,
         COMPACTION_UPDATE,
@@ -318,7 +328,12 @@ MEMBERS: Final = (
     Member("result of `session/prompt`", "stopReason", "stopReason", "of `state_update` `idle`"),
     Member("result of `session/prompt`", "usage", "usage", "of `state_update` `idle`"),
     Member("result of `session/prompt`", None, "messageId", "made from the position in the history"),
-    Member("diff", "path", "changes", to_old="a text for each deleted, moved, copied, binary or unknown change"),
+    Member(
+        "diff",
+        "path",
+        "changes",
+        to_old="a text for each deleted, moved, copied, binary or unknown change, with it in `_meta`",
+    ),
     Member(
         "diff",
         "oldText, newText",

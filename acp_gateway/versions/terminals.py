@@ -4,6 +4,7 @@ import binascii
 import codecs
 from typing import Final
 
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.versions.parts import members, number, text
 from acp_gateway.versions.state import TERMINAL_SIZE
 
@@ -20,8 +21,10 @@ class Terminal:
         self.tools: dict[str, None] = {}
         """Ids of the tool calls that refer to it."""
         self.text = ""
-        self.is_over = False
-        """True when it has ended."""
+        self.added = ""
+        """The text that was appended last."""
+        self.exit_status: bytes | None = None
+        """The status with which it has ended; None until then."""
         self._ended = ""
         self._is_cut = False
         self._decode = _decoder("replace")
@@ -29,12 +32,19 @@ class Terminal:
     @property
     def size(self) -> int:
         """Bytes that it counts as."""
-        return 4 * len(self.text) + len(self.command) + sum(map(len, self.tools))
+        told = len(self.command) + 2 * len(self._ended)
+        return 4 * len(self.text) + told + sum(map(len, self.tools))
+
+    @property
+    def is_over(self) -> bool:
+        """True when it has ended."""
+        return self.exit_status is not None
 
     def append(self, data: bytes | None) -> int:
         """Append bytes in base64; return how many there were."""
         output = decode_base64(text(data) or "")
-        whole = self.text + self._decode.decode(output)
+        self.added = self._decode.decode(output)
+        whole = self.text + self.added
         self._is_cut = self._is_cut or len(whole) > TERMINAL_SIZE
         self.text = whole[-TERMINAL_SIZE:]
         return len(output)
@@ -47,18 +57,22 @@ class Terminal:
 
     def end(self, status: bytes) -> None:
         """Read how it has ended."""
-        self.is_over = True
         parts = members(status)
         code, signal = number(parts.get("exitCode")), text(parts.get("signal"))
+        known = {name: parts[name] for name, value in (("exitCode", code), ("signal", signal)) if value is not None}
+        self.exit_status = jsonrpc.compose(known)
         if signal:
             self._ended = f"[signal {signal}]"
         else:
             self._ended = f"[exit code {parts['exitCode'].decode()}]" if code else ""
 
     def shown(self) -> str:
-        """Return its text."""
-        begun = (LEFT_OUT if self._is_cut else "") + self.text
-        return begun + ("\n" if begun and self._ended and not begun.endswith("\n") else "") + self._ended
+        """Return its output, with a line before it if that has lost its beginning."""
+        return (LEFT_OUT if self._is_cut else "") + self.text
+
+    def end_shown(self) -> str:
+        """Return a line that says how it has ended; nothing if that was well."""
+        return self._ended
 
 
 def decode_base64(data: str) -> bytes:

@@ -88,7 +88,7 @@ class Translator(ABC, Generic[SessionT]):
             else:
                 self._from_agent(message, position, out)
         except Untranslatable as error:
-            out = Output()
+            # What was sent before stays.
             if message.kind is not Kind.NOTIFICATION:
                 side = out.to_agent if message.kind is Kind.REQUEST else out.to_client
                 side.append(jsonrpc.error(message.id, error.code, str(error)))

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
+from examples.demo_web_agent import BEFORE, FILE
 from tests.end_to_end.running import AGENTS, RunningGateway, lines_of, prepare, start_gateway
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
+ROOT = Path(__file__).parents[2]
 OLD_AGENT = str(AGENTS / "remembering_agent.py")
 
 
@@ -250,3 +253,37 @@ def test_editors_of_both_versions_share_a_session(
     expected = [said(agent, "one"), said(agent, "two")]
     assert (new_editor.texts, old.texts) == (expected, expected)
     old.close()
+
+
+def test_an_editor_of_version_2_gets_all_of_an_agent_of_version_2(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / FILE).write_text(BEFORE)
+    command = [sys.executable, "-m", "examples.demo_web_agent", "--protocol", "2", "--delay", "0"]
+    agents = f"[agents.lively]\ncommand = {json.dumps(command)}\nenv = {{ PYTHONPATH = {json.dumps(str(ROOT))} }}\n"
+    running = start_gateway(tmp_path, prepare(tmp_path, f"{agents}[workspaces.shop]\nroot = {json.dumps(str(shop))}\n"))
+    editor = Editor(running.connect_command("tcp"))
+    told: list[Any] = editor.told
+    try:
+        info = {"name": "editor", "version": "1"}
+        assert editor.call("initialize", protocolVersion=2, capabilities={}, info=info)["protocolVersion"] == 2
+        session = editor.call("session/new", cwd=str(shop))["sessionId"]
+        editor.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "Correct it"}])
+        while not (told and told[-1].get("state") == "idle"):
+            asked = editor.hear()
+            if asked.get("method") == "session/request_permission":
+                changed = asked["params"]["subject"]["toolCall"]["content"]
+                editor.send(id=asked["id"], result={"outcome": {"outcome": "selected", "optionId": "allow"}})
+    finally:
+        editor.close()
+        running.stop()
+    assert [item["changes"][0]["operation"] for item in changed] == ["modify", "move", "delete", "add"]
+    states = [update["state"] for update in told if update["sessionUpdate"] == "state_update"]
+    assert states == ["running", "requires_action", "running", "idle"]
+    assert {update["plan"]["planId"] for update in told if update["sessionUpdate"] == "plan_update"} == {
+        "work",
+        "notes",
+    }
+    terminal = [update for update in told if update["sessionUpdate"] == "terminal_update"][-1]
+    assert terminal["exitStatus"] == {"exitCode": 0}
+    assert b"4 passed" in b64decode(terminal["output"]["data"])

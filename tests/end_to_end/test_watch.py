@@ -2,18 +2,29 @@
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from examples.demo_web_agent import BEFORE, FILE
 from tests.end_to_end.fake_ssh import make_fake_ssh
 from tests.end_to_end.playing import Editor, ask, editor, playing_gateway, said, tool
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, lines_of
+from tests.end_to_end.running import (
+    ENVIRONMENT,
+    PROGRAM,
+    RunningGateway,
+    lines_of,
+    prepare,
+    start_gateway,
+)
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.terminals import terminal
 from tests.terminal.updates import HOSTILE, plan
+
+ROOT = Path(__file__).parents[2]
 
 EDIT = {"content": [{"type": "diff", "path": "/shop.py", "oldText": "a\n", "newText": "b\n"}]}
 
@@ -233,3 +244,38 @@ def test_a_guest_watches_its_session(gateway: RunningGateway, working: tuple[Edi
         assert made.result(turn)["stopReason"] == "cancelled"
         assert watching.end() == 0
         assert watching.lines[-1] == "-- the session was deleted"
+
+
+def test_an_agent_of_version_2_shows_its_plans_its_changes_and_its_terminal(tmp_path: Path) -> None:
+    shop = tmp_path / "shop"
+    shop.mkdir()
+    (shop / FILE).write_text(BEFORE)
+    command = [sys.executable, "-m", "examples.demo_web_agent", "--protocol", "2", "--delay", "0"]
+    agents = f"[agents.lively]\ncommand = {json.dumps(command)}\nenv = {{ PYTHONPATH = {json.dumps(str(ROOT))} }}\n"
+    pin = prepare(tmp_path, f"{agents}[workspaces.shop]\nroot = {json.dumps(str(shop))}\n")
+    gateway = start_gateway(tmp_path, pin)
+    with editor(gateway) as made:
+        session = made.new_session(str(shop))
+        with terminal("watch", *address(gateway), columns=200, rows=90) as watching:
+            turn = made.begin_prompt(session, "Correct it")
+            watching.until_shown("[n] Reject")
+            watching.press_until_shown("y", "has decided")
+            assert made.result(turn)["stopReason"] == "end_turn"
+            watching.until_shown("has ended")
+            lines = watching.lines
+            watching.type("\x03")
+            assert watching.end() == 0
+    at = lines.index(f"    {shop}/old_basket.py deleted")
+    assert lines[at - 1 : at + 2] == [
+        f"    {shop}/test_basket.py moved from {shop}/test.py",
+        f"    {shop}/old_basket.py deleted",
+        f"    {shop}/basket.png added (binary)",
+    ]
+    at = lines.index("● python -m pytest test_basket.py exit code 0")
+    assert "collected 4 items" in lines[at - 3]
+    assert "4 passed" in lines[at - 1]
+    # It may have joined in the middle of the turn.
+    assert [line for line in lines if line.startswith("Plan")][-4:] == [
+        *("Plan notes 0/1", "Plan work 2/3", "Plan work 3/3", "Plan notes was removed")
+    ]
+    assert gateway.stop() == 0

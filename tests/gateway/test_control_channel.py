@@ -305,6 +305,19 @@ async def test_what_waits_for_a_person_is_told_with_what_it_is_about_and_since_w
     assert session["waiting"][0]["since"] == "2027-01-15T07:58:30Z"
 
 
+async def test_an_agent_that_waits_without_a_request_is_told_as_waiting(context: ControlContext) -> None:
+    scene = context.scene()
+    scene.join("A").new_session("s")
+    scene.multiplexer.set_time(trio.current_time(), 1_800_000_000_000)
+    scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": "requires_action"}})
+    (session,) = await context.sessions()
+    (waits,) = session["waiting"]
+    assert (session["turn"], waits) == (True, {"method": "requires_action", "since": "2027-01-15T08:00:00Z"})
+    scene.agent.ask_permission(1)
+    (session,) = await context.sessions()
+    assert [waits["method"] for waits in session["waiting"]] == ["session/request_permission"]
+
+
 async def test_sessions_of_all_agent_processes_are_told_the_oldest_first(context: ControlContext) -> None:
     one, other = context.scene(), context.scene()
     for scene, session_id in ((one, "a"), (other, "b"), (one, "c")):

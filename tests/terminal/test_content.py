@@ -34,7 +34,8 @@ def test_a_content_block_is_its_text_or_a_description(block: object, text: str) 
 def test_the_content_of_a_tool_call_is_diffs_and_text() -> None:
     diff = {"type": "diff", "path": "/a", "oldText": None, "newText": "x"}
     items = [{"type": "content", "content": {"type": "text", "text": "t"}}, diff, {"type": "terminal"}, 3]
-    assert read_tool_content(items) == ([("/a", "", "x")], "t")
+    read = read_tool_content(items)
+    assert (read.diffs, read.text, read.end) == ([("/a", "", "x", "")], "t", "")
 
 
 def test_the_input_of_a_tool_is_its_command_or_json_in_one_line() -> None:

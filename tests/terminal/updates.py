@@ -61,6 +61,24 @@ chunks = st.builds(
     st.none() | ids,
 )
 
+changes = st.builds(
+    lambda operation, path, kind: {"operation": operation, "path": path, "oldPath": path, "fileType": kind},
+    st.sampled_from(["add", "modify", "delete", "move", "copy"]) | texts,
+    *[texts] * 2,
+)
+
+terminals = st.fixed_dictionaries(
+    {"terminalId": ids},
+    optional={"data": texts, "output": texts, "exitStatus": st.builds(lambda text: {"signal": text}, texts)},
+)
+
+own = st.fixed_dictionaries(
+    {},
+    optional={"change": changes, "terminal": terminals, "terminalEnd": terminals, "state": statuses}
+    | {"plans": st.lists(texts, max_size=3), "entries": st.integers(0, 3)},
+).map(lambda told: {"acp-gateway": told})
+"""Members of the gateway's own in `_meta`."""
+
 tools = st.fixed_dictionaries(
     {"sessionUpdate": st.sampled_from(["tool_call", "tool_call_update"]), "toolCallId": ids},
     optional={
@@ -70,21 +88,26 @@ tools = st.fixed_dictionaries(
         "rawInput": json_values,
         "locations": st.lists(st.builds(lambda path: {"path": path, "line": 1}, texts), max_size=2),
         "content": st.lists(
-            diffs | st.builds(lambda block: {"type": "content", "content": block}, blocks) | json_values, max_size=3
+            st.builds(lambda diff, meta: {**diff, "_meta": meta}, diffs, own)
+            | st.builds(lambda block, meta: {"type": "content", "content": block, "_meta": meta}, blocks, own)
+            | json_values,
+            max_size=3,
         ),
-        "_meta": st.builds(lambda text: {"terminal_output": {"data": text}}, texts),
+        "_meta": own | st.builds(lambda text: {"terminal_output": {"data": text}}, texts),
     },
 )
 
 plans = st.builds(
-    lambda entries: {"sessionUpdate": "plan", "entries": entries},
+    lambda entries, meta: {"sessionUpdate": "plan", "entries": entries, "_meta": meta},
     st.lists(st.builds(lambda text, status: {"content": text, "status": status}, texts, statuses), max_size=3),
+    own,
 )
 
 others = st.one_of(
     st.builds(lambda text: {"sessionUpdate": text}, texts),
+    st.builds(lambda text: {"sessionUpdate": "notice", "severity": text, "title": text, "description": text}, texts),
     st.builds(lambda text: {"sessionUpdate": "current_mode_update", "currentModeId": text}, texts),
-    st.builds(lambda text: {"sessionUpdate": "session_info_update", "title": text}, texts),
+    st.builds(lambda text, meta: {"sessionUpdate": "session_info_update", "title": text, "_meta": meta}, texts, own),
     st.dictionaries(
         st.sampled_from(["sessionUpdate", "content", "toolCallId", "title", "status", "locations", "entries"]),
         json_values | st.sampled_from(["agent_message_chunk", "tool_call", "plan"]),

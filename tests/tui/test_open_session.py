@@ -123,6 +123,18 @@ async def test_a_question_is_answered_by_its_key(autojump_clock: MockClock) -> N
         assert not one.opened.question_box.selectable()
 
 
+async def test_an_agent_that_waits_for_a_person_says_so_without_a_question(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await one.gateway.receive("session/list")
+        states = []
+        for state in ("running", "requires_action", "idle"):
+            update = {"sessionUpdate": "session_info_update", "_meta": {"acp-gateway": {"state": state}}}
+            one.send("session/update", update=update)
+            await wait_all_tasks_blocked()
+            states.append(one.opened.state)
+        assert states == ["working", "waits for you", "ready"]
+
+
 async def test_a_mode_that_was_set_is_shown(autojump_clock: MockClock) -> None:
     async with scene() as one:
         await one.gateway.receive("session/list")

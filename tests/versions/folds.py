@@ -6,6 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from acp_gateway.protocol.methods import META
 from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED
 from tests.versions.wire import content, text
 
@@ -26,6 +27,21 @@ def essence(blocks: list[Json]) -> list[Json]:
     return [part for part in found if part != ""]
 
 
+def without_own(value: Json) -> Json:
+    """A value without what the gateway tells in `_meta` to those who know it."""
+    if isinstance(value, list):
+        return list(map(without_own, value))
+    if not isinstance(value, dict):
+        return value
+    kept = {name: without_own(member) for name, member in value.items()}
+    meta = kept.get("_meta")
+    if isinstance(meta, dict) and META in meta:
+        kept["_meta"] = {name: member for name, member in meta.items() if name != META}
+        if not kept["_meta"]:
+            del kept["_meta"]
+    return kept
+
+
 class OldTranscript:
     """A session as a client of version 1 shows it."""
 
@@ -43,6 +59,7 @@ class OldTranscript:
         self._last = None
 
     def apply(self, update: Json) -> None:
+        update = without_own(update)
         kind = update["sessionUpdate"]
         if kind in CHUNKS:
             self._chunk(CHUNKS[kind], update.get("messageId"), update["content"])
@@ -120,21 +137,26 @@ class NewTranscript:
         return {name: self._old_tool(tool) for name, tool in self.tools.items()}
 
     def _old_tool(self, tool: Json) -> Json:
-        items = []
+        items: list[Json] = []
         for item in tool["content"]:
-            words = self._terminal(item["terminalId"]) if item["type"] == "terminal" else item["content"]["text"]
-            items += [content(words)] if words or item["type"] != "terminal" else []
+            words = self._terminal(item["terminalId"]) if item["type"] == "terminal" else [item["content"]["text"]]
+            items += map(content, words)
         if tool["status"] == "cancelled":
             items.append(content(CANCELLED))
         statuses = {"paused": "in_progress", "cancelled": "failed"}
         return {"kind": tool["kind"], "status": statuses.get(tool["status"], tool["status"]), "content": items}
 
-    def _terminal(self, name: str) -> str:
+    def output(self, name: str) -> str:
+        """The output of a terminal as text, without the beginning of a character whose end is to come."""
+        return codecs.getincrementaldecoder("utf-8")("replace").decode(
+            self.terminals.get(name, {"output": b""})["output"]
+        )
+
+    def _terminal(self, name: str) -> list[str]:
         terminal = self.terminals.get(name, {"output": b"", "exit": None})
-        words = codecs.getincrementaldecoder("utf-8")("replace").decode(terminal["output"])
+        words = self.output(name)
         code = None if terminal["exit"] is None else terminal["exit"].get("exitCode")
-        line = f"[exit code {code}]" if code else ""
-        return words + ("\n" if words and line and not words.endswith("\n") else "") + line
+        return [*filter(None, [words]), *([f"[exit code {code}]"] if code else [])]
 
 
 # Conversations

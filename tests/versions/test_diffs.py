@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from acp_gateway.versions.diffs import git_patch, new_diff, old_diff, read_patch
 from acp_gateway.versions.parts import members
 from tests.fuzz.effort import effort
-from tests.versions.wire import content, dump
+from tests.versions.wire import content, dump, own
 
 Json = Any
 
@@ -40,7 +40,8 @@ def test_a_diff_that_changes_nothing_has_no_patch() -> None:
     diff = new("/w/a", "x", "x")
     assert "patch" not in diff
     assert diff["_meta"] == {"k": 1}
-    assert old(diff) == [content("modified: /w/a")]
+    change = {"operation": "modify", "path": "/w/a", "fileType": "text"}
+    assert old(diff) == [content("modified: /w/a", change=change)]
 
 
 def test_a_patch_keeps_all_lines_and_trims_nothing() -> None:
@@ -120,17 +121,17 @@ def test_every_operation_is_a_diff_or_a_text() -> None:
             "oldText": "a\nb\n@@ -9 +9 @@\nx",
             "newText": "a\nc\n@@ -9 +9 @@\ny",
         },
-        content("moved: /w/old → /w/new"),
-        {"type": "diff", "path": "/w/new", "oldText": "p\n", "newText": "q\n"},
-        content("deleted: /w/gone"),
-        {"type": "diff", "path": "/w/gone", "oldText": "bye\n", "newText": ""},
-        content("modified (binary): /w/pic.png"),
+        content("moved: /w/old → /w/new", change=changes[1]),
+        {"type": "diff", "path": "/w/new", "oldText": "p\n", "newText": "q\n", **own(change=changes[1])},
+        content("deleted: /w/gone", change=changes[2]),
+        {"type": "diff", "path": "/w/gone", "oldText": "bye\n", "newText": "", **own(change=changes[2])},
+        content("modified (binary): /w/pic.png", change=changes[3]),
         {"type": "diff", "path": "/w/empty", "oldText": None, "newText": ""},
         {"type": "diff", "path": "/w/git", "oldText": "1\n", "newText": "2\n"},
-        content("copied: /w/more → /w/copy"),
-        content("_chmod: /w/run"),
-        content("added (directory): /w/dir"),
-        content("modified: /w/silent"),
+        content("copied: /w/more → /w/copy", change=changes[6]),
+        content("_chmod: /w/run", change=changes[7]),
+        content("added (directory): /w/dir", change=changes[8]),
+        content("modified: /w/silent", change=changes[9]),
         {"type": "diff", "path": "/w/extra", "oldText": "3\n", "newText": "4\n"},
     ]
 

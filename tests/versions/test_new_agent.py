@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.parts import ELEMENTS
 from acp_gateway.versions.shown import CANCELLED, CLEARED, CORRECTED, ITEMS_LEFT_OUT, Tool
 from acp_gateway.versions.state import (
     CONTENT_SIZE,
@@ -24,6 +25,7 @@ from tests.versions.wire import (
     content,
     failure,
     notification,
+    own,
     request,
     result,
     text,
@@ -368,7 +370,7 @@ IDLE = update("state_update", state="idle", stopReason="end_turn")
 def test_a_prompt_is_answered_when_the_session_is_idle_after_its_updates(end: Json, answer: Json) -> None:
     it = NewAgent()
     accepted(it)
-    assert not said(it, RUNNING, update("state_update", state="requires_action"), RUNNING)
+    assert not said(it, RUNNING, RUNNING)
     (sent,) = to_client(it.from_agent(update("state_update", state="idle", **end)))
     assert sent == {"jsonrpc": "2.0", "id": 2, **answer}
 
@@ -408,7 +410,7 @@ def test_a_prompt_that_is_refused_is_answered_with_the_error() -> None:
     it = NewAgent()
     it.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("hi")]))
     assert to_client(it.from_agent(failure(2)))[0]["error"]["message"] == "no"
-    assert not said(it, RUNNING, IDLE)
+    assert states(said(it, RUNNING, IDLE)) == ["running", "idle"]
 
 
 def test_the_client_does_not_get_its_own_prompt_again_and_gets_those_of_others() -> None:
@@ -459,11 +461,45 @@ def test_the_response_of_an_older_draft_accepts_a_prompt_too() -> None:
 def test_the_error_that_ends_a_turn_without_a_prompt_is_shown() -> None:
     it = NewAgent()
     said(it, RUNNING)
-    (shown,) = said(it, update("state_update", state="idle", stopReason="error", error={"code": 1, "message": "full"}))
+    end = update("state_update", state="idle", stopReason="error", error={"code": 1, "message": "full"})
+    _, shown = said(it, end)
     assert shown["content"]["text"] == "[acp-gateway: the agent's work has ended with an error: full]"
     said(it, RUNNING)
-    (shown,) = said(it, update("state_update", state="idle", stopReason="error"))
+    _, shown = said(it, update("state_update", state="idle", stopReason="error"))
     assert "it said nothing" in shown["content"]["text"]
+
+
+WAITS = update("state_update", state="requires_action")
+
+
+def states(sent: list[Json]) -> list[str]:
+    """The states in updates that are nothing else for other clients."""
+    assert all(told.keys() == {"sessionUpdate", "_meta"} for told in sent)
+    return [told["_meta"]["acp-gateway"]["state"] for told in sent if told["sessionUpdate"] == "session_info_update"]
+
+
+def test_a_state_that_version_1_has_no_word_for_is_told() -> None:
+    it = NewAgent()
+    accepted(it)
+    assert states(said(it, RUNNING, WAITS, WAITS, RUNNING, RUNNING)) == ["requires_action", "running"]
+    ended, answer = to_client(it.from_agent(IDLE))
+    assert states([ended["params"]["update"]]) == ["idle"]
+    assert answer["id"] == 2
+    # By itself, without a prompt.
+    assert states(said(it, RUNNING, IDLE, WAITS, IDLE)) == ["running", "idle", "requires_action", "idle"]
+
+
+def test_a_state_is_told_with_the_title_which_it_replaces() -> None:
+    it = NewAgent()
+    said(it, update("session_info_update", title="T", updatedAt="now", x=1))
+    said(it, update("session_info_update", title="x" * 5000))
+    (sent,) = said(it, WAITS)
+    assert sent == {
+        "sessionUpdate": "session_info_update",
+        "title": "T",
+        "updatedAt": "now",
+        **own(state="requires_action"),
+    }
 
 
 def test_a_turn_that_was_cut_off_answers_its_prompts() -> None:
@@ -712,7 +748,7 @@ def test_tool_content_of_an_unknown_type_is_named_and_that_of_blocks_is_translat
 
 def test_a_diff_becomes_one_for_each_file() -> None:
     patch = "diff --git /w/a /w/a\n--- /w/a\n+++ /w/a\n@@ -1 +1 @@\n-x\n+y\n"
-    item = {
+    item: Json = {
         "type": "diff",
         "changes": [{"operation": "modify", "path": "/w/a"}, {"operation": "delete", "path": "/w/b"}],
         "patch": {"format": "git_patch", "text": patch},
@@ -720,7 +756,7 @@ def test_a_diff_becomes_one_for_each_file() -> None:
     (sent,) = said(NewAgent(), update("tool_call_update", toolCallId="t", content=[item]))
     assert sent["content"] == [
         {"type": "diff", "path": "/w/a", "oldText": "x\n", "newText": "y\n"},
-        content("deleted: /w/b"),
+        content("deleted: /w/b", change=item["changes"][1]),
     ]
 
 
@@ -748,6 +784,17 @@ def test_content_is_not_repeated_for_each_chunk_under_load_but_before_the_next_o
     assert said(it, update("usage_update", used=1, size=2)) == [usage]
 
 
+def test_content_that_waits_is_not_lost_with_the_message_that_it_comes_before() -> None:
+    it = NewAgent()
+    chunk = update("tool_call_content_chunk", toolCallId="t", content=content("x" * 1000))
+    count = 1
+    while said(it, chunk):
+        count += 1
+    steps = [{"content": "a", "priority": "low", "status": "pending"}] * (ELEMENTS + 1)
+    (flushed,) = said(it, update("plan_update", plan={"type": "items", "planId": "p", "entries": steps}))
+    assert len(flushed["content"]) == count
+
+
 # Terminals
 
 
@@ -764,25 +811,35 @@ def test_terminal_output_is_text_of_the_tool_call_that_refers_to_it() -> None:
         update("terminal_output_chunk", terminalId="x", data=encoded("er")),
         update("terminal_update", terminalId="x", exitStatus={"exitCode": 2}),
     )
+    x: Json = {"terminalId": "x"}
+    ended = x | {"exitStatus": {"exitCode": 2}}
     assert [change["content"] for change in sent] == [
-        [content("\x1b[1m")],
-        [content("\x1b[1m€\n")],
-        [content("new")],
-        [content("newer")],
-        [content("newer\n[exit code 2]")],
+        [content("\x1b[1m", terminal=x)],
+        [content("\x1b[1m€\n", terminal=x)],
+        [content("new", terminal=x)],
+        [content("newer", terminal=x)],
+        [content("newer", terminal=ended), content("[exit code 2]", terminalEnd=ended)],
     ]
 
 
 @pytest.mark.parametrize(
-    ("status", "line"),
-    [({"exitCode": 0}, ""), ({"signal": "SIGKILL"}, "\n[signal SIGKILL]"), ({}, ""), ({"exitCode": None}, "")],
+    ("status", "told", "line"),
+    [
+        ({"exitCode": 0}, {"exitCode": 0}, ""),
+        ({"exitCode": None, "signal": "SIGKILL"}, {"signal": "SIGKILL"}, "[signal SIGKILL]"),
+        ({"_meta": {"k": 1}}, {}, ""),
+        ({"exitCode": None}, {}, ""),
+    ],
 )
-def test_the_end_of_a_terminal_is_told_if_it_was_not_well(status: Json, line: str) -> None:
+def test_the_end_of_a_terminal_is_told_and_said_in_a_text_if_it_was_not_well(
+    status: Json, told: Json, line: str
+) -> None:
     it = NewAgent()
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("a")))
     said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
     (sent,) = said(it, update("terminal_update", terminalId="x", exitStatus=status))
-    assert sent["content"] == [content(f"a{line}")]
+    ended = {"terminalId": "x", "exitStatus": told}
+    assert sent["content"] == [content("a", terminal=ended), *([content(line, terminalEnd=ended)] if line else [])]
 
 
 def test_a_tool_call_is_made_for_a_terminal_that_is_not_referred_to() -> None:
@@ -796,7 +853,7 @@ def test_a_tool_call_is_made_for_a_terminal_that_is_not_referred_to() -> None:
         "title": "make",
         "kind": "execute",
         "status": "completed",
-        "content": [content("a")],
+        "content": [content("a", terminal={"terminalId": "x", "exitStatus": {"exitCode": 0}})],
     }
     said(it, update("terminal_output_chunk", terminalId="y", data=encoded("b")))
     (sent,) = said(it, update("state_update", state="idle"))
@@ -816,7 +873,46 @@ def test_of_a_terminal_the_last_characters_are_shown() -> None:
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("a" * TERMINAL_SIZE)))
     said(it, update("terminal_output_chunk", terminalId="x", data=encoded("b")))
     (sent,) = said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
-    assert sent["content"] == [content(LEFT_OUT + "a" * (TERMINAL_SIZE - 1) + "b")]
+    assert sent["content"] == [content(LEFT_OUT + "a" * (TERMINAL_SIZE - 1) + "b", terminal={"terminalId": "x"})]
+
+
+def test_the_output_of_a_terminal_is_told_as_it_grows_while_the_content_waits() -> None:
+    it = NewAgent()
+    said(it, update("tool_call_update", toolCallId="t", content=[{"type": "terminal", "terminalId": "x"}]))
+    line = update("terminal_output_chunk", terminalId="x", data=encoded("x" * 99 + "\n"))
+    shown, size = "", 0
+    for count in range(1, 2001):
+        (sent,) = said(it, line)
+        size += len(json.dumps(sent))
+        if "content" in sent:
+            shown = sent["content"][0]["content"]["text"]
+        else:
+            assert sent.keys() == {"sessionUpdate", "toolCallId", "_meta"}
+            told = sent["_meta"]["acp-gateway"]["terminal"]
+            assert told["terminalId"] == "x"
+            shown += told["data"]
+        assert shown.removeprefix(LEFT_OUT)[-TERMINAL_SIZE:] == (("x" * 99 + "\n") * count)[-TERMINAL_SIZE:]
+    assert size < FREE_REPEATS + 7 * 100 * 2000
+    # The half of a character is told with its other half.
+    assert not said(it, update("terminal_output_chunk", terminalId="x", data=encoded(b"\xc3")))
+    (sent,) = said(it, update("terminal_output_chunk", terminalId="x", data=encoded(b"\xa9")))
+    assert sent["_meta"] == own(terminal={"terminalId": "x", "data": "é"})["_meta"]
+
+
+def test_output_that_is_replaced_while_the_content_waits_is_told_as_a_whole() -> None:
+    it = NewAgent()
+    large = content("x" * FREE_REPEATS)
+    said(it, update("tool_call_update", toolCallId="t", content=[large, {"type": "terminal", "terminalId": "x"}]))
+    chunk = update("terminal_output_chunk", terminalId="x", data=encoded("before"))
+    while "content" in said(it, chunk)[0]:
+        pass
+    flushed, sent = said(it, update("terminal_update", terminalId="x", output={"data": encoded("after")}))
+    assert "content" in flushed
+    assert sent["_meta"] == own(terminal={"terminalId": "x", "output": "after"})["_meta"]
+    # What waits is sent before the next update of the terminal.
+    flushed, cleared = said(it, update("terminal_update", terminalId="x", output=None))
+    assert flushed["content"] == [large, content("after", terminal={"terminalId": "x"})]
+    assert cleared["_meta"] == own(terminal={"terminalId": "x", "output": ""})["_meta"]
 
 
 # Plans, and the state of the session
@@ -843,8 +939,10 @@ def test_the_plan_that_changed_last_is_shown_and_the_others_are_named() -> None:
         {"content": "b (cancelled)", "priority": "low", "status": "completed"},
         {"content": "c", "priority": "low", "status": "pending"},
     ]
-    assert first == {"sessionUpdate": "plan", "entries": shown}
+    assert first == {"sessionUpdate": "plan", "entries": shown, **own(plans=["p"], entries=3)}
     assert [entry["content"] for entry in second["entries"]] == ["# all", "plan p: 2 of 3 done"]
+    assert second["_meta"] == own(plans=["p", "q"], entries=1)["_meta"]
+    assert none["_meta"] == own(plans=[], entries=0)["_meta"]
     assert third["entries"][0]["content"] == "a plan of the type _tree"
     assert [entry["content"] for entry in without["entries"]] == ["# all", "plan p: 2 of 3 done"]
     assert empty["entries"] == shown
@@ -874,6 +972,8 @@ def test_notices_and_compaction_for_clients_that_offered_them_and_for_others() -
         "[the compaction of the conversation: failed, why]",
     ]
     assert len({message["messageId"] for message in shown}) == 3
+    told = {"severity": "warning", "title": "slow", "description": "very"}
+    assert [message.get("_meta") for message in shown] == [own(notice=told)["_meta"], None, None]
     passed = said(initialized(session={"notices": {}, "compaction": {}}), notice, begun, chunk, done)
     assert [message["sessionUpdate"] for message in passed] == [
         "notice",

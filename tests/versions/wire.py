@@ -37,8 +37,13 @@ def text(words: str) -> Json:
     return {"type": "text", "text": words}
 
 
-def content(words: str) -> Json:
-    return {"type": "content", "content": text(words)}
+def content(words: str, **told: Json) -> Json:
+    """An item of a tool call, with what the gateway tells of it to those who know it."""
+    return {"type": "content", "content": text(words), **(own(**told) if told else {})}
+
+
+def own(**told: Json) -> Json:
+    return {"_meta": {"acp-gateway": told}}
 
 
 def to_client(out: Output) -> list[Json]:

@@ -360,6 +360,9 @@ class Session:
         """Attached clients, the earliest first."""
         self.turns: dict[Request, float] = {}
         """Prompts that the agent works on, with the start time of each turn."""
+        self.own_state = ""
+        """State of the agent where turns do not say it: `running` without a prompt, or `requires_action`; else empty.
+        Agents of version 2 tell it."""
         self.echo: Echo[Request] | None = None
         """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.cwd: str | None = None
@@ -435,7 +438,9 @@ class Session:
     def move_to(self, state: SessionState) -> None:
         """Change the state at the agent process."""
         self._state = moved(SESSION_TRANSITIONS, self._state, state)
-        self.process_exited = self.process_exited and state in (SessionState.DORMANT, SessionState.PAST)
+        has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
+        self.process_exited = self.process_exited and has_no_agent
+        self.own_state = "" if has_no_agent else self.own_state
         self.archive.note_change(self)
 
     @property

@@ -6,6 +6,7 @@ from typing import Final, Literal
 import msgspec
 
 from acp_gateway.core.requests import ErrorObject
+from acp_gateway.core.sessions.own_meta import may_have_own_meta
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
@@ -24,6 +25,8 @@ _END: Final = b'ed"'
 
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
+
+_OWN_STATES: Final = frozenset({"running", "requires_action"})
 
 MANY: Final = 8
 """Minimum number of lines that are decoded together first, which is in vain if one of them is something else."""
@@ -223,7 +226,7 @@ def set_current(session: Session, member: str, name: str, value: str) -> None:
 
 
 def read_state(session: Session, update: Message) -> None:
-    """Read mode, options, title and time from a state update of the agent."""
+    """Read mode, options, title, time and the agent's own state from a state update."""
     if update.update == MODE_UPDATE:
         mode = lookup.text_param(update, "update", "currentModeId")
         if mode is not None:
@@ -238,6 +241,11 @@ def read_state(session: Session, update: Message) -> None:
         session.updated_at = lookup.text_param(update, "update", "updatedAt") or session.updated_at
         if (session.title, session.updated_at) != before:
             session.archive.keep(session)
+        if may_have_own_meta(update.text):
+            state = lookup.text_param(update, "update", "_meta", META, "state")
+            if state is not None:
+                session.own_state = state if state in _OWN_STATES else ""
+                session.note_change()
 
 
 def error_of(response: Message) -> ErrorObject:
@@ -251,14 +259,18 @@ def error_of(response: Message) -> ErrorObject:
 def opening_result(session: Session, *, with_id: bool) -> bytes:
     """Compose the result of opening a live session, in its present state.
 
-    `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`.
+    `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`, which also has the state of
+    an agent that waits for a person, or works without a prompt.
     """
     result = dict(session.result)
     if with_id:
         result = {"sessionId": jsonrpc.encode(session.id), **result}
-    if session.journal.truncated:
+    told = {"truncated": b"true"} if session.journal.truncated else {}
+    if session.own_state:
+        told["state"] = jsonrpc.encode(session.own_state)
+    if told:
         meta = lookup.members_at(result.get("_meta", b"{}"))
-        meta[META] = b'{"truncated":true}'
+        meta[META] = jsonrpc.compose(told)
         result["_meta"] = jsonrpc.compose(meta)
     return jsonrpc.compose(result)
 

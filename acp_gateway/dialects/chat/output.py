@@ -42,6 +42,8 @@ _ROLES: Final = {
     "agent_thought_chunk": "thought",
 }
 
+_OWN: Final = b'"%b"' % methods.META.encode()
+
 _STATES: Final = {"available_commands_update": "commands", "usage_update": "usage", methods.CONFIG_UPDATE: "config"}
 
 _RESERVED: Final = frozenset({"type", "sessionId", "timestamp", "sessionUpdate"})
@@ -250,7 +252,9 @@ def _events_of(update: _Update) -> _Events:
         case methods.TOOL_CALL | methods.TOOL_CALL_UPDATE:
             return _tool_call(kind, members)
         case "plan" if members.get("entries", b"")[:1] == b"[":
-            return [("plan_created", {"entries": members["entries"]})]
+            own = lookup.members_at(members.get("_meta", b"null"), methods.META)
+            plans = {"plans": own["plans"], "ownEntries": own["entries"]} if {"plans", "entries"} <= own.keys() else {}
+            return [("plan_created", {"entries": members["entries"], **plans})]
         case methods.MODE_UPDATE:
             mode = members.get("currentModeId") or members.get("modeId")
             return [] if mode is None else [("mode_changed", {"modeId": mode})]
@@ -323,12 +327,15 @@ def _tool_call(kind: str, members: Mapping[str, bytes]) -> _Events:
 
 
 def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
-    """Return the events of terminals in the content of a tool call, and of those that agents report in `_meta`."""
+    """Return the events of terminals in the content of a tool call, and of those that `_meta` tells.
+
+    The latter are those that agents report, and those of agents of version 2, as the gateway tells them.
+    """
     events: _Events = []
     if len(tool["toolCallId"]) > ID_SIZE:
         return events
     try:
-        elements = lookup.elements_of(content) if content[:1] == b"[" and b'"terminal"' in content else []
+        elements = lookup.elements_of(content) if content[:1] == b"[" and b'"terminal' in content else []
     except TooMany:
         elements = []
     for element in elements:
@@ -338,6 +345,14 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
             members = lookup.members_at(element)
             shown: dict[str, bytes] = {name: members[name] for name in ("terminalId", "exitStatus") if name in members}
             events.append(("terminal_output", {**tool, **shown, "output": members.get("output", b'""')}))
+        elif _OWN in element:
+            events += _own_terminal(tool, element)
+    if _OWN in meta:
+        told = lookup.members_at(meta, methods.META, "terminal")
+        if "terminalId" in told:
+            whole = {"output": told["output"], "whole": b"true"} if "output" in told else {}
+            added = {"terminalId": told["terminalId"], "output": told.get("data", b'""'), **whole}
+            events.append(("terminal_output", {**tool, **added}))
     if b"terminal_" not in meta:
         return events
     for name in ("terminal_output", "terminal_exit"):
@@ -350,6 +365,20 @@ def _terminals(tool: dict[str, bytes], content: bytes, meta: bytes) -> _Events:
                 told |= {"output": b'""', "exitStatus": jsonrpc.compose(status)}
             events.append(("terminal_output", told))
     return events
+
+
+def _own_terminal(tool: dict[str, bytes], element: bytes) -> _Events:
+    """Return the event of a text that is the output of a terminal, or that says how it has ended; none of others."""
+    own = lookup.members_at(element, "_meta", methods.META)
+    for name in ("terminal", "terminalEnd"):
+        about = lookup.members_at(own.get(name, b"null"))
+        if "terminalId" in about:
+            shown: dict[str, bytes] = {key: about[key] for key in ("terminalId", "exitStatus") if key in about}
+            whole = {"output": b'""'}
+            if name == "terminal":
+                whole = {"output": lookup.raw_at(element, "content", "text") or b'""', "whole": b"true"}
+            return [("terminal_output", {**tool, **shown, **whole})]
+    return []
 
 
 def _unknown(update: _Update, session_id: str) -> dict[str, bytes]:

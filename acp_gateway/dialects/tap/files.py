@@ -64,7 +64,14 @@ _NAMES: Final = (
 
 _TOOL_CALL: Final[Mapping[str, Shape]] = {
     "locations": [{"path": _Word.LOCATION}],
-    "content": [{"path": _Word.DIFF, "content": {"text": _Word.OUTPUT}}],
+    "content": [
+        {
+            "path": _Word.DIFF,
+            "content": {"text": _Word.OUTPUT},
+            # A file that an agent of version 2 has moved, copied or deleted.
+            "_meta": {methods.META: {"change": {"path": _Word.DIFF, "oldPath": _Word.DIFF}}},
+        }
+    ],
     "rawInput": {
         **dict.fromkeys(_NAMES, _Word.INPUT),
         **{name: [_Word.INPUT] for name in ("paths", "files", "file_paths", "filePaths")},

@@ -14,8 +14,8 @@ from acp_gateway.core.states import Presence, SessionState
 from acp_gateway.protocol.methods import Audience
 
 Status = Literal["initializing", "running", "waiting", "completed", "error", "exited"]
-"""State of a session: it is opened; has a turn; waits for a client's answer; is idle; its last turn has ended with an
-error or was cut off; no agent process has it."""
+"""State of a session: it is opened; has a turn, or the agent works by itself; waits for a person; is idle; its last
+turn has ended with an error or was cut off; no agent process has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,9 +185,9 @@ def status_of(session: Session, *, is_waiting: bool) -> Status:
         return "initializing"
     if not live or state is SessionState.DORMANT:
         return "exited"
-    if is_waiting:
+    if is_waiting or session.own_state == "requires_action":
         return "waiting"
-    if session.turns:
+    if session.turns or session.own_state:
         return "running"
     outcome = session.last_turn or TurnOutcome(cut=session.cut)
     return "completed" if outcome.error is None and outcome.cut is None else "error"

@@ -19,7 +19,7 @@ export function Block({ block, folds, toggle, cwd, live }) {
   if (block.kind === "tool") return html`<${Tool} ...${shared} />`;
   if (block.kind === "user") return html`<${User} ...${shared} />`;
   if (block.kind === "thought") return html`<${Thought} ...${shared} />`;
-  if (block.kind === "plan") return html`<${Plan} entries=${block.entries} />`;
+  if (block.kind === "plan") return html`<${Plan} entries=${block.entries} name=${block.name} removed=${block.removed} />`;
   if (block.kind === "note") return html`<${Note} block=${block} />`;
   return html`<article class=${`agent ${block.sub ? "is-sub" : ""}`} aria-label=${block.sub ? "Sub-agent" : "Agent"}>
     <${Parts} parts=${block.parts} />
@@ -74,12 +74,14 @@ function firstLine(text) {
   return visible(text.replace(/[*_`#]/g, "").trim().split("\n", 1)[0].slice(0, 160));
 }
 
-/** The agent's plan, with its progress. */
-export function Plan({ entries = [] }) {
+/** A plan of the agent, with its progress; one that was removed by its name alone. */
+export function Plan({ entries = [], name = "", removed = false }) {
+  const title = name ? `Plan ${oneLine(name, 60)}` : "Plan";
+  if (removed) return html`<p class="note"><${Icon} name="plan" />${title} <span class="muted">was removed</span></p>`;
   const done = entries.filter((entry) => entry.status === "completed").length;
-  return html`<section class="plan" aria-label="Plan">
+  return html`<section class="plan" aria-label=${title}>
     <header>
-      <${Icon} name="plan" /><strong>Plan</strong>
+      <${Icon} name="plan" /><strong>${title}</strong>
       <span class="muted">${done} of ${entries.length}</span>
       <progress max=${entries.length} value=${done} aria-label="Steps done"></progress>
     </header>
@@ -105,8 +107,13 @@ function PlanSteps({ entries }) {
   </ol>`;
 }
 
-/** A sub-agent that was started, or updates of a kind that the page does not know. */
+/** A notice, a sub-agent that was started, or updates of a kind that the page does not know. */
 function Note({ block }) {
+  if (block.note === "notice") {
+    const isBad = block.severity === "error" || block.severity === "warning";
+    const text = [block.title, block.description].filter(Boolean).join(": ") || "A notice";
+    return html`<p class="note"><${Icon} name=${isBad ? "alert" : "bell"} /><span>${isBad && html`<span class="hidden">${block.severity}: </span>`}${visible(text)}</span></p>`;
+  }
   if (block.note === "subagent") {
     const text = [block.title || "Sub-agent", block.description].filter(Boolean).join(": ");
     const state = plain(block.state?.status ?? block.state?.type);

@@ -12,10 +12,13 @@ import { plain } from "./format.js";
  *   | {type: "resource", uri: string, mimeType: string, text: string|null, size: number|null}
  *   | {type: "unknown", raw: any}} Part
  * @typedef {{type: "content", part: Part}
- *   | {type: "diff", path: string, oldText: string|null, newText: string}
+ *   | {type: "diff", path: string, oldText: string|null, newText: string, change?: Change}
+ *   | {type: "change", change: Change}
  *   | {type: "terminal", terminalId: string}
  *   | {type: "session", sessionId: string}
  *   | {type: "unknown", raw: any}} ToolContent
+ * @typedef {{operation: string, path: string, oldPath: string, fileType: string}} Change - of a file, where texts
+ *   do not say it.
  * @typedef {{content: string, priority: string, status: string}} PlanEntry
  * @typedef {{path: string, line: number|null}} Location
  */
@@ -77,7 +80,61 @@ export function partOf(block) {
  * @returns {ToolContent[]}
  */
 export function toolContentOf(list) {
-  return Array.isArray(list) ? list.map(toolItemOf) : [];
+  if (!Array.isArray(list)) return [];
+  /** @type {ToolContent[]} */
+  const found = [];
+  for (const item of list) {
+    // How a terminal has ended is shown with its output.
+    if (isObject(ownMeta(item).terminalEnd)) continue;
+    const next = toolItemOf(item);
+    const last = found[found.length - 1];
+    if (next.type === "diff" && last?.type === "change" && isSame(last.change, next.change)) found.pop();
+    found.push(next);
+  }
+  return found;
+}
+
+/**
+ * Returns what the gateway itself tells in the `_meta` of an object.
+ * @param {any} value
+ * @returns {Record<string, any>}
+ */
+export function ownMeta(value) {
+  const told = isObject(value) && isObject(value._meta) ? value._meta["acp-gateway"] : null;
+  return isObject(told) ? told : {};
+}
+
+/**
+ * Returns the outputs of terminals that content has as texts, and how these have ended.
+ * @param {any} list
+ * @returns {{terminalId: string, output: string|null, exitStatus: any}[]}
+ */
+export function terminalTextsOf(list) {
+  const found = [];
+  for (const item of Array.isArray(list) ? list : []) {
+    const { terminal, terminalEnd } = ownMeta(item);
+    const about = isObject(terminal) ? terminal : terminalEnd;
+    if (!isObject(about)) continue;
+    const output = isObject(terminal) ? plain(item.content?.text) : null;
+    found.push({ terminalId: plain(about.terminalId), output, exitStatus: about.exitStatus });
+  }
+  return found;
+}
+
+/**
+ * @param {Change|undefined} one
+ * @param {Change|undefined} other
+ */
+function isSame(one, other) {
+  return JSON.stringify(one) === JSON.stringify(other);
+}
+
+/**
+ * @param {Record<string, any>} raw
+ * @returns {Change}
+ */
+function changeOf({ operation, path, oldPath, fileType }) {
+  return { operation: plain(operation), path: plain(path), oldPath: plain(oldPath), fileType: plain(fileType) };
 }
 
 /**
@@ -87,11 +144,15 @@ export function toolContentOf(list) {
  */
 export function toolItemOf(item) {
   if (isObject(item)) {
-    if (item.type === "content") return { type: "content", part: partOf(item.content) };
+    const { terminal, change } = ownMeta(item);
     if (item.type === "diff") {
       const oldText = item.oldText === null || item.oldText === undefined ? null : plain(item.oldText);
-      return { type: "diff", path: plain(item.path), oldText, newText: plain(item.newText) };
+      const told = isObject(change) ? { change: changeOf(change) } : {};
+      return { type: "diff", path: plain(item.path), oldText, newText: plain(item.newText), ...told };
     }
+    if (isObject(terminal)) return { type: "terminal", terminalId: plain(terminal.terminalId) };
+    if (isObject(change)) return { type: "change", change: changeOf(change) };
+    if (item.type === "content") return { type: "content", part: partOf(item.content) };
     if (item.type === "terminal") return { type: "terminal", terminalId: plain(item.terminalId) };
     if (item.type === "session") return { type: "session", sessionId: plain(item.sessionId) };
   }

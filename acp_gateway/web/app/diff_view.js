@@ -5,6 +5,7 @@ import { diffCounts, diffRows, splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
 import { classes, useMedia } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { changeWords } from "./words.js";
 
 /** Width of the page from which two columns of code fit beside the list of sessions. */
 const WIDE = "(min-width: 1200px)";
@@ -59,9 +60,9 @@ export function DiffView({ content, cwd, whole = false }) {
   const expand = () => setContext(true);
   return html`<figure class="diff">
     <figcaption>
-      <${Icon} name=${isNew ? "plus" : "edit"} />
+      <${Icon} name=${iconOf(content.change, isNew)} />
       <span class="path">${shortPath(content.path, cwd)}</span>
-      ${isNew && html`<span class="muted">new file</span>`}
+      ${(content.change || isNew) && html`<span class="muted">${changeWords(content.change, cwd) || "new file"}</span>`}
       <${Counts} counts=${counts} />
       <${CopyButton} what="path" text=${shortPath(content.path, cwd)} />
     </figcaption>
@@ -83,6 +84,22 @@ function Columns({ numbers, pairs }) {
   const half = html`<col class="number-column" /><col class="mark-column" /><col />`;
   if (pairs) return html`<colgroup>${half}${half}</colgroup>`;
   return html`<colgroup>${numbers > 1 && html`<col class="number-column" />`}${half}</colgroup>`;
+}
+
+/** Names the change of a file without texts: moved, deleted, binary. */
+export function ChangeView({ change, cwd }) {
+  return html`<figure class="diff is-named">
+    <figcaption>
+      <${Icon} name=${iconOf(change, change.operation === "add")} />
+      <span class="path">${shortPath(change.path, cwd)}</span>
+      <span class="muted">${changeWords(change, cwd)}</span>
+    </figcaption>
+  </figure>`;
+}
+
+function iconOf(change, isNew) {
+  const known = new Map([["move", "move"], ["copy", "copy"], ["delete", "delete"]]);
+  return known.get(change?.operation) ?? (isNew ? "plus" : "edit");
 }
 
 const MARKS = { add: "+", del: "−", same: "" };

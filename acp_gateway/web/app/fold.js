@@ -12,18 +12,21 @@
  * Each sub-agent has a lane of its own: a chunk continues the last block of its lane, also if blocks of other lanes
  * came in between.
  */
-import { isObject, partOf, planOf, toolItemOf } from "./content.js";
+import { isObject, partOf, toolItemOf } from "./content.js";
 import {
   continues,
   emptyTool,
   emptyTranscript,
   merge,
+  noticeOf,
   parentTool,
+  plansOf,
   setMembers,
+  setSubagent,
   stateChanges,
   toolKey,
   STATE,
-  withTerminal,
+  withTerminals,
 } from "./fold_blocks.js";
 import { plain, recordOf, timeOf } from "./format.js";
 
@@ -80,7 +83,7 @@ export function prepend(transcript, updates) {
 export function begin(transcript, payloads) {
   const folding = new Folding(transcript);
   for (const payload of payloads.filter(isObject)) {
-    if (payload.sessionUpdate === "plan") folding.state(null, "plan", planOf(payload.entries));
+    if (payload.sessionUpdate === "plan") folding.state(null, "plan", plansOf(payload).at(-1)?.entries ?? []);
     else folding.stateOf(null, payload);
   }
   folding.changed = true;
@@ -132,6 +135,8 @@ class Folding {
     const child = update.sub ?? null;
     const base = { seq: update.seq, at: timeOf(update.createdAt), sub: child ?? parentTool(payload) };
     const { t } = this;
+    const notice = noticeOf(payload);
+    if (notice) return void this.add({ ...this.made("note", base), ...notice });
     switch (payload.sessionUpdate) {
       case "user_message_chunk":
         return this.text("user", base, payload);
@@ -145,14 +150,9 @@ class Folding {
       case "tool_call_content_chunk":
         return this.tool(base, child, { toolCallId: payload.toolCallId }, [toolItemOf(payload.content)]);
       case "plan":
-        return this.plan(base, child, planOf(payload.entries));
+        return this.plan(base, child, payload);
       case "subagent_update":
         return this.subagent(base, payload);
-      case "notice": {
-        const texts = { title: plain(payload.title), description: plain(payload.description) };
-        this.add({ ...this.made("note", base), note: "notice", severity: plain(payload.severity) || "info", ...texts });
-        return undefined;
-      }
       default:
         if (this.stateOf(child, payload)) return undefined;
         return this.unknown(base, plain(payload.sessionUpdate) || plain(update.updateType), [payload], 1);
@@ -202,7 +202,7 @@ class Folding {
   message(message) {
     const last = this.lastOf(message.sub);
     if (!last || !continues(last, message)) {
-      if (message.kind === "user") this.t.places.delete(`plan ${message.sub ?? ""}`);
+      if (message.kind === "user") this.endPlans(message.sub ?? "");
       this.add(message);
       return;
     }
@@ -232,7 +232,7 @@ class Folding {
     const block = known ? this.own(known) : this.add(emptyTool(this.made("tool", base), id), place);
     block.given = (block.given ?? 0) | setMembers(block, payload);
     if (more.length > 0) block.content = [...(block.content ?? []), ...more];
-    block.terminals = withTerminal(block.terminals ?? recordOf(), payload._meta);
+    block.terminals = withTerminals(block.terminals ?? recordOf(), payload);
     block.until = base.at;
     this.t.byTool.set(key, block);
   }
@@ -240,26 +240,31 @@ class Folding {
   /**
    * @param {Base} base
    * @param {string|null} child
-   * @param {import("./content.js").PlanEntry[]} entries
+   * @param {Record<string, any>} payload
    */
-  plan(base, child, entries) {
-    this.state(child, "plan", entries);
-    this.planBlock({ ...this.made("plan", base), entries });
+  plan(base, child, payload) {
+    const plans = plansOf(payload, this.t.plans.get(base.sub ?? ""));
+    this.state(child, "plan", plans.find(({ removed }) => !removed)?.entries ?? []);
+    for (const plan of plans) this.planBlock({ ...this.made("plan", base), ...plan });
   }
 
   /**
-   * Shows a plan in place of the last one of the same turn.
+   * Shows a plan in place of the one of the same id and turn.
    * @param {Block} plan
    */
   planBlock(plan) {
-    const place = `plan ${plan.sub ?? ""}`;
-    const known = this.known(place);
-    if (!known) this.add(plan, place);
-    else {
-      const block = this.own(known);
-      block.entries = plan.entries;
-      block.until = plan.until;
-    }
+    const lane = plan.sub ?? "";
+    const place = `plan ${lane}\n${plan.id}`;
+    this.again(place, plan);
+    const open = (this.t.plans.get(lane) ?? new Set()).add(plan.id ?? "");
+    this.t.plans.set(lane, open);
+    if (plan.removed && open.delete(plan.id ?? "")) this.t.places.delete(place);
+  }
+
+  /** Lets the next plans of a lane have blocks of their own. @param {string} lane */
+  endPlans(lane) {
+    for (const id of this.t.plans.get(lane) ?? []) this.t.places.delete(`plan ${lane}\n${id}`);
+    this.t.plans.delete(lane);
   }
 
   /**
@@ -273,13 +278,7 @@ class Folding {
     const empty = { ...this.made("note", base), note: /** @type {const} */ ("subagent"), id, given: 0 };
     const known = this.known(place);
     const block = known ? this.own(known) : this.add({ ...empty, title: "", description: "", state: null }, place);
-    if (payload.title !== undefined) block.title = plain(payload.title);
-    if (payload.description !== undefined) block.description = plain(payload.description);
-    if (payload.state !== undefined) block.state = isObject(payload.state) ? payload.state : null;
-    const bits = [payload.title, payload.description, payload.state].map((value, i) =>
-      value === undefined ? 0 : 1 << i,
-    );
-    block.given = (block.given ?? 0) | bits[0] | bits[1] | bits[2];
+    block.given = (block.given ?? 0) | setSubagent(block, payload);
     block.until = base.at;
   }
 

@@ -1,5 +1,5 @@
 /** Shapes of a transcript and of its blocks, and the rules by which blocks join. */
-import { isObject, locationsOf, toolContentOf } from "./content.js";
+import { isObject, locationsOf, ownMeta, planOf, terminalTextsOf, toolContentOf } from "./content.js";
 import { plain, recordOf } from "./format.js";
 
 /**
@@ -22,9 +22,11 @@ import { plain, recordOf } from "./format.js";
  * @property {import("./content.js").ToolContent[]} [content]
  * @property {any} [rawInput]
  * @property {any} [rawOutput]
- * @property {Record<string, {output: string, exitCode: number|null, signal: string|null}>} [terminals] - by terminalId.
+ * @property {Record<string, TerminalState>} [terminals] - by terminalId.
  * @property {number} [given] - the members that updates of this block have set, for fold.js.
  * @property {import("./content.js").PlanEntry[]} [entries] - plan.
+ * @property {string} [name] - plan: beside other ones, else empty.
+ * @property {boolean} [removed] - plan.
  * @property {"subagent"|"notice"|"unknown"} [note]
  * @property {string} [severity] - note "notice": info, warning, error, or another word of the agent.
  * @property {string} [updateType] - note "unknown".
@@ -32,6 +34,11 @@ import { plain, recordOf } from "./format.js";
  * @property {number} [count] - note "unknown": how many there were.
  * @property {string} [description] - notes "subagent" and "notice".
  * @property {any} [state] - note "subagent".
+ * @typedef {object} TerminalState
+ * @property {string} output
+ * @property {number|null} exitCode
+ * @property {string|null} signal
+ * @property {boolean} [whole] - the updates of this block told all output, also what came before them.
  * @typedef {object} Transcript
  * @property {number} version - grows with each change.
  * @property {number} firstSeq - 0 while empty.
@@ -46,6 +53,7 @@ import { plain, recordOf } from "./format.js";
  * @property {string|null} title
  * @property {Map<string, Block>} byTool - by toolKey.
  * @property {Map<string, number>} places - positions of the blocks that later updates change, for fold.js.
+ * @property {Map<string, Set<string>>} plans - ids of the plans of this turn by lane, for fold.js.
  * @property {Map<string, number>} lanes - positions of the last block of each lane, for fold.js.
  * @property {Set<string>} seen - state members that an update has set, for fold.js.
  */
@@ -54,6 +62,10 @@ import { plain, recordOf } from "./format.js";
 const PAUSE = 1000;
 /** Members of a tool call, as bits of `given`. */
 const GIVEN = { title: 1, toolKind: 2, status: 4, locations: 8, content: 16, rawInput: 32, rawOutput: 64 };
+/** @type {TerminalState} */
+const NO_TERMINAL = { output: "", exitCode: null, signal: null };
+/** Characters of a terminal's output that the gateway tells, the last ones. */
+const TERMINAL_SIZE = 64 * 1024;
 /** Members of a transcript that state updates set. */
 export const STATE = /** @type {const} */ (["plan", "commands", "modeId", "configOptions", "usage", "title"]);
 
@@ -73,6 +85,7 @@ export function emptyTranscript() {
     title: null,
     byTool: new Map(),
     places: new Map(),
+    plans: new Map(),
     lanes: new Map(),
     seen: new Set(),
   };
@@ -138,6 +151,49 @@ export function setMembers(block, payload) {
   return given;
 }
 
+/**
+ * Reads a notice; one of an agent of version 2 may come as a message, with itself in `_meta`.
+ * @param {Record<string, any>} payload
+ * @returns {{note: "notice", title: string, description: string, severity: string}|null}
+ */
+export function noticeOf(payload) {
+  const notice = payload.sessionUpdate === "notice" ? payload : ownMeta(payload).notice;
+  if (!isObject(notice)) return null;
+  const { title, description, severity } = notice;
+  return { note: "notice", title: plain(title), description: plain(description), severity: plain(severity) || "info" };
+}
+
+/**
+ * Sets what an update says of a sub-agent: null clears a member, an absent one stays.
+ * @param {Block} block
+ * @param {Record<string, any>} payload
+ * @returns {number} the bits of these members.
+ */
+export function setSubagent(block, { title, description, state }) {
+  if (title !== undefined) block.title = plain(title);
+  if (description !== undefined) block.description = plain(description);
+  if (state !== undefined) block.state = isObject(state) ? state : null;
+  return [title, description, state].reduce((bits, value, i) => bits | (value === undefined ? 0 : 1 << i), 0);
+}
+
+/**
+ * Reads an update with a plan. The gateway tells the ids of all plans, the shown one last, and how many entries are its
+ * own; an update without that has the only plan.
+ * @param {Record<string, any>} payload
+ * @param {Iterable<string>} [open] - ids of the plans that are known.
+ * @returns {{id: string, entries: import("./content.js").PlanEntry[], name: string, removed: boolean}[]} those that
+ *   were removed first.
+ */
+export function plansOf(payload, open = []) {
+  const { plans, entries: count } = ownMeta(payload);
+  const ids = Array.isArray(plans) ? plans.map(plain) : [""];
+  const gone = [...open].filter((id) => id !== "" && !ids.includes(id));
+  const found = gone.map((id) => ({ id, entries: planOf([]), name: "", removed: true }));
+  const entries = planOf(payload.entries).slice(0, Number.isInteger(count) ? count : undefined);
+  const shown = ids.slice(-1).map((id) => ({ id, entries, name: ids.length > 1 ? id : "", removed: false }));
+  return [...found, ...shown];
+}
+
 /** @param {any} value */
 function isGiven(value) {
   return value !== undefined && value !== null;
@@ -187,6 +243,13 @@ export function merge(block, newer) {
   const given = newer.given ?? 0;
   block.until = newer.until;
   block.given = (block.given ?? 0) | given;
+  if (block.kind === "plan") {
+    // One that was removed keeps its entries.
+    if (!newer.removed) block.entries = newer.entries;
+    block.name = newer.name || block.name;
+    block.removed = newer.removed;
+    return;
+  }
   if (block.kind === "note") {
     if (given & 1) block.title = newer.title;
     if (given & 2) block.description = newer.description;
@@ -199,11 +262,40 @@ export function merge(block, newer) {
   }
   block.content = content;
   const terminals = recordOf(block.terminals);
-  for (const [id, { output, exitCode, signal }] of Object.entries(newer.terminals ?? {})) {
-    const old = terminals[id] ?? { output: "", exitCode: null, signal: null };
-    terminals[id] = { output: old.output + output, exitCode: exitCode ?? old.exitCode, signal: signal ?? old.signal };
+  for (const [id, terminal] of Object.entries(newer.terminals ?? {})) {
+    const { output, exitCode, signal, whole } = terminal;
+    const old = terminals[id] ?? NO_TERMINAL;
+    terminals[id] = whole
+      ? terminal
+      : { ...old, output: old.output + output, exitCode: exitCode ?? old.exitCode, signal: signal ?? old.signal };
   }
   block.terminals = terminals;
+}
+
+/**
+ * Adds what an update tells of terminals: in texts and in the gateway's own member, or as `withTerminal` has it.
+ * @param {NonNullable<Block["terminals"]>} terminals
+ * @param {Record<string, any>} payload
+ */
+export function withTerminals(terminals, payload) {
+  let result = withTerminal(terminals, payload._meta);
+  const { terminal } = ownMeta(payload);
+  const texts = terminalTextsOf(payload.content);
+  if (!isObject(terminal) && texts.length === 0) return result;
+  result = recordOf(result);
+  for (const { terminalId, output, exitStatus } of texts) {
+    const { exitCode = null, signal = null } = isObject(exitStatus) ? exitStatus : {};
+    const ended = { exitCode: Number.isInteger(exitCode) ? exitCode : null, signal: plain(signal) || null };
+    result[terminalId] = { output: output ?? result[terminalId]?.output ?? "", ...ended, whole: true };
+  }
+  if (isObject(terminal)) {
+    const id = plain(terminal.terminalId);
+    const old = result[id] ?? NO_TERMINAL;
+    const isWhole = terminal.output !== undefined;
+    const output = isWhole ? plain(terminal.output) : (old.output + plain(terminal.data)).slice(-TERMINAL_SIZE);
+    result[id] = { ...old, output, ...(isWhole ? { whole: true } : {}) };
+  }
+  return result;
 }
 
 /**
@@ -211,7 +303,7 @@ export function merge(block, newer) {
  * @param {NonNullable<Block["terminals"]>} terminals
  * @param {any} meta
  */
-export function withTerminal(terminals, meta) {
+function withTerminal(terminals, meta) {
   if (!isObject(meta)) return terminals;
   let result = terminals;
   for (const name of ["terminal_info", "terminal_output", "terminal_exit"]) {
@@ -219,8 +311,9 @@ export function withTerminal(terminals, meta) {
     if (!isObject(about)) continue;
     const id = plain(about.terminal_id);
     result = recordOf(result);
-    const old = result[id] ?? { output: "", exitCode: null, signal: null };
+    const old = result[id] ?? NO_TERMINAL;
     result[id] = {
+      ...old,
       output: old.output + (name === "terminal_output" ? plain(about.data) : ""),
       exitCode: typeof about.exit_code === "number" ? about.exit_code : old.exitCode,
       signal: typeof about.signal === "string" ? about.signal : old.signal,

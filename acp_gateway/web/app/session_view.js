@@ -41,6 +41,8 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
     <div class="foot">
       <${Permission} pending=${current.pending} transcript=${current.transcript} session=${{ ...session, mayControl }}
         wanted=${route.requestId} respond=${store.respond} />
+      ${mayControl && session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
+      html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
       ${current.phase === "ready" && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
@@ -65,7 +67,7 @@ function Middle({ current, session, store }) {
   if (phase === "loading") return html`<p class="message" role="status">Loading…</p>`;
   return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} lastSeq=${transcript.lastSeq}
     older=${current.older} history=${session.history} sent=${current.sending.at(-1)?.key ?? 0} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
-    working=${Boolean(session.turn) && current.pending.length === 0} />`;
+    working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;
 }
 
 /** How the last turn ended, if it was not in the usual way. */

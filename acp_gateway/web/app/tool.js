@@ -1,18 +1,22 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Copyable } from "./copying.js";
-import { Counts, DiffView, diffOf } from "./diff_view.js";
+import { ChangeView, Counts, DiffView, diffOf } from "./diff_view.js";
 import { counted, oneLine, plain, shortPath, valueOf, visible } from "./format.js";
 import { classes, Pure } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown, Parts, Terminal } from "./parts.js";
-import { tookText } from "./words.js";
+import { exitWords, tookText } from "./words.js";
 
 /** Words for states of a tool call; any other word of an agent is shown as it is, and gives no style. */
 const STATUS = new Map([["pending", "waits"], ["in_progress", "runs"], ["completed", "done"], ["failed", "failed"]]);
 
 /** Longest title in a row, in characters. */
 const LONGEST_TITLE = 1000;
+
+/** Lines, and characters, of the output of a running terminal that are shown below a folded row: what it does now. */
+const RUNNING_LINES = 5;
+const MOST_RUNNING = 2000;
 
 /** Characters of a text that are shown at first; a button shows the rest. */
 const FIRST_CHARACTERS = 20000;
@@ -35,8 +39,16 @@ export function Tool({ block, folds, toggle, cwd }) {
       <span class="status">${block.status === "completed" ? html`<span class="hidden">done</span>` : STATUS.get(block.status) ?? oneLine(block.status, 30)}</span>
       <${Icon} name="chevron" />
     </button>
-    ${open && html`<div class="tool-body"><${ToolBody} tool=${block} cwd=${cwd} /></div>`}
+    ${open ? html`<div class="tool-body"><${ToolBody} tool=${block} cwd=${cwd} /></div>` : html`<${Running} tool=${block} />`}
   </section>`;
+}
+
+/** The last lines of terminals, while a tool call runs. */
+function Running({ tool }) {
+  if (tool.status !== "in_progress" && tool.status !== "pending") return null;
+  const text = Object.values(tool.terminals ?? {}).map(({ output }) => output).join("\n").slice(-MOST_RUNNING);
+  const lines = text.trimEnd().split("\n").slice(-RUNNING_LINES).join("\n");
+  return lines && html`<div class="tool-running"><${Terminal} text=${lines} label="Last lines of the output" /></div>`;
 }
 
 function placeText({ path, line }, cwd) {
@@ -72,7 +84,7 @@ export function commandOf(tool) {
 export class ToolBody extends Pure {
   render({ tool, cwd, whole = false }) {
     const command = commandOf(tool);
-    const content = tool.content ?? [];
+    const content = withTerminals(tool);
     const output = content.length === 0 ? outputOf(tool.rawOutput) : null;
     const shows = command !== null || content.length > 0 || output !== null;
     if (!shows && isEmpty(tool.rawInput) && isEmpty(tool.rawOutput)) return html`<p class="muted">The agent says no more about this.</p>`;
@@ -85,6 +97,13 @@ export class ToolBody extends Pure {
       ${output !== tool.rawOutput && html`<${Raw} name="Output" value=${tool.rawOutput} />`}
     `;
   }
+}
+
+/** The content, with the terminals that it does not refer to. */
+function withTerminals({ content = [], terminals = {} }) {
+  const shown = new Set(content.map(({ terminalId }) => terminalId));
+  const others = Object.keys(terminals).filter((terminalId) => !shown.has(terminalId));
+  return others.length === 0 ? content : [...content, ...others.map((terminalId) => ({ type: "terminal", terminalId }))];
 }
 
 /** Whether the command and what stands around it is all of the input. */
@@ -104,6 +123,7 @@ function Command({ command, rawInput, cwd }) {
 
 function Content({ entry, tool, cwd, whole }) {
   if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} />`;
+  if (entry.type === "change") return html`<${ChangeView} change=${entry.change} cwd=${cwd} />`;
   if (entry.type === "terminal") return html`<${TerminalContent} terminal=${valueOf(tool.terminals, entry.terminalId)} whole=${whole} />`;
   if (entry.type !== "content") return html`<${Raw} name=${entry.type} value=${entry.raw ?? entry.sessionId} />`;
   const { part } = entry;
@@ -115,11 +135,11 @@ function Content({ entry, tool, cwd, whole }) {
 
 function TerminalContent({ terminal, whole }) {
   if (!terminal) return html`<p class="muted">The output is in the terminal of another program.</p>`;
-  const { output, exitCode, signal } = terminal;
-  const end = signal ? `ended by ${signal}` : exitCode ? `exit code ${exitCode}` : null;
+  const { output } = terminal;
+  const end = exitWords(terminal);
   return html`
     <${Long} text=${output} whole=${whole} show=${(text) => html`<${Terminal} text=${text} />`} />
-    ${end && html`<p class="muted">${visible(end)}</p>`}
+    ${end && html`<p class="muted">${end}</p>`}
   `;
 }
 

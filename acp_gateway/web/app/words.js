@@ -1,6 +1,9 @@
 /** States of sessions, connections and clients in words. Pure. */
-import { counted, countText, durationText, oneLine, sentence, timeOf, titleOf, visible } from "./format.js";
+import { counted, countText, durationText, oneLine, sentence, shortPath, timeOf, titleOf, visible } from "./format.js";
 import { needsYou as waits } from "./sessions.js";
+
+/** Words for operations on files. */
+const DONE = new Map([["add", "added"], ["modify", "modified"], ["delete", "deleted"], ["move", "moved"], ["copy", "copied"]]);
 
 /** Time in ms for which a lost connection is not worth a word. */
 const SHORT = 2000;
@@ -112,6 +115,21 @@ export function usageText(usage) {
   const { amount, currency } = usage.cost ?? {};
   const cost = typeof amount === "number" && amount > 0 ? `, ${amount.toFixed(2)} ${oneLine(currency, 10)}` : "";
   return `${countText(usage.used)} of ${countText(usage.size)} tokens used${cost}`;
+}
+
+/** The operation on a file in words, where its texts do not say it; empty for nothing. */
+export function changeWords(change, cwd) {
+  if (!change) return "";
+  const { operation, oldPath, fileType } = change;
+  const from = operation === "move" || operation === "copy" ? ` from ${shortPath(oldPath, cwd)}` : "";
+  const kind = fileType && fileType !== "text" ? `, ${oneLine(fileType, 30)}` : "";
+  return `${DONE.get(operation) ?? oneLine(operation, 30)}${from}${kind}`;
+}
+
+/** How a terminal has ended, or null while it runs. */
+export function exitWords({ exitCode, signal }) {
+  if (signal) return `ended by ${oneLine(signal, 30)}`;
+  return exitCode === null ? null : `exit code ${exitCode}`;
 }
 
 /** How a question of the agent has ended. @param {{by: string|null, outcome: string|null}} params */

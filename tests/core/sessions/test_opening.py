@@ -300,6 +300,16 @@ def test_replayed_history_is_counted_as_such(scene: Scene, ann: Peer) -> None:
     assert scene.multiplexer.take_output().replayed == {bob.client: len(chunk("one"))}
 
 
+def test_a_client_that_joins_is_told_that_the_agent_waits_for_a_person(scene: Scene, ann: Peer) -> None:
+    ann.new_session()
+    scene.agent.state("session_info_update", title="T", _meta={"acp-gateway": {"state": "requires_action"}})
+    *_, response = scene.join("bob").load()
+    assert response["result"] == {"_meta": {"acp-gateway": {"state": "requires_action"}}}
+    scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": "idle"}})
+    *_, response = scene.join("cem").load()
+    assert response["result"] == {}
+
+
 def test_a_loader_whose_history_has_lost_its_beginning_is_told_so() -> None:
     scene = Scene(make_policy(journal_limit=400))
     ann = scene.join("ann")

@@ -237,6 +237,16 @@ def test_a_title_and_a_time_are_kept_until_others_come() -> None:
     assert (it.title, it.updated_at) == ("second", "2026-01-01T00:00:00Z")
 
 
+def test_the_state_that_an_agent_of_version_2_tells_is_kept_until_it_is_another_one() -> None:
+    it = session()
+    told = [{"state": "running"}, {"state": "requires_action"}, {}, {"state": "idle"}, {"state": "_odd"}]
+    found = []
+    for own in told:
+        updates.read_state(it, said("session_info_update", _meta={"acp-gateway": own}))
+        found.append(it.own_state)
+    assert found == ["running", "requires_action", "requires_action", "", ""]
+
+
 @pytest.mark.parametrize("kind", ["current_mode_update", "config_option_update", "session_info_update", "plan"])
 def test_a_state_that_says_nothing_changes_nothing(kind: str) -> None:
     it = session(modes=MODES)

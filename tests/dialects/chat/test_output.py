@@ -18,6 +18,12 @@ from tests.fuzz.effort import effort
 
 OUTPUT = ChatOutput(lambda: 5000)
 TERMINAL = {"type": "terminal", "terminalId": "t1"}
+ENDED: Any = {"terminalId": "t1", "exitStatus": {"exitCode": 2}}
+GROWN, END = (
+    {"type": "content", "content": {"type": "text", "text": text}, "_meta": {"acp-gateway": {name: ENDED}}}
+    for name, text in (("terminal", "all"), ("terminalEnd", "[exit code 2]"))
+)
+"""The output of a terminal, and its end, of an agent of version 2."""
 DIFF = {"type": "diff", "path": "/a", "oldText": None, "newText": "b"}
 ENTRIES = [{"content": "do", "priority": "high", "status": "pending"}]
 
@@ -182,7 +188,43 @@ CHANGE = {"sessionUpdate": "tool_call_update", "toolCallId": "c"}
                 },
             ],
         ),
+        (
+            {**CHANGE, "_meta": {"acp-gateway": {"terminal": {"terminalId": "t1", "data": "ls"}}}},
+            [
+                {"type": "tool_call_updated", "toolCallId": "c", "status": None},
+                {"type": "terminal_output", "toolCallId": "c", "terminalId": "t1", "output": "ls"},
+            ],
+        ),
+        (
+            {**CHANGE, "_meta": {"acp-gateway": {"terminal": {"terminalId": "t1", "output": "all"}}}},
+            [
+                {"type": "tool_call_updated", "toolCallId": "c", "status": None},
+                {"type": "terminal_output", "toolCallId": "c", "terminalId": "t1", "output": "all", "whole": True},
+            ],
+        ),
+        (
+            {**CHANGE, "content": [GROWN, END]},
+            [
+                {"type": "tool_call_updated", "toolCallId": "c", "status": None, "content": [GROWN, END]},
+                {
+                    "type": "terminal_output",
+                    "toolCallId": "c",
+                    **ENDED,
+                    "output": "all",
+                    "whole": True,
+                },
+                {"type": "terminal_output", "toolCallId": "c", **ENDED, "output": ""},
+            ],
+        ),
         ({"sessionUpdate": "plan", "entries": ENTRIES}, [{"type": "plan_created", "entries": ENTRIES}]),
+        (
+            {
+                "sessionUpdate": "plan",
+                "entries": ENTRIES,
+                "_meta": {"acp-gateway": {"plans": ["a", "b"], "entries": 1}},
+            },
+            [{"type": "plan_created", "entries": ENTRIES, "plans": ["a", "b"], "ownEntries": 1}],
+        ),
         (
             {"sessionUpdate": "current_mode_update", "currentModeId": "plan"},
             [{"type": "mode_changed", "modeId": "plan"}],

@@ -43,6 +43,14 @@ def output(text: str) -> list[dict[str, Any]]:
 
 
 DIFF = [{"type": "diff", "path": "/src/a.py", "oldText": "a", "newText": "b"}]
+MOVED = [
+    {
+        "type": "content",
+        "content": {"type": "text", "text": "moved"},
+        "_meta": {"acp-gateway": {"change": {"operation": "move", "path": "/src/b.py", "oldPath": "/src/a.py"}}},
+    }
+]
+"""A file that an agent of version 2 has moved."""
 
 TABLE: dict[str, tuple[bytes, list[tuple[str, str]]]] = {
     "an embedded resource": (
@@ -61,6 +69,7 @@ TABLE: dict[str, tuple[bytes, list[tuple[str, str]]]] = {
     "locations of a deletion": (call("delete", locations=[{"path": "/src/a.py"}]), [("a.py", "write")]),
     "locations of a search": (call("search", locations=[{"path": "/src/a.py"}]), [("a.py", "search")]),
     "a diff": (call("other", content=DIFF), [("a.py", "write")]),
+    "a moved file": (call("other", content=MOVED), [("b.py", "write"), ("a.py", "write")]),
     "the input of a read": (call("read", rawInput={"file_path": "/src/a.py"}), [("a.py", "read")]),
     "the input of a move": (
         call("move", rawInput={"source": "a.py", "destination": "./lib/../b.py"}),

@@ -82,6 +82,16 @@ def test_a_session_whose_agent_waits_for_a_controller_is_waiting_and_names_the_r
     assert shown.session.decisions == {"run-1": Decision("me", "yes")}
 
 
+def test_an_agent_of_version_2_that_waits_without_a_request_or_works_without_a_prompt_says_so(shown: Shown) -> None:
+    found = []
+    for state in ("running", "requires_action", "idle", "requires_action"):
+        shown.scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": state}})
+        found.append((shown.view().status, shown.scene.multiplexer.busy))
+    assert found == [("running", True), ("waiting", True), ("completed", False), ("waiting", True)]
+    shown.scene.multiplexer.agent_lost("gone", {})
+    assert shown.session.own_state == ""
+
+
 def test_a_cancelled_decision_is_of_who_cancelled() -> None:
     shown = Shown()
     shown.begin_turn()

@@ -195,6 +195,85 @@ def test_a_tool_call_with_output_of_a_terminal_shows_it_with_its_exit_code(open_
     expect(page.locator(".tool-body")).to_contain_text("exit code 2")
 
 
+def own(**told: Any) -> Message:
+    """Return what the gateway tells in `_meta` of an agent of version 2."""
+    return {"_meta": {"acp-gateway": told}}
+
+
+def test_the_output_of_a_terminal_of_version_2_grows_and_has_its_exit_code(open_page: Opens) -> None:
+    def output(words: str, **told: Any) -> Message:
+        return {"type": "content", "content": {"type": "text", "text": words}, **own(**told)}
+
+    x = {"terminalId": "x"}
+    begun = tool_call(
+        "t", "make", "execute", status="in_progress", content=[output("\x1b[31mone\x1b[0m\n", terminal=x)]
+    )
+    page, gateway = open_page(Scene([session("s", "Make", turn=True)], {"s": [update(1, begun)]}), "#/s/s")
+    expect(page.locator(".tool-running .fg-1")).to_have_text("one")
+    change = {"sessionUpdate": "tool_call_update", "toolCallId": "t"}
+    gateway.add("s", {**change, **own(terminal={**x, "data": "two\n"})})
+    expect(page.locator(".tool-running")).to_contain_text("two")
+    page.get_by_role("button", name="make").click()
+    expect(page.locator(".tool-running")).to_have_count(0)
+    expect(page.locator(".tool-body .terminal")).to_have_text("one\ntwo\n")
+    ended = {**x, "exitStatus": {"exitCode": 2}}
+    items = [output("one\ntwo\nthree\n", terminal=ended), output("[exit code 2]", terminalEnd=ended)]
+    gateway.add("s", {**change, "status": "failed", "content": items})
+    expect(page.locator(".tool-body .terminal")).to_have_text("one\ntwo\nthree\n")
+    expect(page.locator(".tool-body")).to_contain_text("exit code 2")
+    expect(page.locator(".tool-body")).not_to_contain_text("[exit code 2]")
+
+
+def test_what_was_done_to_a_file_is_named_and_each_plan_is_its_own(open_page: Opens) -> None:
+    def named(**change: str) -> Message:
+        return {"type": "content", "content": {"type": "text", "text": "words"}, **own(change=change)}
+
+    moved = {"operation": "move", "path": "/w/b", "oldPath": "/w/a"}
+    diff = {"type": "diff", "path": "/w/b", "oldText": "x\n", "newText": "y\n", **own(change=moved)}
+    binary = named(operation="modify", path="/w/c.png", fileType="binary")
+    call = tool_call("t", "Tidy", "edit", content=[named(**moved), diff, binary])
+
+    def plan(plans: list[str], *steps: str) -> Message:
+        entries = [{"content": step, "priority": "low", "status": "pending"} for step in [*steps, "the others"]]
+        return {"sessionUpdate": "plan", "entries": entries, **own(plans=plans, entries=len(steps))}
+
+    updates = [call, plan(["one"], "a"), plan(["one", "two"], "b"), plan(["one"], "a")]
+    numbered = [update(number, payload) for number, payload in enumerate(updates, start=1)]
+    page, _ = open_page(Scene([session("s", "Tidy", cwd="/w")], {"s": numbered}), "#/s/s")
+    page.get_by_role("button", name="Tidy").click()
+    captions = page.locator(".diff figcaption")
+    expect(captions).to_have_count(2)
+    expect(captions.first).to_contain_text("b")
+    expect(captions.first).to_contain_text("moved from a")
+    expect(captions.last).to_contain_text("modified, binary")
+    expect(page.locator(".tool-body")).not_to_contain_text("words")
+    expect(page.locator(".plan li")).to_have_text(["to do: a"])
+    expect(page.locator(".note", has_text="Plan two")).to_contain_text("was removed")
+
+
+def test_a_notice_is_a_line_of_its_own(open_page: Opens) -> None:
+    notice = {"severity": "warning", "title": "Slow", "description": "Many ask now"}
+    updates = [
+        update(1, {"sessionUpdate": "notice", **notice}),
+        update(2, {**agent("[warning: x]"), **own(notice=notice)}),
+    ]
+    page, _ = open_page(Scene([session("s", "S")], {"s": updates}), "#/s/s")
+    expect(page.locator(".note")).to_have_text(["warning: Slow: Many ask now"] * 2)
+    expect(page.locator(".scroller")).not_to_contain_text("[warning")
+
+
+def test_an_agent_that_waits_without_a_question_needs_the_user(open_page: Opens) -> None:
+    page, gateway = open_page(
+        Scene([session("s", "Sign in", status="waiting")], {"s": [update(1, agent("Hm"))]}), "#/s/s"
+    )
+    expect(page.locator(".view header")).to_contain_text("Needs you")
+    told = page.get_by_text("The agent waits for you")
+    expect(told).to_be_visible()
+    gateway.change("s", status="running")
+    expect(told).to_have_count(0)
+    expect(page.locator(".view header")).to_contain_text("Working")
+
+
 def test_images_and_the_plan_and_the_usage_are_shown(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
     expect(page.locator("img.picture")).to_be_visible()

@@ -75,6 +75,20 @@ test("each kind of tool content is read", () => {
   );
 });
 
+test("changes of files are named, by the diff alone if there is one", () => {
+  const moved = { operation: "move", path: "/b", oldPath: "/a", fileType: "text" };
+  const gone = { operation: "delete", path: "/c", oldPath: "", fileType: "" };
+  const named = (text, change) => ({ type: "content", content: { type: "text", text }, _meta: { "acp-gateway": { change } } });
+  const diff = { type: "diff", path: "/b", oldText: "x", newText: "y" };
+  const list = [
+    named("moved: /a → /b", moved),
+    { ...diff, _meta: { "acp-gateway": { change: moved } } },
+    named("deleted: /c", { operation: "delete", path: "/c" }),
+    diff,
+  ];
+  assert.deepEqual(toolContentOf(list), [{ ...diff, change: moved }, { type: "change", change: gone }, diff]);
+});
+
 test("plans and locations leave out what is not an object", () => {
   assert.deepEqual(planOf([{ content: "a", priority: "high", status: "completed" }, null, "x", {}]), [
     { content: "a", priority: "high", status: "completed" },

@@ -154,6 +154,79 @@ for (const id of ["__proto__", "constructor", "toString"]) {
   });
 }
 
+/** An update of a tool call with a terminal of an agent of version 2, as the gateway tells it. */
+const own = (told) => ({ _meta: { "acp-gateway": told } });
+const output = (words, told) => ({ type: "content", content: { type: "text", text: words }, ...own(told) });
+const call = (members) => ({ sessionUpdate: "tool_call_update", toolCallId: "a", ...members });
+
+test("a terminal of an agent of version 2 has its last whole output, what was added since, and its end", () => {
+  const updates = [
+    call({ content: [output("one\n", { terminal: { terminalId: "T" } })] }),
+    call(own({ terminal: { terminalId: "T", data: "two\n" } })),
+    call({ content: [output("one\ntwo\n", { terminal: { terminalId: "T" } })] }),
+    call(own({ terminal: { terminalId: "T", data: "three" } })),
+  ];
+  const growing = folded(updates).blocks[0];
+  assert.deepEqual(growing.content, [{ type: "terminal", terminalId: "T" }]);
+  assert.deepEqual(growing.terminals.T, { output: "one\ntwo\nthree", exitCode: null, signal: null, whole: true });
+  const about = { terminalId: "T", exitStatus: { exitCode: 2 } };
+  const ended = call({ content: [output("all", { terminal: about }), output("[exit code 2]", { terminalEnd: about })] });
+  const tool = folded([...updates, ended]).blocks[0];
+  assert.deepEqual(tool.content, [{ type: "terminal", terminalId: "T" }]);
+  assert.deepEqual(tool.terminals.T, { output: "all", exitCode: 2, signal: null, whole: true });
+});
+
+test("output that was replaced or is older than the transcript is not added to what came before", () => {
+  const told = [
+    call(own({ terminal: { terminalId: "T", data: "old" } })),
+    call(own({ terminal: { terminalId: "T", output: "new" } })),
+    call(own({ terminal: { terminalId: "T", data: "er" } })),
+  ];
+  assert.equal(folded(told).blocks[0].terminals.T.output, "newer");
+  const all = numbered(told);
+  for (const at of [1, 2]) {
+    const joined = prepend(fold(emptyTranscript(), all.slice(at)), all.slice(0, at));
+    assert.equal(joined.blocks[0].terminals.T.output, "newer");
+  }
+  const long = folded([call(own({ terminal: { terminalId: "T", data: "x".repeat(70_000) } }))]);
+  assert.equal(long.blocks[0].terminals.T.output.length, 65_536);
+});
+
+test("a notice is a note, also if it comes as a message", () => {
+  const notice = { severity: "warning", title: "Slow", description: "" };
+  const { blocks } = folded([{ sessionUpdate: "notice", ...notice }, said("[warning: Slow]", own({ notice })), said("a")]);
+  assert.deepEqual(kinds({ blocks }), ["note", "note", "agent"]);
+  const read = blocks.slice(0, 2).map(({ note, severity, title }) => [note, severity, title]);
+  assert.deepEqual(read, Array(2).fill(["notice", "warning", "Slow"]));
+});
+
+test("each of several plans has its block, until it is removed", () => {
+  const plan = (plans, ...contents) => ({
+    sessionUpdate: "plan",
+    // The last entry names the other plans.
+    entries: [...contents, "others"].map((content) => ({ content, status: "pending", priority: "low" })),
+    ...own({ plans, entries: contents.length }),
+  });
+  const shown = ({ blocks }) =>
+    blocks
+      .filter(({ kind }) => kind === "plan")
+      .map(({ name, entries, removed }) => [name, entries.map(({ content }) => content).join(), removed]);
+  const updates = [asked("go"), plan(["p"], "a"), plan(["p", "q"], "b"), said("."), plan(["q", "p"], "a", "c")];
+  const transcript = folded(updates);
+  assert.deepEqual(shown(transcript), [["p", "a,c", false], ["q", "b", false]]);
+  assert.deepEqual(transcript.plan.map(({ content }) => content), ["a", "c"]);
+  assert.deepEqual(shown(folded([...updates, plan(["q"], "b")])), [["p", "a,c", true], ["q", "b", false]]);
+  const none = folded([...updates, plan([])]);
+  assert.deepEqual(shown(none), [["p", "a,c", true], ["q", "b", true]]);
+  assert.deepEqual(none.plan, []);
+  assert.deepEqual(shown(folded([...updates, asked("on"), plan(["p"], "z")])).at(-1), ["", "z", false]);
+  const all = numbered(updates);
+  for (let at = 1; at < all.length; at += 1) {
+    const joined = prepend(fold(emptyTranscript(), all.slice(at)), all.slice(0, at));
+    assert.deepEqual(substance(joined), substance(fold(emptyTranscript(), numbered(updates))));
+  }
+});
+
 test("a plan replaces the plan of its turn, and the next turn has its own", () => {
   const plan = (...contents) => ({
     sessionUpdate: "plan",

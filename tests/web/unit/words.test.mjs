@@ -2,7 +2,9 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import {
   changeText,
+  changeWords,
   connectionText,
+  exitWords,
   grouped,
   matches,
   needsYou,
@@ -60,6 +62,16 @@ test("a message of the page names its session, if that is known", () => {
   assert.equal(toastText({ text, sessionId: "t" }, sessions), text);
   assert.equal(toastText({ text, sessionId: null }, sessions), text);
   assert.equal(toastText({ kind: "error", text: "no agent `x`", sessionId: null }, sessions), "No agent x");
+});
+
+test("what was done to a file and how a terminal has ended are said in words", () => {
+  const change = (operation, members) => changeWords({ operation, path: "/w/b", oldPath: "", fileType: "", ...members }, "/w");
+  assert.equal(change("move", { oldPath: "/w/a" }), "moved from a");
+  assert.equal(change("modify", { fileType: "binary" }), "modified, binary");
+  assert.equal(change("_chmod", { fileType: "text" }), "_chmod");
+  assert.equal(changeWords(undefined), "");
+  const ends = [{ exitCode: 0, signal: null }, { exitCode: null, signal: "SIGTERM" }, { exitCode: null, signal: null }];
+  assert.deepEqual(ends.map(exitWords), ["exit code 0", "ended by SIGTERM", null]);
 });
 
 test("a session needs the user only if the user may decide", () => {
