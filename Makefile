@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo demo-web test test-slow test-hostile test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
+.PHONY: help demo demo-web test test-slow test-hostile test-fenced test-js test-cluster test-web screenshots vendor-check interop fuzz soak check reference docs coverage bench bench-quick bench-budget bench-bytes bench-attacks release-check format clean
 
 help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
 	@echo 'make test-slow     run the tests that need many seconds of real time'
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
+	@echo 'make test-fenced   run the end-to-end tests with a fence around each agent; FENCE=landlock insists on one'
 	@echo 'make test-js       test the modules of the page that need no browser; needs Node.js 18 or newer'
 	@echo 'make test-web      test the page, its modules first, then in a browser; ARGS="-k permission" runs a few'
 	@echo 'make test-cluster  run the tests of clusters with Redis or Valkey on loopback; ARGS="-k epoch" runs a few'
@@ -65,6 +66,11 @@ test-hostile: $(VENV)/has-test
 need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \
 	{ [ "$$(id -u)" = 0 ] && apt-get -qq update && apt-get -qq install --yes --no-install-recommends $(2); } >/dev/null 2>&1 </dev/null || \
 	{ echo '$(3) needs $(firstword $(1)), in Debian: apt-get install $(2)' >&2; exit 1; }
+
+# Without bubblewrap it is Landlock. The tests that cannot do that are marked `sees_processes`.
+FENCE ?= on
+test-fenced: $(VENV)/has-test
+	TEST_FENCE=$(FENCE) $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),tests/end_to_end -n 2 --dist loadfile)
 
 test-cluster: $(VENV)/has-test
 	$(call need,redis-server valkey-server,redis-server,make test-cluster)

@@ -5,6 +5,7 @@ folders for links while that happens. So folders are opened without following li
 open at a time: what is in a folder of a folder is first moved up.
 """
 
+import fcntl
 import logging
 import os
 import secrets
@@ -23,6 +24,45 @@ def remove(folder: str) -> None:
         os.rmdir(folder)
     except OSError as error:
         log.warning("cannot remove %s: %s", folder, error.strerror)
+
+
+def own(folder: str) -> int:
+    """Lock a folder as long as this process lives, so that `sweep` leaves it alone; return the descriptor to close."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        log.warning("%s cannot be locked: %s", folder, error.strerror)
+    return descriptor
+
+
+def sweep(scratch: str) -> int:
+    """Remove the folders in `scratch` whose owner has ended, such as a gateway that was killed; return their count.
+
+    It never raises.
+    """
+    count = 0
+    for name in os.listdir(scratch) if os.path.isdir(scratch) else ():
+        folder = os.path.join(scratch, name)
+        if not _is_owned(folder):
+            remove(folder)
+            count += 1
+    return count
+
+
+def _is_owned(folder: str) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        # Its agent has taken the permissions away. `remove` gives them back.
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _empty(top: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
-from acp_gateway.fence.cleaning import remove
+from acp_gateway.fence.cleaning import own, remove
 from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
 
 LAUNCHER: Final = str(Path(launcher.__file__))
@@ -56,6 +56,8 @@ class Start:
     landlock: Mapping[str, Any] | None = None
     fence: Fence | None = None
     """The places that the agent may use; None without a fence."""
+    owned: int | None = None
+    """A descriptor by which the folder for temporary files is this process's."""
 
     def order(self, gateway: int, limits: Mapping[int, int]) -> BinaryIO:
         """Return an open pipe with the order for the launcher, from the gateway's process id and soft limits.
@@ -87,9 +89,11 @@ class Start:
         return os.fdopen(near, "rb")
 
     def clean_up(self) -> None:
-        """Remove the temporary files of an agent that has ended."""
+        """Remove the temporary files of an agent that has ended. To be called once."""
         if self.fence is not None:
             remove(self.fence.temporary)
+        if self.owned is not None:
+            os.close(self.owned)
 
 
 def can_fence(folder: Path, state_dir: Path) -> bool:
@@ -129,6 +133,7 @@ def fenced(
         for name in [name for name in environment if name.startswith("XDG_")]:
             del environment[name]
     temporary = tempfile.mkdtemp(prefix=f"{agent.replace('/', '-')}-", dir=options.scratch)
+    owned = own(temporary)
     environment["TMPDIR"] = bubblewrap.TEMPORARY if by == "bubblewrap" else temporary
     wanted = Wanted(
         agent=agent,
@@ -150,14 +155,15 @@ def fenced(
     try:
         fence = plan(by, wanted)
         if by == "landlock":
-            return Start(program, command, environment, landlock_rules(fence), fence)
+            return Start(program, command, environment, landlock_rules(fence), fence, owned)
         assert wrapper is not None
         words = [wrapper, *bubblewrap.arguments(fence), "--", program, *command[1:]]
         # What bubblewrap cannot do, Landlock adds where there is one: ports, signals, and sockets without a path.
         rest = {"files": False, "read": [], "write": [], "look": [], "ports": None, "scoped": True}
         if isinstance(options.network, tuple):
             rest["ports"] = [*options.network]
-        return Start(wrapper, words, environment, rest if abi() else None, fence)
+        return Start(wrapper, words, environment, rest if abi() else None, fence, owned)
     except BaseException:
         remove(temporary)
+        os.close(owned)
         raise

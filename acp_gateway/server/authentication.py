@@ -29,6 +29,7 @@ import trio
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Forbidden, Unauthorized
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.agent.fencing import may_have_fences
 from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
 from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.security.certificates import certificate_id
@@ -195,13 +196,10 @@ class ConnectionAuthorizer:
         # The gateway's own process is not an agent, though all agents descend from it.
         if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
             raise Forbidden("an agent can't let itself in: a token is needed here")
-        if self._has_fences() and has_no_new_privileges(peer.pid):
+        if may_have_fences(self._gateway.config) and has_no_new_privileges(peer.pid):
             # So are all processes of a fenced agent, for ever, also those that have left its family.
             raise Forbidden("a process that can gain no privileges (no_new_privs), as in a fence, needs a token here")
         return Access(default_identity(self._state_dir), None)
-
-    def _has_fences(self) -> bool:
-        return any(section.fence not in (None, "off") for section in self._gateway.config.agents.values())
 
     def _by_certificate(self, stream: ThrottledStream) -> Access | None:
         """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""

@@ -29,6 +29,8 @@ import trio
 
 from acp_gateway.config.load import Config, ListenSection, load_config
 from acp_gateway.errors import CannotListen, ConfigError, UsageError
+from acp_gateway.fence.cleaning import sweep
+from acp_gateway.gateway.agent.fencing import SCRATCH
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.control_channel import Operations
@@ -252,6 +254,8 @@ async def serve(
         registry = ProcessRegistry(state_dir / "agents")
         for group in registry.reap():
             log.warning("ended process group %d, an agent's that an earlier gateway left behind", group)
+        if count := await trio.to_thread.run_sync(sweep, str(state_dir / SCRATCH)):
+            log.info("removed the temporary files of %d agents that an earlier gateway left behind", count)
         notifier = stack.enter_context(closing(Notifier(environment)))
         sockets = take_sockets(environment)
         for sock in sockets:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -111,7 +111,7 @@ class Editor:
         return response
 
     def new_session(self) -> str:
-        session: str = self.ask("session/new", cwd="/", mcpServers=[])["result"]["sessionId"]
+        session: str = self.ask("session/new", cwd=str(WORK), mcpServers=[])["result"]["sessionId"]
         return session
 
     def prompt(self, session: str, text: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, lines_of, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, lines_of, prepare, start_gateway
 
 PLAYING_AGENT = AGENTS.parent / "agents" / "playing_agent.py"
 
@@ -82,7 +82,7 @@ class Editor:
         """Send a request, and wait for its result."""
         return self.result(self.begin(method, **params))
 
-    def new_session(self, cwd: str = "/") -> str:
+    def new_session(self, cwd: str = str(WORK)) -> str:
         """Open a session, and return its id."""
         session: str = self.call("session/new", cwd=cwd, mcpServers=[])["sessionId"]
         return session

@@ -7,7 +7,7 @@ method, the session. `heard` has the messages themselves.
 Each text block of a prompt is a command; what it does not know it says back.
 
 ask             asks whether it may, and says what was decided
-pid             says which process it is
+pid             says which process it is, by a name that no other one has
 gate PATH       goes on when there is a line to read from a FIFO
 wait            ends when the session is cancelled, and so does the turn
 die N           complains on stderr and exits with code N in the middle of the turn
@@ -22,6 +22,8 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+# In a PID namespace each one has the same id.
+PROCESS = f"{os.getpid()}-{secrets.token_hex(4)}"
 CHUNK_SIZE = 20_000
 CHUNKS_AT_ONCE = 16
 
@@ -64,7 +66,7 @@ class RememberingAgent:
             heard.write(line)
         with (self._directory / "calls").open("a") as calls:
             session = (message.get("params") or {}).get("sessionId", "-")
-            calls.write(f"{os.getpid()} {message.get('method', 'response')} {session}\n")
+            calls.write(f"{PROCESS} {message.get('method', 'response')} {session}\n")
         return message
 
     def _write(self, message: dict[str, Any]) -> None:
@@ -124,7 +126,7 @@ class RememberingAgent:
                 self._say(session, outcome)
                 return outcome == "cancelled"
             case "pid":
-                self._say(session, str(os.getpid()))
+                self._say(session, PROCESS)
             case "gate":
                 with open(argument) as gate:
                     gate.readline()

@@ -1,29 +1,47 @@
 """A real gateway for tests: the program itself as a subprocess, on every transport there is."""
 
+import atexit
 import json
 import os
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pytest
 from click.testing import CliRunner
 
 from acp_gateway.cli.main import main
 from acp_gateway.config.load import load_config
+from acp_gateway.fence import bubblewrap
 from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
 
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
 AGENTS = Path(__file__).parent
+
+WORK: Final = Path(tempfile.mkdtemp(prefix="acp-gateway-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
+"""Folder of the sessions of tests, which their agents may use in fences."""
+atexit.register(shutil.rmtree, WORK, ignore_errors=True)
+
+FENCE: Final = os.environ.get("TEST_FENCE")
+"""Value of `fence` for all agents in the configurations of tests that do not have it; None without it."""
+
+sees_processes = pytest.mark.skipif(
+    FENCE in ("on", "bubblewrap") and bubblewrap.find() is not None,
+    reason="an agent in bubblewrap has another process id, and sees no process and no socket of the gateway",
+)
+"""A test of an agent that looks at other processes, or tells the id of its own."""
 
 # What an editor's environment has in it at the least.
 ENVIRONMENT = {"PATH": os.environ["PATH"], "HOME": "/nonexistent"}
@@ -93,6 +111,11 @@ class RunningGateway:
                     return line
         raise AssertionError(f"no {words!r} in the log:\n" + "".join(self.log))
 
+    def read_agent_pid(self, agent: str) -> int:
+        """Read on in the log to the start of an agent, and return the id of its process, which may be bubblewrap."""
+        words = f"agent {agent} started with pid "
+        return int(self.read_log_until(words).partition(words)[2].split()[0].rstrip(","))
+
     def stop(self) -> int:
         """Stop it as a service manager does, and return its exit code."""
         TRACES.look_at_processes()
@@ -154,9 +177,29 @@ def write_config(directory: Path, agents: str, *, more: str = "", tls: str = "")
         )
     )
     # What the gateway's user has for a home says nothing of where the tests' directories are.
-    everything = "" if "[workspaces." in agents else '[workspaces.everything]\nroot = "/"\n'
-    text = f'[gateway]\nstate_dir = "{directory}/state"\n{more}\n{listeners}\n{everything}\n{agents}'
+    root = WORK if FENCE else "/"
+    everything = "" if "[workspaces." in agents else f'[workspaces.everything]\nroot = "{root}"\n'
+    text = f'[gateway]\nstate_dir = "{directory}/state"\n{more}\n{listeners}\n{everything}\n{fenced(agents, directory)}'
     (directory / "config.toml").write_text(text)
+
+
+def fenced(sections: str, directory: Path | None = None) -> str:
+    """Return sections of a configuration with the fence that the environment asks for around each agent without one.
+
+    An agent writes the files below `directory` that are among its arguments; they are made if they are missing.
+    """
+    if not FENCE:
+        return sections
+    fence = f'fence = "{FENCE}"\nreadable = ["{AGENTS.parent.parent}"]\n'
+
+    def add(found: re.Match[str]) -> str:
+        own = [word for word in json.loads(found[1]) if directory and word.startswith(f"{directory}/")]
+        for path in map(Path, own):
+            if not path.exists():
+                path.touch()
+        return f"{found[0]}{fence}writable = {json.dumps(own)}\n"
+
+    return re.sub(r"^command = (\[.*\])\n(?!fence)", add, sections, flags=re.MULTILINE)
 
 
 def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:

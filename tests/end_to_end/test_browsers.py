@@ -33,7 +33,7 @@ from tests.end_to_end.proxies import (
     checked_block,
     client_context,
 )
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, run_program
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
 from tests.end_to_end.test_deploy import audited
 from tests.end_to_end.traces import TRACES
 
@@ -72,8 +72,11 @@ class Site:
         block = block.replace("[gateway]\n", f'[gateway]\nstate_dir = "{directory}/state"\n')
         (directory / "config.toml").write_text(
             block.replace(":7080", f":{port}")
-            + f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n'
-            + f'[workspaces.here]\nroot = "{directory}"\n'
+            + fenced(
+                f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n',
+                directory,
+            )
+            + f'[workspaces.here]\nroot = "{WORK}"\n'
         )
         run_program("certs", "create", "--host", NAME, "--out", directory)
         (directory / "token").touch(0o600)

@@ -14,7 +14,7 @@ from websockets.asyncio.client import connect
 
 from tests.end_to_end.chatting import start_chat_gateway
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import AGENTS, RunningGateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway
 from tests.end_to_end.websocket_ends import WebSocketEnd
 
 PAGE = "https://wiki.example"
@@ -72,9 +72,9 @@ async def widget(gateway: RunningGateway, token: str = "", query: str = "", **op
 def test_an_editor_over_wss_and_a_widget_share_a_session(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with widget(gateway) as chat, party(gateway, "wss") as editor:
-            await chat.send("new_session", cwd="/")
+            await chat.send("new_session", cwd=str(WORK))
             session = (await chat.last("session_created"))["sessionId"]
-            await editor.agent.load_session(cwd="/", session_id=session)
+            await editor.agent.load_session(cwd=str(WORK), session_id=session)
             # The widget's message, the editor's decision.
             await chat.send("send_message", sessionId=session, content="ask")
             first = await chat.last("permission_request")

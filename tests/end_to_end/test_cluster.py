@@ -20,7 +20,7 @@ import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end import running
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_and_warn, run_program, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_and_warn, run_program, start_gateway
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 from tests.end_to_end.traces import TRACES
@@ -232,7 +232,7 @@ def test_any_of_three_nodes_leads_to_the_others_and_tokens_count_on_all_until_th
     token = gpu1.gateway.save_token("token", "create", "--label", "shared")
     for machine in (gpu2, gpu3):
         machine.until_in("shared", "token", "list")
-    gate = Gate(gpu1.directory / "gate")
+    gate = Gate()
     with (
         Editor(gpu2.gateway, "wss", "--token-file", str(token)) as direct,
         Editor(gpu3.gateway, "wss", "--token-file", str(token), "--agent", "gpu2/memory") as through,
@@ -259,7 +259,7 @@ def test_a_thousand_sessions_of_three_nodes_are_listed_and_joined_at_any_front(c
     expected = {}
     for machine in cluster:
         with Editor(machine.gateway, "unix") as editor:
-            asked = [editor.request("session/new", {"cwd": "/", "mcpServers": []}) for _ in range(334)]
+            asked = [editor.request("session/new", {"cwd": str(WORK), "mcpServers": []}) for _ in range(334)]
             opened = [editor.answer(request)["result"]["sessionId"] for request in asked]
         expected[machine.name] = opened
     for front in cluster:
@@ -286,7 +286,7 @@ def test_a_node_that_is_killed_ends_its_turns_alone_and_everything_is_as_before_
     cluster: Cluster,
 ) -> None:
     gpu1, gpu2, _ = cluster
-    gate = Gate(gpu1.directory / "gate")
+    gate = Gate()
     with (
         Editor(gpu1.gateway, "unix", "--agent", "gpu2/memory") as editor,
         Editor(gpu1.gateway, "unix", "--agent", "gpu3/memory") as other,
@@ -316,7 +316,7 @@ def test_a_node_that_is_killed_ends_its_turns_alone_and_everything_is_as_before_
 
 def test_a_front_that_is_killed_costs_its_clients_and_the_node_nothing(cluster: Cluster) -> None:
     gpu1, gpu2, gpu3 = cluster
-    gate = Gate(gpu1.directory / "gate")
+    gate = Gate()
     with Editor(gpu1.gateway, "wss", "--agent", "gpu2/memory") as editor, Editor(gpu2.gateway, "unix") as direct:
         session = editor.open_session()
         direct.load(session)
@@ -342,7 +342,7 @@ def test_a_front_that_is_killed_costs_its_clients_and_the_node_nothing(cluster: 
 
 def test_redis_that_is_killed_in_mid_turn_is_missed_by_no_client_and_written_again(cluster: Cluster) -> None:
     gpu1, _, gpu3 = cluster
-    gates = [Gate(gpu1.directory / name) for name in ("first", "second")]
+    gates = [Gate(), Gate()]
     with Editor(gpu1.gateway, "unix", "--agent", "gpu2/memory") as editor:
         editor.open_session()
         prompt = editor.prompt("with Redis", gates[0].command, "without", gates[1].command, "with Redis again")
@@ -403,7 +403,7 @@ def test_redis_that_is_emptied_is_written_again_in_one_renewal(cluster: Cluster)
 
 def test_a_partition_between_nodes_that_redis_does_not_see_is_a_pause_for_that_route_alone(cluster: Cluster) -> None:
     gpu1, gpu2, _ = cluster
-    gates = [Gate(gpu1.directory / name) for name in ("first", "second")]
+    gates = [Gate(), Gate()]
     with (
         Editor(gpu1.gateway, "unix", "--agent", "gpu2/memory") as editor,
         Editor(gpu1.gateway, "unix", "--agent", "gpu3/memory") as other,

@@ -28,7 +28,7 @@ from tests.end_to_end.proxies import (
     checked_block,
     client_context,
 )
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, run_program
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
 
@@ -41,8 +41,10 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     assert "ws://127.0.0.1:7080" in block
     (directory / "config.toml").write_text(
         block.replace(":7080", ":0")
-        + f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n'
-        + f'[workspaces.here]\nroot = "{directory}"\n[[listen]]\nurl = "ws://127.0.0.3:0"\n'
+        + fenced(
+            f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n', directory
+        )
+        + f'[workspaces.here]\nroot = "{WORK}"\n[[listen]]\nurl = "ws://127.0.0.3:0"\n'
     )
     run_program("certs", "create", "--host", "gpu.example", "--host", "localhost", "--out", directory)
     token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
@@ -225,7 +227,7 @@ def hold_conversation(gateway: RunningGateway, proxy: ReverseProxy, cut: Callabl
     with http_client(gateway, proxy) as client:
         assert client.post(id=0, method="initialize", params={"protocolVersion": 1}) == 200
         events = client.stream()
-        new = {"cwd": str(gateway.directory), "mcpServers": []}
+        new = {"cwd": str(WORK), "mcpServers": []}
         assert client.post(id=1, method="session/new", params=new) == 202
         session = next(events)[1]["result"]["sessionId"]
         events = client.stream(Acp_Session_Id=session)

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.end_to_end.parties import party, run, texts
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.traces import TRACES
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,7 @@ def test_an_acp_editor_over_wss_and_an_http_editor_share_a_session_and_its_permi
         assert await asyncio.to_thread(editor.answered, "one") == "one"
         session = await asyncio.to_thread(editor.session)
         async with party(gateway, "wss") as other:
-            await other.agent.load_session(cwd="/", session_id=session)
+            await other.agent.load_session(cwd=str(WORK), session_id=session)
             with editor.sent("ask") as turn:
                 permission = await asyncio.to_thread(turn.until, "permission")
                 assert permission["toolCall"]["title"] == "do it"

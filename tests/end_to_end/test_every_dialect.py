@@ -20,7 +20,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.end_to_end.parties import run
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 
 T = TypeVar("T")
 Message = dict[str, Any]
@@ -227,14 +227,14 @@ async def everyone(gateway: RunningGateway, composer: str) -> AsyncIterator[Ever
     """Open a session over HTTP, and join it with a client of each other dialect."""
     all_ = Everyone()
     all_.http = HttpEditor(gateway, gateway.token)
-    composed = {"provider": {"id": "memory"}, "composerId": composer, "cwd": str(gateway.directory)}
+    composed = {"provider": {"id": "memory"}, "composerId": composer, "cwd": str(WORK)}
     status, answer = await all_.http.post("getSession", composed)
     assert status == 200, answer
     all_.session = json.loads(answer)["sessionId"]
     async with AsyncExitStack() as stack:
         all_.editor = await stack.enter_async_context(behind_connect(gateway, gateway.token_file))
         await all_.editor.ask(0, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-        load = {"sessionId": all_.session, "cwd": str(gateway.directory), "mcpServers": []}
+        load = {"sessionId": all_.session, "cwd": str(WORK), "mcpServers": []}
         assert "result" in await all_.editor.ask(1, "session/load", load)
         all_.page = await stack.enter_async_context(on_socket(gateway, "/ws", gateway.token))
         assert "result" in await all_.page.ask(1, "session/get", {"sessionId": all_.session})
@@ -358,7 +358,7 @@ def test_an_observer_s_token_can_do_nothing_on_any_of_them(gateway: RunningGatew
         async with everyone(gateway, "observed") as all_, AsyncExitStack() as stack:
             editor = await stack.enter_async_context(behind_connect(gateway, token_file))
             await editor.ask(0, "initialize", {"protocolVersion": 1, "clientCapabilities": {}})
-            load = {"sessionId": all_.session, "cwd": str(gateway.directory), "mcpServers": []}
+            load = {"sessionId": all_.session, "cwd": str(WORK), "mcpServers": []}
             assert "result" in await editor.ask(1, "session/load", load)
             prompt = {"sessionId": all_.session, "prompt": [{"type": "text", "text": "from an observer"}]}
             assert "error" in await editor.ask(2, "session/prompt", prompt)

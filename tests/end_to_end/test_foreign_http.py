@@ -14,7 +14,7 @@ from acp_gateway.config.addresses import parse_target
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from acp_gateway.transports.sockets import SocketBytes, connect_tcp
 from tests.end_to_end.foreign_http import connected, refusing_server, sdk_server
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
 
 
 def test_the_sdks_http_server_is_used_with_its_cookie_its_streams_and_permissions(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ async def test_a_gateways_own_streams_that_are_cut_go_on_without_a_loss(gateway:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(stream.run)
             await ask(0, "initialize", protocolVersion=1)
-            session = (await ask(1, "session/new", cwd="/", mcpServers=[]))[0]["sessionId"]
+            session = (await ask(1, "session/new", cwd=str(WORK), mcpServers=[]))[0]["sessionId"]
             prompt = [{"type": "text", "text": "stream 2000"}]
             assert (await ask(2, "session/prompt", sessionId=session, prompt=prompt))[1] == [*map(str, range(2000))]
             await stream.aclose()

@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK
 from tests.end_to_end.sdk_agent import DirectedAgent
 from tests.end_to_end.test_sdk import RecordingClient
 
@@ -71,7 +71,7 @@ def converse(tmp_path: Path, token: str | None, section: str, arguments: Sequenc
                 process,
             ):
                 await connection.initialize(protocol_version=1)
-                session = await connection.new_session(cwd="/", mcp_servers=[])
+                session = await connection.new_session(cwd=str(WORK), mcp_servers=[])
                 for prompt in ("stream 100", "permission"):
                     await connection.prompt(prompt=[acp.text_block(prompt)], session_id=session.session_id)
             assert process.returncode == 0

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, prepare, start_gateway
 
 HEAT = Path(__file__).parents[2] / "examples" / "heat.py"
 
@@ -34,7 +34,7 @@ def test_the_example_shows_the_files_of_a_prompt_and_says_why_it_was_refused(tmp
         try:
             assert reader.stdout is not None
             async with party(gateway, "wss") as client:
-                session = (await client.agent.new_session(cwd="/", mcp_servers=[])).session_id
+                session = (await client.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id
                 await reader.stdout.readuntil(b"0 files in 1 sessions\n")
                 await client.prompt(session, "echo", "see @lib/a.py")
                 shown = await reader.stdout.readuntil(b"1 files in 1 sessions\n")

@@ -4,12 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.traces import TRACES
 
 ROOT = Path(__file__).parents[2]
@@ -44,8 +45,7 @@ def test_the_conversation_of_the_page_works_with_bash_and_curl_as_it_is_written(
 ) -> None:
     if shutil.which("bash") is None or shutil.which("curl") is None:
         pytest.skip("bash or curl is not installed")
-    project = tmp_path / "project"
-    project.mkdir()
+    project = Path(tempfile.mkdtemp(dir=WORK))
     (project / "a file").touch()
     (tmp_path / "token").touch(0o600)
     (tmp_path / "token").write_text(gateway.token)

@@ -93,7 +93,7 @@ def ended(editor: Editor, near: Near, prompt: int, *more: str) -> None:
     ids=["at once", "first", "middle", "all"],
 )
 def test_a_turn_goes_on_when_the_front_is_killed(tmp_path: Path, before: list[str], seen: str | None) -> None:
-    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    gates = [Gate(), Gate()]
     with near_and_node(tmp_path) as near, Editor(near.gateway, via=near.way) as editor:
         editor.open_session()
         assert editor.talk("a former turn") == "end_turn"
@@ -109,7 +109,7 @@ def test_a_turn_goes_on_when_the_front_is_killed(tmp_path: Path, before: list[st
 
 
 def test_two_editors_and_an_observer_see_the_same(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
+    gate = Gate()
     with near_and_node(tmp_path) as near, ExitStack() as stack:
         editor = stack.enter_context(Editor(near.gateway, via=near.way))
         editor.open_session()

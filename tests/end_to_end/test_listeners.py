@@ -29,6 +29,7 @@ from tests.end_to_end.running import (
     AGENTS,
     ENVIRONMENT,
     PROGRAM,
+    WORK,
     RunningGateway,
     prepare,
     run_program,
@@ -208,7 +209,7 @@ def test_a_certificate_that_is_refused_says_why(
 def test_a_token_that_is_rotated_in_the_middle_of_a_turn_costs_nothing(
     gateway: RunningGateway, make: Callable[..., Made], tmp_path: Path
 ) -> None:
-    token, gate = make(), Gate(tmp_path / "gate")
+    token, gate = make(), Gate()
     with Editor(gateway, "wss", "--token-file", str(token.file)) as editor:
         editor.open_session()
         prompt = editor.prompt("one", gate.command, "two")
@@ -231,7 +232,7 @@ def test_a_token_that_is_rotated_in_the_middle_of_a_turn_costs_nothing(
 def test_a_token_that_is_revoked_in_the_middle_of_a_turn_ends_its_client_and_no_other(
     gateway: RunningGateway, make: Callable[..., Made], tmp_path: Path
 ) -> None:
-    token, gate = make(), Gate(tmp_path / "gate")
+    token, gate = make(), Gate()
     with Editor(gateway, "wss", "--token-file", str(token.file)) as thief, Editor(gateway, "tcp") as owner:
         owner.load(thief.open_session())
         prompt = thief.prompt("one", gate.command, "two")
@@ -370,9 +371,9 @@ def test_the_audit_says_who_did_what_and_when_and_nothing_of_what_was_said(
     (shown,) = [each.id for each in TokenStore(gateway.directory / "state").tokens() if each.label == "of zoe"]
     server = {"name": "tools", "command": "/bin/whispered", "args": ["whispered"], "env": []}
     with Editor(gateway, "wss", "--token-file", str(token)) as editor:
-        missing = editor.ask("session/new", {"cwd": f"{tmp_path}/missing", "mcpServers": []})
+        missing = editor.ask("session/new", {"cwd": f"{WORK}/missing", "mcpServers": []})
         assert missing["error"]["code"] == -32602
-        session = editor.ask("session/new", {"cwd": str(tmp_path), "mcpServers": [server]})["result"]["sessionId"]
+        session = editor.ask("session/new", {"cwd": str(WORK), "mcpServers": [server]})["result"]["sessionId"]
         editor.session = session
         prompt = editor.prompt("whispered", "ask")
         agent_request = editor.asked()
@@ -399,7 +400,7 @@ def test_the_audit_says_who_did_what_and_when_and_nothing_of_what_was_said(
     assert told["authenticated"]["credential"] == told["attached"]["credential"] == f"token {shown}"
     assert told["authenticated"]["address"] == "127.0.0.1"
     assert told["authenticated"]["listener"] == gateway.urls["wss"]
-    assert told["cwd_refused"]["path"] == f"{tmp_path}/missing"
+    assert told["cwd_refused"]["path"] == f"{WORK}/missing"
     assert (told["mcp_server_dropped"]["name"], told["mcp_server_dropped"]["kind"]) == ("tools", "stdio")
     decided = told["permission_decided"]
     assert (decided["session"], decided["toolCallId"], decided["decision"]) == (session, "call-1", "yes")

@@ -20,7 +20,7 @@ import trio
 
 from tests.end_to_end import running
 from tests.end_to_end.faulty_proxy import QUICK, Fault, FaultyProxy
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, RunningGateway, prepare, read_fifo, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, read_fifo, start_gateway
 
 SEED = int(os.environ.get("TEST_SEED", "1"))
 """Seed of the faults; a failure prints it, so that it can be repeated."""
@@ -167,7 +167,7 @@ class Shim:
         """Come to have a session."""
         await self.ask("initialize", {"protocolVersion": 1})
         await self.answered()
-        await self.ask("session/new", {"cwd": "/", "mcpServers": []})
+        await self.ask("session/new", {"cwd": str(WORK), "mcpServers": []})
         await self.answered()
 
     async def talk(self, talk: "Talk") -> None:

@@ -91,7 +91,7 @@ def listed(gateway: RunningGateway) -> dict[str, Any]:
 
 
 def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_joined_by_name(tmp_path: Path) -> None:
-    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    gates = [Gate(), Gate()]
     with many_machines(tmp_path) as (near, way, nodes), Editor(near, via=way) as editor:
         editor.open_session()
         prompt = editor.prompt("before the cuts", gates[0].command, "during the cuts", gates[1].command, "later")
@@ -126,7 +126,7 @@ def test_cuts_on_both_hops_in_mid_turn_are_pauses_and_sessions_of_all_nodes_are_
 
 
 def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_until_it_is_back(tmp_path: Path) -> None:
-    gate = Gate(tmp_path / "gate")
+    gate = Gate()
     with many_machines(tmp_path) as (near, _, nodes):
         killed = nodes["gpu1"][0]
         with Editor(near, "unix") as editor, Editor(near, "unix", "--agent", "gpu2/memory") as other:
@@ -158,7 +158,7 @@ def test_a_node_that_is_killed_in_mid_turn_ends_that_turn_alone_and_is_away_unti
 def test_a_front_that_is_started_again_in_mid_turn_continues_the_history_that_it_has_written(
     tmp_path: Path, killed: bool
 ) -> None:
-    gate = Gate(tmp_path / "gate")
+    gate = Gate()
     with many_machines(tmp_path) as (near, way, _), Editor(near, via=way) as editor:
         editor.open_session()
         assert editor.talk("in a turn that has ended") == "end_turn"
@@ -185,7 +185,7 @@ def nodes_in(gateway: RunningGateway) -> dict[str, Any]:
 
 
 def test_a_reload_adds_moves_and_removes_nodes_while_a_turn_goes_on(tmp_path: Path) -> None:
-    gates = [Gate(tmp_path / name) for name in ("first", "second")]
+    gates = [Gate(), Gate()]
     with ExitStack() as stack:
         gpu1, gpu2 = (stack.enter_context(node(tmp_path / name)) for name in ("gpu1", "gpu2"))
         old, new = (stack.enter_context(way_to(gpu1)) for _ in range(2))

@@ -14,7 +14,7 @@ import pytest
 from acp.meta import AGENT_METHODS, CLIENT_METHODS
 
 from acp_gateway.protocol import methods
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, sees_processes, start_gateway
 
 Message = dict[str, Any]
 
@@ -89,13 +89,13 @@ class Caller:
         """Initialize, and open a session or load the one that is named; its id."""
         assert "result" in self.ask(methods.INITIALIZE, {"protocolVersion": 1})
         if session is None:
-            opened: str = self.ask(methods.NEW, {"cwd": "/", "mcpServers": []})["result"]["sessionId"]
+            opened: str = self.ask(methods.NEW, {"cwd": str(WORK), "mcpServers": []})["result"]["sessionId"]
             return opened
         assert "result" in self.load(session)
         return session
 
     def load(self, session: str) -> Message:
-        return self.ask(methods.LOAD, {"sessionId": session, "cwd": "/", "mcpServers": []})
+        return self.ask(methods.LOAD, {"sessionId": session, "cwd": str(WORK), "mcpServers": []})
 
     def say(self, **message: Any) -> None:
         """Send a message."""
@@ -186,7 +186,12 @@ def test_an_observer_says_everything_and_the_agent_hears_nothing(gateway: Runnin
         before = scene.reached_agent
         results = set()
         for session in (scene.session, "asleep", "unknown", None):
-            params = {"cwd": "/", "mcpServers": [], "protocolVersion": 1, "prompt": [{"type": "text", "text": "pid"}]}
+            params = {
+                "cwd": str(WORK),
+                "mcpServers": [],
+                "protocolVersion": 1,
+                "prompt": [{"type": "text", "text": "pid"}],
+            }
             params |= {"requestId": scene.prompt, "modeId": "yolo", "update": {"sessionUpdate": "plan", "entries": []}}
             params |= {} if session is None else {"sessionId": session}
             for method in METHODS:
@@ -228,6 +233,7 @@ def test_an_observers_token_does_not_resume_a_controllers_link(gateway: RunningG
         assert controller.hello["result"] == again
 
 
+@sees_processes
 def test_an_agent_that_runs_the_client_does_not_get_in_to_decide_for_itself(gateway: RunningGateway) -> None:
     with Caller(gateway, gateway.token_file, agent="climbing") as controller:
         session = controller.begin()

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -23,6 +24,7 @@ from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from tests.end_to_end.running import (
     AGENTS,
     ENVIRONMENT,
+    WORK,
     RunningGateway,
     lines_of,
     prepare,
@@ -77,17 +79,17 @@ class Place:
 
     def gate(self) -> "Gate":
         """Something that the agent can be told to wait for."""
-        return Gate(self.directory / f"gate-{len(list(self.directory.glob('gate-*')))}")
+        return Gate()
 
 
 class Gate:
     """Path of the file for which an agent waits in the middle of its turn."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        os.mkfifo(path)
+    def __init__(self) -> None:
+        self._path = tempfile.mkdtemp(dir=WORK) + "/gate"
+        os.mkfifo(self._path)
         # For reading too: else opening it would wait for the agent. It stays open until the test's process ends.
-        self._descriptor = os.open(path, os.O_RDWR)
+        self._descriptor = os.open(self._path, os.O_RDWR)
 
     @property
     def command(self) -> str:
@@ -182,12 +184,12 @@ class Editor:
         return self.answer(self.request(method, params))
 
     def open_session(self) -> str:
-        self.session = self.ask("session/new", {"cwd": "/", "mcpServers": []})["result"]["sessionId"]
+        self.session = self.ask("session/new", {"cwd": str(WORK), "mcpServers": []})["result"]["sessionId"]
         return self.session
 
     def load(self, session: str) -> None:
         self.session = session
-        assert "result" in self.ask("session/load", {"cwd": "/", "mcpServers": [], "sessionId": session})
+        assert "result" in self.ask("session/load", {"cwd": str(WORK), "mcpServers": [], "sessionId": session})
 
     def prompt(self, *blocks: str) -> int:
         """Begin a turn, and return the prompt's id."""
@@ -312,7 +314,7 @@ def test_a_gateway_that_is_killed_in_mid_turn_costs_the_editor_that_turn(
         editor.until_told("two")
         listing = editor.request("session/list", {})
         # The gateway answers this one by itself: it has the one before.
-        assert "result" in editor.ask("session/resume", {"cwd": "/", "sessionId": session})
+        assert "result" in editor.ask("session/resume", {"cwd": str(WORK), "sessionId": session})
         if journal == "disk":
             place.until_stored("two")
         gateway.process.kill()
@@ -347,12 +349,12 @@ def test_sessions_from_before_a_restart_are_listed_and_any_client_can_load_them(
         editor.process.wait(60)
     with place.gateway() as gateway:
         found = described(gateway, session)
-        assert (found["agent"], found["cwd"], found["live"]) == ("memory", "/", False)
+        assert (found["agent"], found["cwd"], found["live"]) == ("memory", str(WORK), False)
         with Stock(gateway) as client:
             client.ask("initialize", {"protocolVersion": 1})
             listed = client.ask("session/list", {})["result"]["sessions"]
             assert [one["sessionId"] for one in listed] == [session]
-            assert "result" in client.ask("session/load", {"cwd": "/", "mcpServers": [], "sessionId": session})
+            assert "result" in client.ask("session/load", {"cwd": str(WORK), "mcpServers": [], "sessionId": session})
             assert client.told == ["one", "two"]
             assert described(gateway, session)["live"]
 
@@ -400,11 +402,9 @@ def test_an_agent_that_is_killed_in_mid_turn_is_an_error_and_the_next_prompt_has
     gate = place.gate()
     with place.gateway() as gateway, Editor(gateway, "wss", "--agent", agent) as editor:
         session = editor.open_session()
-        editor.talk("pid")
-        (pid,) = editor.told
         prompt = editor.prompt("one", gate.command)
         editor.until_told("one")
-        os.kill(int(pid), signal.SIGKILL)
+        os.kill(gateway.read_agent_pid(agent), signal.SIGKILL)
         error = editor.answer(prompt)["error"]
         assert error["data"]["reason"] == "agent_ended"
         assert "SIGKILL" in error["message"]
@@ -412,7 +412,7 @@ def test_an_agent_that_is_killed_in_mid_turn_is_an_error_and_the_next_prompt_has
             # The link ends with its agent. A prompt that goes with it would be cancelled: its progress is not known.
             gateway.read_log_until("detached")
         assert editor.talk("two") == "end_turn"
-    assert editor.told == [pid, "one", "two"]
+    assert editor.told == ["one", "two"]
     assert len(editor.answers_to(prompt)) == 1
     assert f"the agent has ended (agent_ended): the turn in session {session} was ended" in editor.log
 
@@ -503,7 +503,7 @@ def test_a_token_that_is_revoked_ends_the_shim_and_a_link_that_is_away(place: Pl
         ):
             session = editor.open_session()
             assert "result" in away.ask("initialize", {"protocolVersion": 1})
-            assert "result" in away.ask("session/resume", {"cwd": "/", "sessionId": session})
+            assert "result" in away.ask("session/resume", {"cwd": str(WORK), "sessionId": session})
             way.cut()
             gateway.read_log_until("disconnected, keeping its link")
             found = described(gateway, session)

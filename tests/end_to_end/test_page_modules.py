@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import WORK, RunningGateway, prepare, start_gateway
 
 CLIENTS = Path(__file__).with_name("page_clients.mjs")
 DEMO_AGENT = Path(__file__).parents[2] / "examples" / "demo_agent.py"
@@ -20,7 +20,7 @@ DEMO_AGENT = Path(__file__).parents[2] / "examples" / "demo_agent.py"
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway with the agent of the demo, in a directory with one file."""
     directory = tmp_path_factory.mktemp("gateway")
-    folder = directory / "project"
+    folder = WORK / "project"
     folder.mkdir()
     (folder / "a.py").touch()
     agents = f'[agents.demo]\ncommand = ["{sys.executable}", "{DEMO_AGENT}"]\n'
@@ -46,7 +46,7 @@ def node_with_websocket() -> list[str]:
 
 def test_two_pages_show_the_same_session_after_a_lost_connection(gateway: RunningGateway) -> None:
     address = gateway.urls["ws"].removesuffix("/acp") + "/ws"
-    command = [*node_with_websocket(), str(CLIENTS), address, str(gateway.directory / "project")]
+    command = [*node_with_websocket(), str(CLIENTS), address, str(WORK / "project")]
     done = subprocess.run(command, input=gateway.token, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)

@@ -20,7 +20,17 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.running import (
+    AGENTS,
+    ENVIRONMENT,
+    PROGRAM,
+    WORK,
+    RunningGateway,
+    prepare,
+    run_program,
+    sees_processes,
+    start_gateway,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="about terminals and limits as Linux has them")
 
@@ -101,7 +111,8 @@ def test_a_hangup_brings_the_new_certificate_in_and_the_link_goes_on(tmp_path: P
     gateway = start_gateway(tmp_path, pin)
     try:
         with client_of(tmp_path) as client:
-            pid = client.initialize()["_meta"]["pid"]
+            client.initialize()
+            pid = gateway.read_agent_pid("a")
             before = shown_certificate(gateway)
             run_program("certs", "create", "--host", "127.0.0.1", "--out", tmp_path / "new")
             for name in ("cert.pem", "key.pem"):
@@ -109,7 +120,7 @@ def test_a_hangup_brings_the_new_certificate_in_and_the_link_goes_on(tmp_path: P
             gateway.process.send_signal(signal.SIGHUP)
             gateway.read_log_until("INFO    reloaded")
             assert shown_certificate(gateway) == (tmp_path / "cert.pem").read_text() != before
-            session = client.request("session/new", {"cwd": str(Path.home()), "mcpServers": []})["sessionId"]
+            session = client.request("session/new", {"cwd": str(WORK), "mcpServers": []})["sessionId"]
             prompt = [{"type": "text", "text": "echo"}, {"type": "text", "text": "still here"}]
             turn = client.request("session/prompt", {"sessionId": session, "prompt": prompt})
             assert turn["stopReason"] == "end_turn"
@@ -229,6 +240,7 @@ def spied_on(tmp_path: Path, agents: str = "") -> Iterator[tuple[RunningGateway,
         assert gateway.stop() == 0
 
 
+@sees_processes
 def test_an_agent_can_neither_read_the_memory_of_the_gateway_nor_its_environment(tmp_path: Path) -> None:
     with spied_on(tmp_path) as (gateway, seen):
         assert seen["gateway"] == gateway.process.pid
@@ -274,7 +286,7 @@ for line in sys.stdin:
         assert not [name for name in seen["environment"] if name.startswith("ACP_GATEWAY_") or "SECRET" in name]
         with client_of(tmp_path, agent="b") as client:
             client.initialize()
-            client.request("session/new", {"cwd": str(Path.home()), "mcpServers": []})
+            client.request("session/new", {"cwd": str(WORK), "mcpServers": []})
             client.request("session/prompt", {"sessionId": "s", "prompt": []})
         heard = b""
         while b"the-end\n" not in heard:

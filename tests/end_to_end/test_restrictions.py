@@ -16,7 +16,16 @@ import pytest
 
 from acp_gateway.protocol import methods
 from acp_gateway.security.token_store import TokenStore
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
+from tests.end_to_end.running import (
+    AGENTS,
+    ENVIRONMENT,
+    PROGRAM,
+    WORK,
+    RunningGateway,
+    lines_of,
+    prepare,
+    start_gateway,
+)
 from tests.end_to_end.test_outages import Editor, Message, Stock
 from tests.end_to_end.test_shim import assert_told, run_shim
 from tests.end_to_end.traces import TRACES
@@ -312,4 +321,4 @@ def test_a_recording_is_played_to_an_editor_that_asks_the_same_again(gateway: Ru
     with Replayed(recording) as player:
         assert play(player, gateway.directory / "alpha") == conversation
         # What was not recorded, no agent is there to answer.
-        assert "error" in player.ask(methods.NEW, {"cwd": "/", "mcpServers": []})
+        assert "error" in player.ask(methods.NEW, {"cwd": str(WORK), "mcpServers": []})

@@ -1,7 +1,6 @@
 """The main job, with the Agent Client Protocol's own Python SDK at both ends and the real program between them."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from acp.schema import AllowedOutcome, ClientCapabilities, FileSystemCapabilities
 from acp.ws.client import create_websocket_stream
 
-from tests.end_to_end.running import ENVIRONMENT, RunningGateway
+from tests.end_to_end.running import ENVIRONMENT, WORK, RunningGateway
 
 MEGABYTES_12 = 12 * 1024 * 1024
 LARGE = "0123456789abcdef" * (MEGABYTES_12 // 16)
@@ -57,7 +56,7 @@ def connected(gateway: RunningGateway, transport: str, prompts: list[list[str]],
     async def talk() -> None:
         async with editor(gateway, transport, client, agent) as connection, asyncio.timeout(60):
             await connection.initialize(protocol_version=1)
-            session = await connection.new_session(cwd=str(gateway.directory), mcp_servers=[])
+            session = await connection.new_session(cwd=str(WORK), mcp_servers=[])
             for prompt in prompts:
                 answer = await connection.prompt(
                     prompt=[acp.text_block(text) for text in prompt], session_id=session.session_id
@@ -133,7 +132,7 @@ def test_a_session_in_a_directory_that_is_only_on_the_laptop_is_refused_with_the
 
 def test_with_the_map_the_same_session_opens(gateway: RunningGateway, tmp_path: Path) -> None:
     async def talk() -> Any:
-        command, *arguments = gateway.connect_command("wss", "--map", f"/Users/ann/proj={tmp_path}")
+        command, *arguments = gateway.connect_command("wss", "--map", f"/Users/ann/proj={WORK}")
         async with (
             acp.stdio.spawn_agent_process(cast("Any", RecordingClient()), command, *arguments, env=ENVIRONMENT) as (
                 connection,
@@ -144,7 +143,7 @@ def test_with_the_map_the_same_session_opens(gateway: RunningGateway, tmp_path: 
             await connection.initialize(protocol_version=1)
             return await connection.new_session(cwd="/Users/ann/proj", mcp_servers=[])
 
-    assert asyncio.run(talk()).field_meta == {"cwd": str(tmp_path)}
+    assert asyncio.run(talk()).field_meta == {"cwd": str(WORK)}
 
 
 def test_the_death_of_the_agent_answers_the_open_prompt_with_its_exit_code(gateway: RunningGateway) -> None:
@@ -158,7 +157,7 @@ def test_the_death_of_the_agent_answers_the_open_prompt_with_its_exit_code(gatew
             asyncio.timeout(60),
         ):
             await connection.initialize(protocol_version=1)
-            session = await connection.new_session(cwd=str(gateway.directory), mcp_servers=[])
+            session = await connection.new_session(cwd=str(WORK), mcp_servers=[])
             await connection.prompt(prompt=[acp.text_block("die 7")], session_id=session.session_id)
 
     with pytest.raises(acp.RequestError, match="exit code 7") as caught:
@@ -176,7 +175,7 @@ def test_the_sdks_own_websocket_client_needs_no_shim(gateway: RunningGateway) ->
             )
             connection = acp.connect_to_agent(cast("Any", client), stream)
             await connection.initialize(protocol_version=1)
-            session = await connection.new_session(cwd=os.getcwd(), mcp_servers=[])
+            session = await connection.new_session(cwd=str(WORK), mcp_servers=[])
             await connection.prompt(prompt=[acp.text_block("stream 100")], session_id=session.session_id)
             await connection.prompt(prompt=[acp.text_block("permission")], session_id=session.session_id)
             await connection.close()

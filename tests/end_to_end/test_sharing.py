@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from tests.end_to_end.parties import Party, party, run, said_by_user, texts
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.test_websocket_peers import bearer, connected
 
 UNKNOWN = "no-such-session"
@@ -70,7 +71,7 @@ async def shared_session(gateway: RunningGateway) -> AsyncIterator[SharedSession
 
         first, second = await asyncio.gather(comes("wss"), comes("tcp"))
         session = await opened(first)
-        await second.agent.load_session(cwd="/", session_id=session)
+        await second.agent.load_session(cwd=str(WORK), session_id=session)
         token = await asyncio.to_thread(gateway.save_token, "share", session, "--token", "--observe")
         viewer, guest = await asyncio.gather(
             comes("unix", "--attach", session, "--observe"), comes("tcp+tls", "--token-file", str(token))
@@ -82,7 +83,7 @@ async def shared_session(gateway: RunningGateway) -> AsyncIterator[SharedSession
 
 async def opened(member: Party) -> str:
     """The id of the session that this one gets for a new one."""
-    return str((await member.agent.new_session(cwd="/", mcp_servers=[])).session_id)
+    return str((await member.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id)
 
 
 async def refused(call: Any) -> tuple[int, str]:
@@ -93,13 +94,14 @@ async def refused(call: Any) -> tuple[int, str]:
 
 
 @contextmanager
-def gate(path: Path) -> Iterator[int]:
-    """A FIFO that an agent waits at; what is written to this descriptor lets it go on."""
+def gate() -> Iterator[tuple[str, int]]:
+    """A FIFO that an agent waits at; what is written to its descriptor lets it go on."""
+    path = tempfile.mkdtemp(dir=WORK) + "/gate"
     os.mkfifo(path)
     # For reading too: else opening it would wait for the agent.
     descriptor = os.open(path, os.O_RDWR)
     try:
-        yield descriptor
+        yield path, descriptor
     finally:
         os.close(descriptor)
 
@@ -167,7 +169,7 @@ def test_an_error_and_a_choice_that_was_not_offered_decide_nothing(gateway: Runn
                 await there.second.until(lambda: len(there.second.asked()) > len(there.second.withdrawn()))
                 await there.second.decide(answer)
                 # What comes back was asked after the answer.
-                await there.second.agent.resume_session(cwd="/", session_id=there.session)
+                await there.second.agent.resume_session(cwd=str(WORK), session_id=there.session)
                 assert not turn.done()
                 await there.first.decide("yes")
                 assert await turn == "end_turn"
@@ -183,7 +185,7 @@ def test_a_turn_is_cancelled_by_a_client_that_did_not_begin_it(gateway: RunningG
             turn = await there.first.begin(there.session, "wait")
             await there.second.until_told(there.session, "waiting")
             queued = await there.first.begin(there.session, "echo", "too late")
-            await there.first.agent.resume_session(cwd="/", session_id=there.session)
+            await there.first.agent.resume_session(cwd=str(WORK), session_id=there.session)
             await there.second.agent.cancel(session_id=there.session)
             assert await turn == await queued == "cancelled"
 
@@ -212,7 +214,7 @@ def test_the_sessions_command_shows_who_is_there_and_what_waits(gateway: Running
             return [session for session in shown if session["sessionId"] == there.session]
 
     at_work, idle = run(scenario())
-    assert (idle["agent"], idle["cwd"], idle["connected"], idle["away"]) == ("sdk", "/", 4, 0)
+    assert (idle["agent"], idle["cwd"], idle["connected"], idle["away"]) == ("sdk", str(WORK), 4, 0)
     assert (idle["turn"], idle["waiting"]) == (False, [])
     (waiting,) = at_work["waiting"]
     assert (waiting["method"], waiting["title"]) == ("session/request_permission", "do it")
@@ -233,7 +235,7 @@ def test_a_late_joiner_is_told_what_the_early_ones_saw(gateway: RunningGateway) 
             assert len(told) == 1 + 20 + 3 + 2
 
             async with party(gateway, "wss") as loader, party(gateway, "tcp", "--attach", there.session) as joiner:
-                await loader.agent.load_session(cwd="/", session_id=there.session)
+                await loader.agent.load_session(cwd=str(WORK), session_id=there.session)
                 # A load is answered behind the history.
                 assert loader.updates(there.session) == told
                 assert await opened(joiner) == there.session
@@ -266,7 +268,7 @@ def test_who_came_for_one_session_gets_no_other(gateway: RunningGateway) -> None
                     assert "for session" in words
                     listed = await bound.agent.list_sessions()
                     assert [entry.session_id for entry in listed.sessions] == [session]
-                    fork = bound.agent.fork_session(cwd="/", session_id=session)
+                    fork = bound.agent.fork_session(cwd=str(WORK), session_id=session)
                     assert (await refused(fork))[0] == -32600
                     assert await answers_about(bound, other) == await answers_about(bound, UNKNOWN)
                 # A guest of this kind may do all else.
@@ -283,8 +285,8 @@ async def answers_about(member: Party, session: str) -> list[tuple[int, str]]:
     """Return the answers to every way to ask for a session, without the id."""
     agent = member.agent
     calls = [
-        agent.load_session(cwd="/", session_id=session),
-        agent.resume_session(cwd="/", session_id=session),
+        agent.load_session(cwd=str(WORK), session_id=session),
+        agent.resume_session(cwd=str(WORK), session_id=session),
         agent.close_session(session_id=session),
         agent.set_session_mode(session_id=session, mode_id="yolo"),
         member.prompt(session, "echo", "from a stranger"),
@@ -345,7 +347,7 @@ def test_a_session_of_another_connections_process_is_joined_by_attach_alone(gate
             session = await opened(first)
             await first.prompt(session, "pid")
             async with party(gateway, "tcp", "--agent", "alone") as elsewhere:
-                code, words = await refused(elsewhere.agent.load_session(cwd="/", session_id=session))
+                code, words = await refused(elsewhere.agent.load_session(cwd=str(WORK), session_id=session))
                 assert code == -32002
                 assert f"--attach {session}" in words
             async with party(gateway, "tcp", "--agent", "alone", "--attach", session) as second:
@@ -369,13 +371,13 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
         mortal = ("--agent", "mortal")
         async with party(gateway, "wss", *mortal) as first, party(gateway, "tcp", *mortal) as second:
             session = await opened(first)
-            await second.agent.load_session(cwd="/", session_id=session)
+            await second.agent.load_session(cwd=str(WORK), session_id=session)
             await first.prompt(session, "pid")
-            with gate(tmp_path / "gate") as let_go_on:
-                turn = await first.begin(session, f"gate {tmp_path}/gate", "dying", "die 7")
+            with gate() as (path, let_go_on):
+                turn = await first.begin(session, f"gate {path}", "dying", "die 7")
                 await second.until(lambda: "die 7" in texts(second.updates(session), "user_message_chunk"))
                 queued = await second.begin(session, "never said")
-                await second.agent.resume_session(cwd="/", session_id=session)
+                await second.agent.resume_session(cwd=str(WORK), session_id=session)
                 os.write(let_go_on, b"\n")
                 for pending in (turn, queued):
                     with pytest.raises(acp.RequestError, match="exit code 7") as caught:
@@ -401,7 +403,7 @@ def test_after_the_agents_death_its_session_goes_on_in_a_new_process(gateway: Ru
             assert not [method for _, method, _ in calls if method == "session/load"][1:]
 
             async with party(gateway, "unix", *mortal) as late:
-                await late.agent.load_session(cwd="/", session_id=session)
+                await late.agent.load_session(cwd=str(WORK), session_id=session)
                 assert texts(late.updates(session)) == [pid, "dying", new_pid, "alive"]
 
     run(scenario())
@@ -455,7 +457,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
             reader = Lines(stream)
             await reader.call("_acp-gateway/hello", token=gateway.token, agent="fast")
             await reader.call("initialize", protocolVersion=1)
-            session = (await reader.call("session/new", cwd="/", mcpServers=[]))["sessionId"]
+            session = (await reader.call("session/new", cwd=str(WORK), mcpServers=[]))["sessionId"]
             token = await trio.to_thread.run_sync(gateway.save_token, "share", session, "--token", "--observe")
             async with connected(
                 gateway.urls["ws"],
@@ -463,7 +465,7 @@ async def test_a_viewer_that_stops_reading_is_closed_and_no_other_client_notices
                 receive_buffer_size=MEBIBYTE,
             ) as viewer:
                 for number, method in enumerate(("initialize", "session/new")):
-                    params = {"protocolVersion": 1, "cwd": "/", "mcpServers": []}
+                    params = {"protocolVersion": 1, "cwd": str(WORK), "mcpServers": []}
                     request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
                     await viewer.send_message(json.dumps(request))
                     assert "result" in json.loads(await viewer.get_message())

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway, lines_of
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, lines_of, sees_processes
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -240,7 +240,7 @@ def test_a_name_from_hosts_toml_is_all_it_needs(gateway: RunningGateway, tmp_pat
     place.mkdir()
     (place / "hosts.toml").write_text(
         f'[hosts.box]\nurl = "{gateway.urls["wss"]}"\nagent = "raw"\npin = "{gateway.pin}"\n'
-        f'token_file = "{gateway.token_file}"\nmaps = {{ "/laptop/proj" = "{tmp_path}" }}\n'
+        f'token_file = "{gateway.token_file}"\nmaps = {{ "/laptop/proj" = "{WORK}" }}\n'
     )
     with subprocess.Popen(
         [*PROGRAM, "connect", "box"],
@@ -254,7 +254,7 @@ def test_a_name_from_hosts_toml_is_all_it_needs(gateway: RunningGateway, tmp_pat
         process.stdin.flush()
         lines = lines_of(process)
         next(lines)
-        assert json.loads(json.loads(next(lines))["result"]["line"])["params"]["cwd"] == str(tmp_path)
+        assert json.loads(json.loads(next(lines))["result"]["line"])["params"]["cwd"] == str(WORK)
         process.stdin.close()
         assert process.wait(60) == 0
 
@@ -297,6 +297,7 @@ def test_a_signal_ends_it_politely_and_silently(gateway: RunningGateway, number:
         assert process.stderr.read() == b""
 
 
+@sees_processes
 @pytest.mark.parametrize("numbers", [[signal.SIGKILL], [signal.SIGTERM, signal.SIGKILL]])
 @pytest.mark.parametrize("transport", ["wss", "tcp"])
 def test_a_killed_shim_leaves_no_agent_behind_when_it_has_been_away_for_long_enough(

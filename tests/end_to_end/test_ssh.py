@@ -15,7 +15,7 @@ import trio
 
 from tests.end_to_end import running
 from tests.end_to_end.fake_ssh import FakeSsh, install, make_fake_ssh
-from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.test_losses import TIMEOUT, Shim, Talk, reading_log, shim
 from tests.end_to_end.traces import TRACES
 
@@ -162,7 +162,7 @@ def test_in_a_terminal_ssh_asks_for_a_password_and_the_agent_is_tried(
 
 def test_a_ping_goes_through_ssh_too(gateway: RunningGateway, fake: FakeSsh) -> None:
     put_config(fake, gateway)
-    done = run("ping", gateway.urls["ssh"], "--agent", "tried", "--cwd", "/")
+    done = run("ping", gateway.urls["ssh"], "--agent", "tried", "--cwd", str(WORK))
     assert done.returncode == 0, done.stdout
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["settings", "ssh", "token", "agent", "session"]
     fake.fail(255, "ann@box: Permission denied (publickey).")

@@ -1,6 +1,7 @@
 """Graceful shutdown with clients connected, and the demo, which leaves nothing behind."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.running import AGENTS, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, prepare, start_gateway
 
 REQUESTS = (
     b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}\n'
-    b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"/","mcpServers":[]}}\n'
+    b'{"jsonrpc":"2.0","id":2,"method":"session/new","params":{"cwd":"%s","mcpServers":[]}}\n' % os.fsencode(WORK)
 )
 PROMPT = (
     b'{"jsonrpc":"2.0","id":3,"method":"session/prompt",'

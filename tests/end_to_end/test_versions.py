@@ -14,7 +14,7 @@ import pytest
 
 from acp_gateway.protocol.gaps import MAY_BE_MISSING
 from examples.demo_web_agent import BEFORE, FILE
-from tests.end_to_end.running import AGENTS, RunningGateway, lines_of, prepare, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, lines_of, prepare, start_gateway
 
 AGENT = str(Path(__file__).parent.parent / "agents" / "new_agent.py")
 ROOT = Path(__file__).parents[2]
@@ -93,8 +93,8 @@ def editors(gateway: RunningGateway) -> Iterator[list[Editor]]:
 
 def test_a_turn_is_over_when_the_agent_says_so_and_others_see_it(editors: list[Editor], tmp_path: Path) -> None:
     ann, bob = editors
-    session = ann.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
-    bob.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+    session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
+    bob.call("session/load", sessionId=session, cwd=str(WORK), mcpServers=[])
     running = ann.prompt(session, "wait")
     # It has accepted that prompt at once; another one waits for its turn all the same.
     while not bob.told:
@@ -111,7 +111,7 @@ def test_a_turn_is_over_when_the_agent_says_so_and_others_see_it(editors: list[E
 
 def test_a_permission_of_version_2_is_decided_by_a_client_of_version_1(editors: list[Editor], tmp_path: Path) -> None:
     ann, _ = editors
-    session = ann.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     running = ann.prompt(session, "ask")
     while (asked := ann.hear()).get("method") != "session/request_permission":
         pass
@@ -123,7 +123,7 @@ def test_a_permission_of_version_2_is_decided_by_a_client_of_version_1(editors: 
 
 def test_what_an_agent_says_after_its_turn_is_shown(editors: list[Editor], tmp_path: Path) -> None:
     ann, _ = editors
-    session = ann.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     assert ann.end(ann.prompt(session, "late"))["stopReason"] == "end_turn"
     while len(ann.texts) < 2:
         ann.hear()
@@ -134,9 +134,9 @@ def test_after_its_agent_was_killed_a_session_goes_on_with_its_history(
     gateway: RunningGateway, editors: list[Editor], tmp_path: Path
 ) -> None:
     ann, bob = editors
-    session = ann.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     ann.end(ann.prompt(session, "one"))
-    pid = int(gateway.read_log_until("agent new started with pid").rstrip().split()[-1])
+    pid = gateway.read_agent_pid("new")
     os.kill(pid, signal.SIGKILL)
     gateway.read_log_until("agent new was ended by SIGKILL")
     answer = ann.end(ann.prompt(session, "two"))
@@ -145,7 +145,7 @@ def test_after_its_agent_was_killed_a_session_goes_on_with_its_history(
         answer = ann.end(ann.prompt(session, "two"))
     assert answer["stopReason"] == "end_turn"
     assert ann.texts == ["you said one", "you said two"]
-    bob.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+    bob.call("session/load", sessionId=session, cwd=str(WORK), mcpServers=[])
     assert bob.texts == ["you said one", "you said two"]
 
 
@@ -205,7 +205,7 @@ def said(agent: str, words: str) -> str:
 
 
 def test_an_editor_of_version_2_gets_its_turns(new_editor: NewEditor, agent: str, tmp_path: Path) -> None:
-    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    session = new_editor.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     assert "stopReason" not in new_editor.end(new_editor.prompt(session, "one"))
     assert new_editor.until("idle")["stopReason"] == "end_turn"
     assert new_editor.texts == [said(agent, "one")]
@@ -219,7 +219,7 @@ def test_an_editor_of_version_2_gets_its_turns(new_editor: NewEditor, agent: str
 def test_a_turn_of_version_2_that_a_restart_has_cut_off_ends_with_a_reason(
     mixed: RunningGateway, new_editor: NewEditor, agent: str, tmp_path: Path, number: signal.Signals
 ) -> None:
-    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
+    session = new_editor.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
     new_editor.end(new_editor.prompt(session, "one"))
     new_editor.until("idle")
     new_editor.end(new_editor.prompt(session, "wait"))
@@ -244,8 +244,8 @@ def test_editors_of_both_versions_share_a_session(
 ) -> None:
     old = Editor(mixed.connect_command("tcp"))
     assert old.call("initialize", protocolVersion=1, clientCapabilities={})["protocolVersion"] == 1
-    session = new_editor.call("session/new", cwd=str(tmp_path), mcpServers=[])["sessionId"]
-    old.call("session/load", sessionId=session, cwd=str(tmp_path), mcpServers=[])
+    session = new_editor.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]
+    old.call("session/load", sessionId=session, cwd=str(WORK), mcpServers=[])
     new_editor.end(new_editor.prompt(session, "one"))
     new_editor.until("idle")
     assert old.end(old.prompt(session, "two"))["stopReason"] == "end_turn"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import ENVIRONMENT, PROGRAM, RunningGateway
+from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway
 from tests.end_to_end.traces import TRACES
 
 VIEWER = Path(__file__).parents[2] / "examples" / "viewer.py"
@@ -25,7 +25,7 @@ def test_the_example_viewer_prints_what_is_said_before_and_after_it_came(gateway
         async with party(gateway, "wss") as owner:
             # By another name than the certificate is for, as long as it is the right key.
             url = gateway.urls["wss"].replace("127.0.0.1", "localhost" if trust[0] == "--pin" else "127.0.0.1")
-            session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
+            session = (await owner.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id
             await owner.prompt(session, "echo", "said before")
             token = await asyncio.to_thread(gateway.save_token, "share", session, "--token", "--observe")
             viewer = await asyncio.create_subprocess_exec(
@@ -75,7 +75,7 @@ def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGatewa
 
     async def talk() -> None:
         async with party(gateway, "wss") as owner:
-            session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
+            session = (await owner.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id
             await owner.prompt(session, "echo", "said before")
             program, *arguments = await asyncio.to_thread(share, session)
             assert program == "acp-gateway"
@@ -89,7 +89,7 @@ def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGatewa
             assert guest.stdin is not None
             assert guest.stdout is not None
             for number, method in enumerate(("initialize", "session/new")):
-                params = {"protocolVersion": 1, "cwd": "/", "mcpServers": []}
+                params = {"protocolVersion": 1, "cwd": str(WORK), "mcpServers": []}
                 request = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
                 guest.stdin.write(json.dumps(request).encode() + b"\n")
             await guest.stdout.readuntil(b"said before")
@@ -114,7 +114,7 @@ def test_a_guest_joins_by_an_invitation(gateway: RunningGateway, tmp_path: Path)
 
     async def talk() -> None:
         async with party(gateway, "wss") as owner:
-            session = (await owner.agent.new_session(cwd="/", mcp_servers=[])).session_id
+            session = (await owner.agent.new_session(cwd=str(WORK), mcp_servers=[])).session_id
             shared = await asyncio.to_thread(execute, "share", session, "--observe", "--config", str(config))
             program, command, line = shared.stdout.split()
             assert (program, command) == ("acp-gateway", "join"), shared.stderr

@@ -16,7 +16,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
 from tests.end_to_end.parties import party, run
-from tests.end_to_end.running import AGENTS, RunningGateway, prepare, run_program, start_gateway
+from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_program, start_gateway
 from tests.end_to_end.websocket_ends import WebSocketEnd
 
 
@@ -101,10 +101,10 @@ def gateway(tmp_path: Path) -> Any:
 def test_two_browsers_and_an_editor_share_a_session(gateway: RunningGateway) -> None:
     async def scenario() -> None:
         async with browser(gateway) as first, browser(gateway) as second, party(gateway, "wss") as editor:
-            session = (await first.result("session/new", cwd="/", title="Mend it"))["sessionId"]
+            session = (await first.result("session/new", cwd=str(WORK), title="Mend it"))["sessionId"]
             for page in (first, second):
                 await page.result("session/get", sessionId=session)
-            await editor.agent.load_session(cwd="/", session_id=session)
+            await editor.agent.load_session(cwd=str(WORK), session_id=session)
             await first.prompt(session, "one")
             await first.until_status("completed")
             turn = await editor.begin(session, "ask")
@@ -140,7 +140,7 @@ def test_numbers_and_titles_survive_a_restart(tmp_path: Path) -> None:
     async def first_run(gateway: RunningGateway) -> None:
         nonlocal before, session
         async with browser(gateway) as page:
-            session = (await page.result("session/new", cwd="/", title="Mend it"))["sessionId"]
+            session = (await page.result("session/new", cwd=str(WORK), title="Mend it"))["sessionId"]
             await page.result("session/get", sessionId=session)
             await page.prompt(session, "one")
             await page.until_status("completed")
@@ -159,7 +159,7 @@ def test_numbers_and_titles_survive_a_restart(tmp_path: Path) -> None:
             assert [(it["seq"], *said([it])) for it in page.updates()] == [(3, "two"), (4, "two")]
             assert page.of("session/reset") == []
             async with party(gateway, "wss", "--attach", session) as editor:
-                await editor.agent.new_session(cwd="/", mcp_servers=[])
+                await editor.agent.new_session(cwd=str(WORK), mcp_servers=[])
                 await editor.until(lambda: len(editor.updates(session)) == 4)
             again = await page.result("session/get", sessionId=session, since=2, epoch=before["epoch"])
             assert (again["updates"], again["reset"]) == (page.updates(), False)
@@ -180,7 +180,7 @@ def test_a_restart_in_a_turn_is_told_as_its_error(tmp_path: Path) -> None:
     async def first_run(gateway: RunningGateway) -> None:
         nonlocal session
         async with browser(gateway) as page:
-            session = (await page.result("session/new", cwd="/"))["sessionId"]
+            session = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
             await page.result("session/get", sessionId=session)
             await page.prompt(session, "wait")
             await page.until_status("running")
@@ -224,8 +224,8 @@ def test_a_signed_in_browser_shares_a_session_with_a_guest_until_the_token_is_re
         link = await asyncio.to_thread(run_program, "open", *there)
         owner = await asyncio.to_thread(signed_in, link_code(link))
         async with browser(gateway, **owner) as page:
-            session = (await page.result("session/new", cwd="/"))["sessionId"]
-            other = (await page.result("session/new", cwd="/"))["sessionId"]
+            session = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
+            other = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
             shared = await page.result("session/share", sessionId=session, observe=True)
             assert shared["link"].endswith(f"/s/{session}")
             guest_cookie = await asyncio.to_thread(signed_in, link_code(shared["link"]))
@@ -258,7 +258,7 @@ def test_a_reloaded_page_finds_the_agent_of_its_own(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with browser(gateway) as page:
-            session = (await page.result("session/new", cwd="/"))["sessionId"]
+            session = (await page.result("session/new", cwd=str(WORK)))["sessionId"]
             await page.result("session/get", sessionId=session)
             await page.prompt(session, "pid")
             await page.until(lambda: len(page.updates()) == 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from acp_gateway.fence.cleaning import remove
+from acp_gateway.fence.cleaning import own, remove, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
 
@@ -79,3 +79,15 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_removed_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     remove(str(tmp_path / "missing"))
     assert "cannot remove" in caplog.text
+
+
+def test_a_sweep_removes_only_folders_whose_owner_has_ended(tmp_path: Path) -> None:
+    for name in ("ended", "living"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+    owned = own(str(tmp_path / "living"))
+    assert sweep(str(tmp_path)) == 1
+    assert os.listdir(tmp_path) == ["living"]
+    os.close(owned)
+    assert sweep(str(tmp_path)) == 1
+    assert sweep(str(tmp_path / "missing")) == 0

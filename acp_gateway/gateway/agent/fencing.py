@@ -60,6 +60,17 @@ def fence_options(
     )
 
 
+def may_have_fences(config: Config) -> bool:
+    """Return whether processes of fenced agents may be running: an agent has a fence, or one has had one here.
+
+    Such a process may outlive its fence in the configuration, and a gateway: the folder for temporary files, which it
+    cannot remove, tells that there was one. It reads the disk.
+    """
+    if any(section.fence not in (None, "off") for section in config.agents.values()):
+        return True
+    return (config.gateway.state_dir / SCRATCH).is_dir()
+
+
 def usable_workspaces(
     identity: str, tokens: Iterable[Token], config: Config, gateway_identity: str
 ) -> tuple[str, ...] | None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from acp_gateway.config.load import load_config
 from acp_gateway.core.sessions.session import SessionScope
-from acp_gateway.gateway.agent.fencing import fence_options
+from acp_gateway.gateway.agent.fencing import fence_options, may_have_fences
 
 CONFIG = """
 [gateway]
@@ -55,3 +55,18 @@ def test_files_with_keys_and_workspaces_of_others_stay_closed(tmp_path: Path) ->
     assert {str(tmp_path / name) for name in names} <= {*options.private}
     assert options.workspaces == [(f"{tmp_path}/mine", True)]
     assert options.others == [f"{tmp_path}/yours"]
+
+
+def test_a_fence_that_is_switched_off_may_still_have_processes(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    text = CONFIG.format(root=tmp_path)
+    for name in ("mine", "yours"):
+        (tmp_path / name).mkdir()
+    for name in ("env", "b.token", "c.token", "cluster.token", "password"):
+        (tmp_path / name).touch(mode=0o600)
+    path.write_text(text)
+    assert may_have_fences(load_config(path))
+    path.write_text(text.replace('fence = "on"', 'fence = "off"'))
+    assert not may_have_fences(load_config(path))
+    (tmp_path / "state/scratch").mkdir(parents=True)
+    assert may_have_fences(load_config(path))
