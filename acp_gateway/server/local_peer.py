@@ -4,7 +4,7 @@ The kernel is asked for the one socket whose own address is the connection's pee
 network namespace. A connection from another machine, or through the address translation of a container, has no such
 socket. The socket names its user; /proc names the processes of that user that hold it.
 
-A process of that user may pass connections on for somebody else. One that changed its user, as sshd does for the ports
+A process of that user may pass connections on for others. One that changed its user, as sshd does for the ports
 that a login forwards, shows its descriptors to root only, and is not found. Others are known by their program's name;
 what is neither can't be told from an ordinary client.
 """
@@ -29,7 +29,7 @@ _REQUEST: Final = 1
 """The flag of a request that asks for one object (`NLM_F_REQUEST`)."""
 
 _ESTABLISHED: Final = 1
-"""The state of a connection of which neither end has said that it ends."""
+"""The state of a connection that neither end has closed."""
 
 _HEAD: Final = struct.Struct("=IHHII")
 """Head of a netlink message: length, type, flags, sequence number, port."""
@@ -73,12 +73,12 @@ class SocketOwner(NamedTuple):
 
 
 class LocalPeer(NamedTuple):
-    """What is known of the other end of a connection."""
+    """The other end of a connection, as far as it is known."""
 
     processes: tuple[int, ...] = ()
     """Ids of the processes of the gateway's own user that hold it; empty if it does not count as that user's."""
     refusal: str = ""
-    """Why it does not count as that user's; empty if it does."""
+    """The reason why it does not count as that user's; empty if it does."""
 
 
 def find_owner(ours: Place, peer: Place) -> SocketOwner | None:
@@ -173,7 +173,7 @@ def _descriptors(folder: Path) -> Iterable[str]:
 
 
 def why_foreign(pid: int, proc: Path = PROC) -> str | None:
-    """Return why a process of the gateway's own user may speak for somebody else; None if nothing shows that."""
+    """Return why a process of the gateway's own user may act for another user; None if nothing shows that."""
     try:
         program = os.path.basename(os.readlink(proc / str(pid) / "exe")).removesuffix(" (deleted)")
         is_near = all(

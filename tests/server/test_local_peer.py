@@ -27,7 +27,7 @@ UID = 1000
 
 
 def answer(query: bytes, *, family: int = socket.AF_INET, state: int = 1, uid: int = UID, inode: int = 77) -> bytes:
-    """What the kernel answers to a query about a socket."""
+    """The kernel's answer to a query about a socket."""
     body = struct.pack("=BBBB", family, state, 0, 0) + query[24:] + struct.pack("=IIIII", 0, 0, 0, uid, inode)
     return struct.pack("=IHHII", 16 + len(body), 20, 0, 1, 0) + body
 
@@ -120,7 +120,7 @@ def test_each_process_of_the_user_that_holds_the_socket_is_found(tmp_path: Path)
         ("/usr/bin/node", "2", "its process is in a container"),
     ],
 )
-def test_a_process_may_speak_for_somebody_else(program: str, ns: str, why: str | None, tmp_path: Path) -> None:
+def test_a_process_may_act_for_another_user(program: str, ns: str, why: str | None, tmp_path: Path) -> None:
     process(tmp_path, 10, program=program, ns=ns)
     process(tmp_path, 1, program="/usr/bin/python3")
     (tmp_path / "self").symlink_to("1")
@@ -134,7 +134,7 @@ def test_a_process_may_speak_for_somebody_else(program: str, ns: str, why: str |
         (SocketOwner(UID, 77), (5, 6), {}, LocalPeer((5, 6))),
         (None, (5,), {}, LocalPeer(refusal="the system does not name its owner")),
         (SocketOwner(UID + 1, 77), (5,), {}, LocalPeer(refusal="it belongs to another user")),
-        # As with a port that sshd forwards: it was root, and shows its descriptors to nobody else.
+        # As with a port that sshd forwards: it was root, and hides its descriptors from all others.
         (SocketOwner(UID, 77), (), {}, LocalPeer(refusal="its process can't be found")),
         (SocketOwner(UID, 77), (5, 6), {6: "why"}, LocalPeer(refusal="why")),
     ],

@@ -51,7 +51,7 @@ OWN_PROCESS = LocalPeer((os.getpid(),))
 
 @pytest.fixture(autouse=True)
 def found(monkeypatch: pytest.MonkeyPatch) -> list[LocalPeer]:
-    """What the system tells of each connection: this process."""
+    """The peers that the system names, the last one for each connection: at first this process."""
     peers = [OWN_PROCESS]
     monkeypatch.setattr(listeners, "identify", lambda *_: peers[-1])
     return peers
@@ -211,7 +211,7 @@ def test_a_program_that_local_user_lets_in_does_not_operate_the_gateway_nor_shar
     assert not may_share(by_port, Role.CONTROLLER, None)
 
 
-def test_a_path_can_be_none_of_the_gateways_own(gateway: EchoingGateway) -> None:
+def test_the_gateways_own_paths_are_taken(gateway: EchoingGateway) -> None:
     section = ListenSection(url=WS, serves=("acp", "page", "chat", "metrics", "editor"))
     shared = SharedState(gateway)
     table = HttpRoutes(section, gateway, shared, ConnectionAuthorizer(section, gateway, shared.limiter)).table
