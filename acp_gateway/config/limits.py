@@ -52,7 +52,7 @@ class LimitsSection:
     """Maximum browsers that are signed in by one token, or by the gateway's own user. Beyond it, the one that was
     unused for longest has to sign in again. A person has a handful of devices, with a browser or two each."""
 
-    browser_days: Count = 30
+    browser_days: Fixed[Count] = 30
     """Days after which a browser has to sign in again, used or not. A month: signing in takes a moment, and a cookie
     that was copied from a disk is of no use for longer."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, get_args
 
 from acp_gateway.config.addresses import Address, Scheme, parse_address
-from acp_gateway.config.schema import Entry, one_of
+from acp_gateway.config.schema import NAME, Entry, one_of
 from acp_gateway.errors import UsageError
 
 Service = Literal["acp", "page", "chat", "metrics", "tap", "editor"]
@@ -72,6 +72,25 @@ def read_networks(entry: Entry) -> tuple[Network, ...]:
         except ValueError:
             raise element.error('expected an IP address or a network, such as "127.0.0.1" or "10.0.0.0/8"') from None
     return tuple(networks)
+
+
+TAKEN_PATHS: Final = frozenset(
+    {"acp", "assets", "chat", "favicon.ico", "healthz", "join", "login", "logout", "manifest.webmanifest", "metrics"}
+    | {"readyz", "ws"}
+)
+"""Beginnings of the paths that the gateway serves itself, up to a slash."""
+
+_ENDPOINT_PATH: Final = re.compile(rf"/([A-Za-z0-9._~-]+)(?:/[A-Za-z0-9._~-]+)*(?:\?agent={NAME.pattern})?")
+
+
+def read_path(entry: Entry) -> str:
+    """Read a further path of the endpoint, which may name an agent. Raises `ConfigError`."""
+    found = _ENDPOINT_PATH.fullmatch(entry.value) if isinstance(entry.value, str) else None
+    if found is None:
+        raise entry.error('expected a path, such as "/message", or "/message?agent=NAME"')
+    if found[1] in TAKEN_PATHS:
+        raise entry.error(f"the gateway has a path of its own there: /{found[1]}")
+    return str(entry.value)
 
 
 _PUBLIC_URL: Final = re.compile(

@@ -265,6 +265,7 @@ def collect(file: TomlFile) -> tuple[Config | None, list[ConfigError]]:
     if gateway is not None:
         problems.extend(_default_agent_problems(gateway, root))
     problems.extend(_certificate_problems(certificates, listen, root))
+    problems.extend(_path_problems(root))
     if gateway is None or hooks is None or limits is None or log is None or tap is None or editor is None or problems:
         return None, by_importance(problems)
     return Config(
@@ -349,7 +350,11 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
         "key": (address.tls, needs_tls),
         "client_ca": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
         "client_crl": (address.tls, "is for wss and tcp+tls, where a client can show a certificate"),
-        "peer_uid": (address.scheme == "unix", "is for unix, where the kernel names the peer's user"),
+        "local_user": (
+            not address.tls and address.loopback,
+            "is for unix, and for ws and tcp on loopback, where the system names the user of a program",
+        ),
+        "path": (address.websocket, "is for ws and wss, whose clients name a path"),
         "allowed_origins": (address.websocket, "is for ws and wss, since it is about browsers"),
         "allowed_hosts": (address.websocket, "is for ws and wss, whose clients name the host"),
         "public_url": (address.websocket, "is for ws and wss, which browsers and proxies can reach"),
@@ -357,6 +362,12 @@ def _listener_problems(address: Address, section: ListenSection, table: Mapping[
     for option, (fits, reason) in fitting.items():
         if option in table and not fits:
             yield table[option].error(f"{reason}; this listener is {address.scheme}")
+    if section.path is not None and "acp" not in section.services:
+        yield table["path"].error('is a path of "acp", which this listener does not serve')
+    if section.local_user and section.public_url is not None:
+        yield table["local_user"].error(
+            "behind a public_url is a proxy, whose clients would all pass for the gateway's own user"
+        )
     if "client_crl" in table and address.tls and "client_ca" not in table:
         yield table["client_crl"].error("revokes certificates of client_ca, and there is none in this section")
     if address.tls:
@@ -423,6 +434,16 @@ def _certificate_problems(
                 if isinstance(there, dict) and wanted not in there:
                     hint = suggestion(wanted, there)
                     yield entry.child(option, []).error(f"there is no [{known}.{wanted}]{hint}")
+
+
+def _path_problems(root: Entry) -> Iterator[ConfigError]:
+    """Yield an error for each agent in the `path` of a listener that is not there."""
+    listeners, agents = root.child("listen", []), root.child("agents", {}).value
+    for section in listeners.array("sections") if isinstance(listeners.value, list) else ():
+        path = section.child("path", "")
+        wanted = path.value.partition("?agent=")[2] if isinstance(path.value, str) else ""
+        if wanted and isinstance(agents, dict) and wanted not in agents:
+            yield path.error(f"there is no [agents.{wanted}]{suggestion(wanted, agents)}")
 
 
 def _may_be_of_node(agent: str, root: Entry) -> bool:

@@ -20,6 +20,7 @@ from acp_gateway.config.listeners import (
     read_listen_url,
     read_networks,
     read_origins,
+    read_path,
     read_public_url,
     read_services,
 )
@@ -320,6 +321,8 @@ class CertificateSection:
 class ListenSection:
     """`[[listen]]`: one address on which clients are accepted."""
 
+    RENAMED: ClassVar[Mapping[str, str]] = {"peer_uid": "local_user"}
+
     url: Annotated[str, read_listen_url]
     """The address: `wss://host:port` and `tcp+tls://host:port`, which need a certificate; `ws://` and `tcp://` on
     loopback; `unix:///absolute/path`, a socket with mode 0600. Port 0 is any free port; without a port, `wss` means
@@ -356,8 +359,14 @@ class ListenSection:
     insecure_plaintext: Flag = False
     """Lets `ws` and `tcp` listen off loopback, where the network can read tokens and code."""
 
-    peer_uid: Flag = True
-    """Accepts processes of the gateway's own user without a token. For `unix`, where the kernel names the user."""
+    local_user: Flag | None = None
+    """Accepts programs of the gateway's own user without a token, but not agents. By default true for `unix`. For `ws`
+    and `tcp` on loopback (on Linux), where ports are within reach of web pages and tunnels too: [what it lets
+    in](dialects.md#programs-without-a-token)."""
+
+    path: Annotated[str | None, read_path] = None
+    """A further path of the endpoint, for programs that dial a fixed one: `"/message"`, or `"/message?agent=NAME"` for
+    an agent that is not the default; without a token, they may then use only this one. For `ws` and `wss`."""
 
     allowed_origins: Annotated[tuple[str, ...], read_origins] = ()
     """Origins of web pages that may connect, as browsers send them: `"https://editor.example"`, without a path or a
@@ -383,6 +392,16 @@ class ListenSection:
         if self.serves == ("chat",) and address.websocket:
             return replace(address, path="/chat")
         return address
+
+    @property
+    def accepts_local_user(self) -> bool:
+        """True if programs of the gateway's own user need no token: `local_user`, or its default."""
+        return self.address.scheme == "unix" if self.local_user is None else self.local_user
+
+    @property
+    def path_agent(self) -> str | None:
+        """The agent that `path` names; None if it names none."""
+        return None if self.path is None else self.path.partition("?agent=")[2] or None
 
     @property
     def only_metrics(self) -> bool:

@@ -44,6 +44,9 @@ class Access:
     """The only session of its identity that a browser may join; None for all."""
     browser: Browser | None = None
     """The browser whose cookie was shown."""
+    by_port: bool = False
+    """True for a program of the gateway's own user that came to a port, by `local_user`. It uses sessions; it signs no
+    browser in, invites no guest and does not operate the gateway, because pages and tunnels reach ports too."""
 
     @classmethod
     def of(cls, token: Token) -> Self:
@@ -102,8 +105,9 @@ class Access:
 
     @property
     def is_own_user(self) -> bool:
-        """True for the gateway's own user, whom the kernel identifies."""
-        return self.token is None and self.certificate is None and self.browser is None and not self.spoken_for
+        """True for the gateway's own user, whom the kernel identifies at a unix socket."""
+        has_credential = self.token is not None or self.certificate is not None or self.browser is not None
+        return not (has_credential or self.spoken_for or self.by_port)
 
     def may_use(self, agent: str) -> bool:
         """Check whether this agent is allowed."""

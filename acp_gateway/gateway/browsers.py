@@ -110,6 +110,8 @@ class SignInCodes:
         access, scope = self._grant.access, self._grant.scope
         if access.browser is not None:
             raise Forbidden("a browser can't sign in another one: use a token")
+        if access.by_port:
+            raise Forbidden("a program that local_user lets in signs no browser in: use a token or the unix socket")
         if access.certificate is not None:
             raise Forbidden("a browser is bound to a token, and this connection has a client certificate: use a token")
         if wanted.session is not None:

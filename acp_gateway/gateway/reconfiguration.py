@@ -40,13 +40,10 @@ class Reconfiguration:
 
 def compare(now: Config, then: Config) -> Reconfiguration:
     """Compare the configuration in force with a new one."""
-    # The list of browsers that are signed in was opened with it.
-    limits = replace(then.limits, browser_days=now.limits.browser_days)
     config = replace(
         now,
         gateway=replace(now.gateway, default_agent=then.gateway.default_agent),
-        limits=limits,
-        **{name: getattr(then, name) for name in _RELOADED if name != "limits"},
+        **{name: getattr(then, name) for name in _RELOADED},
     )
     changed = [
         *_named("agents", now.agents, then.agents),
@@ -55,15 +52,14 @@ def compare(now: Config, then: Config) -> Reconfiguration:
         *_named("certificates", now.certificates, then.certificates),
         *(f"hooks: {name}" for name in _differing(now.hooks, config.hooks)),
         *(
-            f"limits.{name}: {getattr(limits, name)}, it was {getattr(now.limits, name)}"
-            for name in _differing(now.limits, limits)
+            f"limits.{name}: {getattr(then.limits, name)}, it was {getattr(now.limits, name)}"
+            for name in _differing(now.limits, then.limits)
         ),
     ]
     if now.default_agent != config.default_agent:
         changed.append(f"the default agent: {config.default_agent}, it was {now.default_agent}")
     needs_restart = [
         *(f"gateway.{name}" for name in _differing(now.gateway, then.gateway) if name != "default_agent"),
-        *(f"limits.{name}" for name in _differing(limits, then.limits)),
         *(name for name in _differing(now, then) if name not in (*_RELOADED, "gateway")),
     ]
     return Reconfiguration(

@@ -1,11 +1,12 @@
 """Authenticates connections and authorizes what they ask for.
 
-A connection authenticates by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate.
+A connection authenticates by token, by a browser's cookie, by the kernel at a unix socket, or by client certificate;
+with `local_user` also by the kernel's tables of sockets, at a port on loopback.
 
 A token takes precedence over the others, even if it is wrong: the client meant to use it. So does a cookie over a
 certificate.
 
-At its unix socket a gateway accepts its own user without a token. Its agents run as the same user, and must not be able
+There, a gateway accepts its own user without a token. Its agents run as the same user, and must not be able
 to connect there and approve their own requests.
 
 This keeps out an agent that runs `acp-gateway connect` or a similar program. A malicious program can leave its session
@@ -25,6 +26,7 @@ from http import HTTPStatus
 from pathlib import Path
 
 import trio
+from websockets.datastructures import Headers
 
 from acp_gateway.config.load import ListenSection
 from acp_gateway.errors import Forbidden, Unauthorized
@@ -36,7 +38,8 @@ from acp_gateway.security.certificates import certificate_id
 from acp_gateway.security.tls import certificate_end, certificate_subject
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server.handshake_limits import HandshakeLimiter, ThrottledStream
-from acp_gateway.server.hello import ResumeRequest
+from acp_gateway.server.hello import ResumeRequest, why_indirect
+from acp_gateway.server.local_peer import LocalPeer
 from acp_gateway.server.pending import Accepted, PendingConnection
 from acp_gateway.transports.http.head import HttpError
 from acp_gateway.transports.http.server import RETRY, HttpConnection, Response
@@ -110,6 +113,8 @@ class Client:
     connection: PendingConnection
     sock: socket.socket
     stream: ThrottledStream
+    local: LocalPeer | None = None
+    """The processes at the other end of a connection to a port; None where these are not asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +158,17 @@ class ConnectionAuthorizer:
         self._limiter = limiter
         self._state_dir = gateway.config.gateway.state_dir
 
-    def authenticate(self, client: Client, token: str | None, cookie: str | None = None) -> Access:
-        """Return the principal of a connection; `cookie` is a browser's. Raises `AccessError`."""
+    def authenticate(
+        self, client: Client, token: str | None, cookie: str | None = None, headers: Headers | None = None
+    ) -> Access:
+        """Return the principal of a connection. Raises `AccessError`.
+
+        Args:
+            client: the connection.
+            token: the token that it shows.
+            cookie: a browser's.
+            headers: of its request; None for a first line.
+        """
         connection = client.connection
         connection.token = token or cookie
         if token is not None and cookie is None and (known := self._known(connection, token)) is not None:
@@ -164,7 +178,9 @@ class ConnectionAuthorizer:
         if token is None and cookie is not None:
             access = Access.of_browser(*self._gateway.browsers.authenticate(cookie))
         else:
-            other = None if token is not None else self._by_kernel(client.sock) or self._by_certificate(client.stream)
+            other = None
+            if token is None:
+                other = self._by_kernel(client, headers) or self._by_certificate(client.stream)
             access = other or Access.of(self._gateway.tokens.authenticate(token))
         connection.access = access
         self._gateway.connections.check_trust(access)
@@ -186,20 +202,42 @@ class ConnectionAuthorizer:
             return None
         return access if self._gateway.tokens.is_current(access.token) else None
 
-    def _by_kernel(self, sock: socket.socket) -> Access | None:
-        """Authenticate the gateway's own user by the kernel's peer credentials, except agents."""
-        if self._address.scheme != "unix" or not self._section.peer_uid:
+    def _by_kernel(self, client: Client, headers: Headers | None) -> Access | None:
+        """Authenticate the gateway's own user by what the kernel tells of the peer, except agents."""
+        if not self._section.accepts_local_user:
             return None
-        peer = peer_credentials(sock)
+        own = default_identity(self._state_dir)
+        if self._address.scheme != "unix":
+            for pid in self._processes_at_port(client, headers):
+                self._check_process(pid)
+            agent = self._section.path_agent
+            return Access(own, None, agents=None if agent is None else (agent,), by_port=True)
+        peer = peer_credentials(client.sock)
         if peer is None or peer.uid != os.geteuid():
             return None
+        self._check_process(peer.pid)
+        return Access(own, None)
+
+    def _processes_at_port(self, client: Client, headers: Headers | None) -> tuple[int, ...]:
+        """Return the processes of the gateway's own user at the other end. Raises `Unauthorized` if it is not one."""
+        local, why = client.local, None
+        if not client.connection.limited:
+            why = "a proxy in trusted_proxies has connected"
+        elif headers is not None:
+            why = why_indirect(headers, self._section.allowed_origins, client.sock.getsockname()[1])
+        if local is None or local.refusal or why:
+            why = why or (local.refusal if local is not None else "")
+            raise Unauthorized(f"a token is needed: local_user is for programs of the gateway's own user, and {why}")
+        return local.processes
+
+    def _check_process(self, pid: int) -> None:
+        """Raise `Forbidden` for a process of an agent."""
         # The gateway's own process is not an agent, though all agents descend from it.
-        if peer.pid != os.getpid() and belongs_to_agent(peer.pid, self._gateway.agent_ancestors):
+        if pid != os.getpid() and belongs_to_agent(pid, self._gateway.agent_ancestors):
             raise Forbidden("an agent can't let itself in: a token is needed here")
-        if may_have_fences(self._gateway.config) and has_no_new_privileges(peer.pid):
+        if may_have_fences(self._gateway.config) and has_no_new_privileges(pid):
             # So are all processes of a fenced agent, for ever, also those that have left its family.
             raise Forbidden("a process that can gain no privileges (no_new_privs), as in a fence, needs a token here")
-        return Access(default_identity(self._state_dir), None)
 
     def _by_certificate(self, stream: ThrottledStream) -> Access | None:
         """Authenticate by a client certificate that is valid, not revoked, and in the configuration."""

@@ -16,6 +16,7 @@ from websockets.datastructures import Headers
 from acp_gateway.config.listeners import Network
 from acp_gateway.errors import Forbidden
 from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.methods import HELLO
@@ -50,6 +51,9 @@ _GATEWAY_ID: Final = re.compile("[0-9a-f]{16}")
 _COUNT: Final = re.compile(f"[0-9]{{1,{COUNT_DIGITS}}}")
 
 _HOST: Final = re.compile(r"([a-z0-9._-]{1,255}|\[[0-9a-f:.]{2,45}\])(:[0-9]{0,5})?")
+
+_OF_PROXIES: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "cf-connecting-ip"})
+"""Headers that proxies add, besides `X-Forwarded-…`."""
 
 _FORWARDED: Final = re.compile(r"\[([0-9A-Fa-f:.]+)\](?::[0-9]{1,5})?|([0-9.]+)(?::[0-9]{1,5})?|([0-9A-Fa-f:.]+)")
 """An address as proxies write it, with or without a port. A scope is not accepted, because it can be any text."""
@@ -349,6 +353,27 @@ def check_origin(headers: Headers, allowed: Sequence[str]) -> bool:
             "pages of this Origin may not connect; allowed_origins of the [[listen]] section lists those that may"
         )
     return bool(origins)
+
+
+def why_indirect(headers: Headers, allowed: Sequence[str], port: int) -> str | None:
+    """Return why a request may not be of a program on this machine, or of an `allowed` page; None if nothing shows it.
+
+    A page sends no `Origin` with an image or a link. `port` is that of the connection: a tunnel has another one at its
+    far end as a rule.
+    """
+    found = _HOST.fullmatch(headers.get("Host", "").lower())
+    if found is None or not is_loopback(found[1]) or (found[2] or ":80") != f":{port}":
+        return "this Host is another one than its address"
+    # Their names come in lower case.
+    for name in headers:
+        if name in _OF_PROXIES or name.startswith("x-forwarded-"):
+            return f"a proxy has sent {printable(name, 64)}"
+    origins = headers.get_all("Origin")
+    if origins and (len(origins) > 1 or origins[0] not in allowed):
+        return "the Origin of the page is not in allowed_origins"
+    if not origins and "Sec-Fetch-Site" in headers:
+        return "a browser has sent it without an Origin"
+    return None
 
 
 def check_host(headers: Headers, allowed: Sequence[str], *, loopback: bool) -> None:

@@ -13,6 +13,7 @@ JSON-RPC error. Nothing is started for an unauthenticated connection.
 
 import logging
 import math
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Sequence
@@ -36,6 +37,7 @@ from acp_gateway.server.handshake_limits import ThrottledListener, ThrottledStre
 from acp_gateway.server.hello import BadHello, Hello, is_trusted, read_hello
 from acp_gateway.server.http.routes import BodyNeeded, HttpRoutes, SharedState, Upgrade
 from acp_gateway.server.http.streamable_http import Exchange
+from acp_gateway.server.local_peer import LocalPeer, Place, identify
 from acp_gateway.server.pending import Accepted, PendingConnection, Serving, make_id
 from acp_gateway.server.sockets import BoundSockets, bind
 from acp_gateway.transports.http.head import HttpError
@@ -78,6 +80,9 @@ class Handshakes:
         self._file_events = SharedFileEvents()
         self._speaks_http, self._only_tap = section.speaks_http, section.only_tap
         self._only_control = only_control
+        self._asks_for_user = section.accepts_local_user and section.address.scheme != "unix"
+        # Each reads the descriptors of all processes.
+        self._identifying = trio.CapacityLimiter(1)
         self._gateway = gateway
         self._settings = settings = gateway.config.gateway
         self._timing = Timing(settings.ping_interval, settings.ping_timeout, settings.stall_timeout)
@@ -96,12 +101,23 @@ class Handshakes:
             except OSError as error:
                 self._limiter.refusals.log_end(connection, f"no TLS handshake: {describe(error)}")
                 return None
-        client = Client(connection, secured, ThrottledStream(secured, connection, self._limiter))
+        local = await self._identify(sock) if self._asks_for_user else None
+        client = Client(connection, secured, ThrottledStream(secured, connection, self._limiter), local)
         if self._speaks_http:
             return await self._closing(
                 client, self._accept_http(client, HttpConnection(client.stream, self._settings.stall_timeout))
             )
         return await self._closing(client, self._accept_lines(client))
+
+    async def _identify(self, sock: socket.socket) -> LocalPeer:
+        """Return the processes at the other end of a connection to a port. Cancelling it leaves the connection open."""
+        try:
+            ours, peer = (Place(*name[:2]) for name in (sock.getsockname(), sock.getpeername()))
+            return await trio.to_thread.run_sync(
+                identify, ours, peer, os.geteuid(), abandon_on_cancel=True, limiter=self._identifying
+            )
+        except OSError:
+            return LocalPeer(refusal="it has left")
 
     async def next_request(self, former: AcceptedRequest) -> Outcome:
         """Wait for the request behind one that was served. The connection is unauthenticated again until it comes.

@@ -273,9 +273,7 @@ async def serve(
             listener = await open_listener(section, gateway, inherited, shared=shared)
             stack.callback(listener.close)
             listeners.append(listener)
-        if not (
-            tokens.tokens() or any(section.peer_uid for section in config.listen if section.address.scheme == "unix")
-        ):
+        if not (tokens.tokens() or any(section.accepts_local_user for section in config.listen)):
             log.warning("there are no tokens yet; create one with `acp-gateway token create --label NAME`")
         unfenced = [name for name, each in config.agents.items() if each.command and each.fence in (None, "off")]
         if unfenced:

@@ -69,7 +69,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
         allowed_origins = ["https://editor.example", "vscode-webview://abc"]
         [[listen]]
         url = "unix:///run/acp/socket"
-        peer_uid = false
+        local_user = false
         [agents.one]
         command = ["./agent", "", "--flag"]
         cwd = "/srv"
@@ -98,7 +98,7 @@ def test_a_whole_configuration_is_read_into_its_structs(write: Write, tmp_path: 
     wss, unix = read.listen
     assert (wss.cert, wss.key) == (tmp_path / "tls/cert.pem", Path("/etc/key.pem"))
     assert wss.allowed_origins == ("https://editor.example", "vscode-webview://abc")
-    assert (unix.address.path, unix.peer_uid) == ("/run/acp/socket", False)
+    assert (unix.address.path, unix.local_user) == ("/run/acp/socket", False)
     assert read.agents["one"] == AgentSection(
         command=("./agent", "", "--flag"),
         cwd=Path("/srv"),
@@ -243,10 +243,70 @@ def test_the_only_agent_is_the_default(write: Write) -> None:
             LISTEN + AGENT + "[gateway]\njournal = 'disk'",
             ":6: gateway.journal: this option was renamed: use journal_storage",
         ),
+        (
+            AGENT + '[[listen]]\nurl = "unix:///s"\npeer_uid = true',
+            ":5: listen[0].peer_uid: this option was renamed: use local_user",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "tcp+tls://[::1]:1"\ncert = "c"\nkey = "k"\nlocal_user = true',
+            ":7: listen[0].local_user: is for unix, and for ws and tcp on loopback, ",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://192.0.2.1:1"\ninsecure_plaintext = true\nlocal_user = true',
+            ":6: listen[0].local_user: is for unix, and for ws and tcp on loopback, ",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://[::1]:1"\nlocal_user = true\npublic_url = "https://a.example"',
+            ":5: listen[0].local_user: behind a public_url is a proxy, ",
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://127.0.0.1:1"\npath = "/message?agent=demi"',
+            ':5: listen[0].path: there is no [agents.demi]; did you mean "demo"?',
+        ),
+        (
+            AGENT + '[[listen]]\nurl = "ws://127.0.0.1:1"\nserves = ["chat"]\npath = "/message"\n' + LISTEN,
+            ':6: listen[0].path: is a path of "acp"',
+        ),
     ],
 )
 def test_what_is_wrong_with_a_section_is_said_with_its_line(source: str, error: str, write: Write) -> None:
     assert error_of(write(source)).startswith(error)
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "accepts"),
+    [
+        ("unix:///s", "", True),
+        ("unix:///s", "local_user = false", False),
+        ("ws://localhost:1", "", False),
+        ("ws://localhost:1", "local_user = true", True),
+        ("tcp://[::1]:1", "", False),
+        ("tcp://[::1]:1", "local_user = true", True),
+    ],
+)
+def test_local_user_is_the_default_at_a_unix_socket_alone(url: str, given: str, accepts: bool, write: Write) -> None:
+    (section,) = load_config(write(f'{AGENT}[[listen]]\nurl = "{url}"\n{given}')).listen
+    assert section.accepts_local_user == accepts
+
+
+@pytest.mark.parametrize(
+    ("path", "agent"), [("/message", None), ("/a/b-1", None), ("/acp2", None), ("/message?agent=demo", "demo")]
+)
+def test_a_path_of_the_endpoint_may_name_an_agent(path: str, agent: str | None, write: Write) -> None:
+    (section,) = load_config(write(f'{AGENT}[[listen]]\nurl = "ws://127.0.0.1:1"\npath = "{path}"')).listen
+    assert (section.path, section.path_agent) == (path, agent)
+
+
+@pytest.mark.parametrize("path", ["", "/", "message", "/m/", "//m", "/m?session=1", "/m?agent=", "/m#f", "/m m", "/é"])
+def test_a_path_of_the_endpoint_has_nothing_else(path: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "ws://127.0.0.1:1"\npath = "{path}"'))
+    assert error.startswith(":5: listen[0].path: expected a path, ")
+
+
+@pytest.mark.parametrize("path", ["/acp", "/acp/sendMessage", "/ws?agent=demo", "/assets/x"])
+def test_a_path_of_the_gateway_can_not_be_that_of_the_endpoint(path: str, write: Write) -> None:
+    error = error_of(write(f'{AGENT}[[listen]]\nurl = "ws://127.0.0.1:1"\npath = "{path}"'))
+    assert error.startswith(":5: listen[0].path: the gateway has a path of its own there: /")
 
 
 @pytest.mark.parametrize(
@@ -370,8 +430,7 @@ def test_tls_needs_certificate_and_key(scheme: str, given: str, missing: str, wr
         ("tcp://127.0.0.1:1", 'serves = ["chat"]'),
         ("unix:///s", 'serves = ["acp"]'),
         ("unix:///s", 'serves = ["acp", "metrics"]'),
-        ("ws://127.0.0.1:1", "peer_uid = true"),
-        ("tcp://127.0.0.1:1", "peer_uid = false"),
+        ("tcp://127.0.0.1:1", 'path = "/message"'),
         ("tcp://127.0.0.1:1", "allowed_origins = []"),
         ("unix:///s", 'allowed_origins = ["https://a.example"]'),
         ("tcp://127.0.0.1:1", 'public_url = "https://a.example"'),

@@ -183,6 +183,11 @@ def test_a_browser_makes_no_codes(codes: CodeScene) -> None:
         codes.ask(Access.of_browser(browser, codes.ann.token), {})
 
 
+def test_a_program_that_local_user_lets_in_makes_no_codes(codes: CodeScene) -> None:
+    with pytest.raises(Forbidden, match="local_user"):
+        codes.ask(Access("ann", None, by_port=True), {})
+
+
 def test_a_client_certificate_makes_no_codes(codes: CodeScene) -> None:
     with pytest.raises(Forbidden, match="use a token"):
         codes.ask(Access("ann", None, "laptop"), {})

@@ -85,18 +85,17 @@ def test_what_needs_a_restart_is_named_and_stays_as_it_was() -> None:
         gateway=replace(NOW.gateway, state_dir=Path("/t"), memory_limit=1, outbox_limit=1, default_agent="b"),
         listen=(),
         log=LogSection(format="json"),
-        limits=LimitsSection(browser_days=7, max_sessions=7, sessions_per_identity=7),
+        limits=LimitsSection(max_sessions=7, sessions_per_identity=7),
     )
     found = compare(NOW, then)
     assert found.needs_restart == (
         "gateway.state_dir",
         "gateway.memory_limit",
-        "limits.browser_days",
         "listen",
         "log",
     )
     assert found.config == replace(
         NOW,
         gateway=replace(NOW.gateway, default_agent="b"),
-        limits=LimitsSection(browser_days=NOW.limits.browser_days, max_sessions=7, sessions_per_identity=7),
+        limits=LimitsSection(max_sessions=7, sessions_per_identity=7),
     )

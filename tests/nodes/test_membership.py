@@ -56,7 +56,7 @@ def member_config(folder: Path, name: str, **options: Any) -> Config:
         token.touch(0o600)
         token.write_text(mint())
     config = node_config(folder / name)
-    own = replace(config.listen[0], url=f"unix://{folder}/{name}.sock", peer_uid=True)
+    own = replace(config.listen[0], url=f"unix://{folder}/{name}.sock", local_user=True)
     values: dict[str, Any] = {"url": REDIS, "renew": 0.02, "ttl": 1.0} | options
     section = ClusterSection(name=name, token_file=token, **values)
     return replace(config, listen=(*config.listen, own), cluster=section)

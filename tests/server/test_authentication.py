@@ -75,7 +75,7 @@ async def test_a_token_counts_on_a_unix_socket_too_also_when_it_is_wrong(unix: s
 
 
 async def test_the_gateways_own_user_needs_a_token_where_that_is_configured(unix: str, gateway: EchoingGateway) -> None:
-    async with listening(ListenSection(url=unix, peer_uid=False), gateway) as listener:
+    async with listening(ListenSection(url=unix, local_user=False), gateway) as listener:
         assert (await answer_to(listener, hello()))["error"]["code"] == 401
     assert gateway.served == []
 

@@ -61,10 +61,13 @@ class AnswerInLines:
     Args:
         http: the connection.
         session_id: the session of the turn.
+        explains: True to say in text, too, where a permission is answered.
     """
 
-    def __init__(self, http: HttpConnection, session_id: str) -> None:
+    def __init__(self, http: HttpConnection, session_id: str, *, explains: bool = False) -> None:
         self._http = http
+        self._session = session_id
+        self._explains = explains
         self._lines = TurnLines(session_id)
         self._has_begun = False
         self.deadline = trio.current_time() + HEAD_DELAY
@@ -75,7 +78,8 @@ class AnswerInLines:
             await self._send(b"".join(lines))
 
     async def permission(self, key: str, request: Message) -> None:
-        await self._send(self._lines.permission(key, request))
+        line = self._lines.permission(key, request)
+        await self._send(line + self._lines.where_to_answer(self._session) if self._explains else line)
 
     async def keep_alive(self) -> None:
         await self._send(KEEP_ALIVE if self._has_begun else b"")

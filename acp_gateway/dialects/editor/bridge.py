@@ -294,7 +294,8 @@ class _EditorRequest:
     ) -> bool:
         answer: AnswerInLines | AnswerInOnePiece
         if message.stream:
-            answer = AnswerInLines(http, session.id)
+            # A program without a token was not written for this gateway, and may know no permissions.
+            answer = AnswerInLines(http, session.id, explains=self._access.by_port)
         else:
             answer = AnswerInOnePiece(http, session.id, session.agent, self._gateway.config.editor.message_size)
         turn = EditorTurn(self._gateway, session, sessions.viewer, answer)

@@ -75,6 +75,14 @@ class TurnLines:
         known = {name: raw for name, raw in params.items() if raw is not None}
         return self._line("permission", {"requestId": jsonrpc.encode(key), **known})
 
+    def where_to_answer(self, session_id: str) -> bytes:
+        """Return a line of text about a permission, for an editor that does not know those lines."""
+        text = (
+            f"\n[The agent asks for a permission and waits: answer in `acp-gateway chat`, on the gateway's page, or in "
+            f"another client of the session {session_id}.]\n"
+        )
+        return self._line("text", {"content": jsonrpc.encode(text)})
+
     def done(self, stop_reason: str) -> bytes:
         """Return the last line of a turn that has ended."""
         return self._line("done", {"stopReason": jsonrpc.encode(stop_reason)})

@@ -206,6 +206,9 @@ class HttpRoutes:
         if "acp" in services:
             methods = ("GET", "POST", "DELETE", "OPTIONS")
             routes[ENDPOINT] = secured(methods=methods, passage=True, answer=self._answer_endpoint)
+            if section.path is not None:
+                path = section.path.partition("?")[0]
+                routes[path] = secured(methods=methods, passage=False, answer=self._answer_path)
             routes[PAGE] = public(credential=Credential.NONE, answer=_answer_start)
             routes[JOIN] = code(origins=Origins.NONE, answer=JoinRoute(self._gateway).answer)
         if "chat" in services:
@@ -329,7 +332,7 @@ class HttpRoutes:
             return BodyNeeded(partial(route.answer, client, request))
         access = None
         if route.credential is Credential.NEEDED:
-            access = self._authorizer.authenticate(client, token, cookie)
+            access = self._authorizer.authenticate(client, token, cookie, request.headers)
         elif route.credential is Credential.OPTIONAL and token is not None and self._gateway.readiness.tokens_readable:
             # With an unreadable file, no token can be told from another text.
             try:
@@ -410,6 +413,13 @@ class HttpRoutes:
                 raise BadRequest(f"{FOR} is not for control connections: these are the gateway's own")
             access = access.acting_for(claim)
         return Upgrade(self._authorizer.authorize(client.connection, access, connect_request, link))
+
+    def _answer_path(self, client: Client, request: Request, access: Access) -> Answer:
+        """Answer at `path`, as at the endpoint with its agent."""
+        agent = self._section.path_agent
+        if agent is not None and read_query(request.query).agent is None:
+            request = replace(request, query=f"{request.query}&agent={agent}".removeprefix("&"))
+        return self._answer_endpoint(client, request, access)
 
     def _answer_browser(self, client: Client, request: Request, access: Access) -> Answer:
         """Answer a page, or another client that speaks its JSON-RPC."""

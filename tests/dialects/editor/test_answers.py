@@ -70,6 +70,15 @@ async def test_lines_begin_with_the_first_line_and_end_with_done(autojump_clock:
     assert written.ended
 
 
+async def test_an_editor_without_a_token_is_told_in_text_where_to_answer(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    written = Written()
+    answer = AnswerInLines(written.http(), "s", explains=True)
+    await answer.permission("k", asked())
+    assert [(line["type"], line["seq"]) for line in written.lines] == [("permission", 1), ("text", 2)]
+
+
 async def test_a_failure_before_the_first_line_has_a_status(autojump_clock: trio.testing.MockClock) -> None:
     written = Written()
     await AnswerInLines(written.http(), "s").failed("no login")

@@ -109,6 +109,13 @@ def test_a_permission_has_the_agents_own_options() -> None:
     }
 
 
+def test_a_line_of_text_says_where_a_permission_is_answered() -> None:
+    line = json.loads(TurnLines("s").where_to_answer("s1"))
+    assert (line["type"], line["seq"]) == ("text", 1)
+    assert "`acp-gateway chat`" in line["content"]
+    assert "session s1" in line["content"]
+
+
 def test_the_last_line_is_the_end_or_an_error() -> None:
     lines = TurnLines("s")
     assert json.loads(lines.done("max_tokens")) == {"type": "done", "stopReason": "max_tokens", "seq": 1}
