@@ -61,6 +61,18 @@ class MemoryUse:
         unplaced = sum(sum(map(len, chunks)) for session in live for chunks in session.unplaced.values())
         return unplaced + sum(session.echo.size for session in live if session.echo is not None)
 
+    @property
+    def translation_bytes(self) -> int:
+        """Bytes that the translators of clients remember."""
+        translators = (client.translator for client in self._agent.clients)
+        return sum(translator.size for translator in translators if translator is not None)
+
+    def forget_translations(self) -> None:
+        """Forget half of what translators of clients remember, as far as it can be done without."""
+        for client in self._agent.clients:
+            if client.translator is not None:
+                client.translator.shrink()
+
     def end_echoes(self) -> None:
         """Take no further update for the echo of a prompt, and fan out what was withheld."""
         for session in self._agent.live.values():

@@ -29,6 +29,16 @@ class AgentEdge:
         """True if the agent speaks version 2."""
         return self._translator is not None and self._refusal is None
 
+    @property
+    def size(self) -> int:
+        """Bytes that its translator remembers."""
+        return 0 if self._translator is None else self._translator.size
+
+    def shrink(self) -> None:
+        """Forget half of what its translator remembers."""
+        if self._translator is not None:
+            self._translator.shrink()
+
     def to_agent(self, text: bytes) -> Output:
         """Translate a message of the core."""
         if self._translator is not None:

@@ -90,6 +90,15 @@ class _Session:
         self.alone: dict[str, None] = {}
         """Terminals that no tool call refers to."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+        return self.memory.size + sum(len(held) for _, held in self.withheld)
+
+    def shrink(self) -> None:
+        """Forget half of what was shown."""
+        self.memory.shrink(self.memory.size // 2)
+
     def answer(self, ended: TurnEnded[IdKey], out: Output) -> None:
         """Answer the prompts of a turn that has ended."""
         out.to_client += [_answer(self.ids.pop(key), ended.end) for key in ended.prompts]

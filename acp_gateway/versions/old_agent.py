@@ -27,7 +27,7 @@ from acp_gateway.versions.parts import (
     text,
 )
 from acp_gateway.versions.plain_chunks import PlainChunk
-from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, STATE_SIZE, made_id
+from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, OPTIONS_SIZE, made_id
 from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
 _compose: Final = jsonrpc.compose
@@ -91,6 +91,15 @@ class _Session:
         self.options: bytes = b"[]"
         self.choices: dict[str, _Members] = {}
         """The modes and models of the agent, by the member that they came in."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+        offered = sum(len(raw) for choice in self.choices.values() for raw in choice.values())
+        return len(self.options) + offered + sum(len(prompt.blocks) for prompt in self.prompts.values())
+
+    def shrink(self) -> None:
+        """Forget nothing: it remembers nothing of what was shown."""
 
 
 class OldAgent(Translator[_Session]):
@@ -507,5 +516,5 @@ def _item(item: bytes) -> bytes:
 
 
 def _limited(raw: bytes | None, empty: bytes = b"[]") -> bytes:
-    """Return what is remembered of options, modes or models; nothing beyond `STATE_SIZE`."""
-    return raw if raw is not None and given(raw) and len(raw) <= STATE_SIZE else empty
+    """Return what is remembered of options, modes or models; nothing beyond `OPTIONS_SIZE`."""
+    return raw if raw is not None and given(raw) and len(raw) <= OPTIONS_SIZE else empty

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
@@ -34,7 +34,18 @@ class Asked(NamedTuple):
     """Details that the translation of its response needs."""
 
 
-SessionT = TypeVar("SessionT")
+class Remembered(Protocol):
+    """Memory of a translator about one session."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+
+    def shrink(self) -> None:
+        """Forget half of what was shown, what was not changed for longest first."""
+
+
+SessionT = TypeVar("SessionT", bound=Remembered)
 
 
 class Translator(ABC, Generic[SessionT]):
@@ -47,6 +58,16 @@ class Translator(ABC, Generic[SessionT]):
     def __init__(self) -> None:
         self._asked: dict[IdKey, Asked] = {}
         self._sessions: dict[str, SessionT] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that it remembers of all sessions."""
+        return sum(len(session_id) + session.size for session_id, session in self._sessions.items())
+
+    def shrink(self) -> None:
+        """Forget half of what was shown in each session: memory is short. A later change of it is shown as new."""
+        for session in self._sessions.values():
+            session.shrink()
 
     def from_client(self, text: bytes) -> Output:
         """Translate a message of the client. What is not a message is passed on: the core refuses it."""
