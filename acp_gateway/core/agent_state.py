@@ -31,6 +31,7 @@ from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.versions.carried import Carried, only_old
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -113,6 +114,8 @@ class AgentState:
         """Errors once there will not be another process."""
         self.abilities = Abilities()
         """Capabilities from the last `initialize`."""
+        self.carries = False
+        """True if the agent speaks version 2: its messages carry the originals."""
         self.auth_methods: list[dict[str, Any]] = []
         """All authentication methods of the agent, including those hidden from clients."""
         self.open_requests: dict[int, ForwardedRequest] = {}
@@ -287,8 +290,22 @@ class AgentState:
             self.end_echo(session)
         session.echo = None
 
+    def prompt_accepted(self, message: Message) -> None:
+        """Tell the client of a prompt, if it speaks version 2 as well, that the agent has accepted it."""
+        number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
+        request = None if number is None else self.open_requests.get(number)
+        if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
+            translator = request.client.translator
+            if translator is not None:
+                self.out.put(request.client, translator.accepted(request.id, message.text.original))
+
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
-        """Write a prompt to the history, and show it to the clients that do not have it."""
+        """Write a prompt to the history, and show it to the clients that do not have it.
+
+        If the agent speaks version 2, it shows the prompt itself to clients of that version.
+        """
+        if self.carries:
+            chunks = list(map(only_old, chunks))
         sender = None if request.handed_over else request.client
         for position, chunk in enumerate(chunks, session.journal.position):
             session.write(chunk, time=self.wall_time)

@@ -37,6 +37,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
+from acp_gateway.versions.carried import ACCEPTED, Carried
 from acp_gateway.versions.translator import Output as Translated
 
 
@@ -318,6 +319,8 @@ class Multiplexer:
             self._routing.update(message)
         elif message.kind is Kind.RESPONSE:
             self._agent.receive_response(message)
+        elif isinstance(message.text, Carried) and message.method == ACCEPTED:
+            self._agent.prompt_accepted(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:

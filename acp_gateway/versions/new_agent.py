@@ -110,6 +110,8 @@ class NewAgent(Translator[_Session]):
     def __init__(self) -> None:
         super().__init__()
         self._shows_booleans = self._shows_notices = self._shows_compaction = False
+        self.accepts: RawId | None = None
+        """Id of the prompt that the last message has accepted; the reader sets it back."""
         self._cancelled: set[IdKey] = set()
         """Prompts that were cancelled before the agent's response to them came."""
         self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
@@ -229,6 +231,10 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        if text(params.get("type")) is not None:
+            # Of a client of version 2.
+            self._pass(message, out)
+            return
         value = params.get("value", b"")
         params["type"] = b'"boolean"' if value in (b"true", b"false") else b'"id"'
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
@@ -281,6 +287,7 @@ class NewAgent(Translator[_Session]):
     def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
         session = self._session(asked.session)
         key = id_key(asked.id)
+        self.accepts = None if response.error else asked.id
         is_cancelled = key in self._cancelled
         self._cancelled.discard(key)
         if response.error or key not in session.ids:

@@ -56,6 +56,8 @@ class Translator(ABC, Generic[SessionT]):
     """
 
     def __init__(self) -> None:
+        self.is_same = False
+        """True if the agent speaks the client's version: what its messages carry is passed on."""
         self._asked: dict[IdKey, Asked] = {}
         self._sessions: dict[str, SessionT] = {}
 
@@ -136,6 +138,10 @@ class Translator(ABC, Generic[SessionT]):
     @abstractmethod
     def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
         """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
+
+    def accepted(self, request: RawId, response: bytes) -> Output:
+        """Tell that an agent of the client's version has accepted a prompt of this id by this response."""
+        return Output()
 
     def turn_boundary(self, session_id: str) -> None:
         """Tell that a turn ends here in a history that is replayed: the next text begins another message."""
