@@ -23,6 +23,7 @@ from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.strict_parsing import parse_strictly
 from acp_gateway.versions.carried import ORIGINAL, Carried, hidden, shown, size_of
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
@@ -205,7 +206,7 @@ class Routing:
             message, len(self._agent.agent_requests), self._agent.agent_requests.size
         ):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
-        elif flaw := access_rules.flaw_of_question(message, self._agent.policy):
+        elif flaw := access_rules.flaw_of_question(message, self._agent.policy) or self._flaw_of_original(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
             agent_request = AgentRequest(message, rules.audience, None, self._agent.now)
@@ -220,6 +221,15 @@ class Routing:
             if not agent_request.forwarded_ids and agent_request in self._agent.agent_requests:
                 self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
             self._agent.announce_waiting()
+
+    def _flaw_of_original(self, message: Message) -> str | None:
+        """Return why a request that another one carries is ambiguous; None if it is fine, or if it carries none."""
+        if not isinstance(message.text, Carried) or message.text.original is None:
+            return None
+        original, repeated = parse_strictly(message.text.original)
+        if repeated is not None:
+            return f"the member {repeated!r:.80} is repeated"
+        return access_rules.flaw_of_question(original, self._agent.policy)
 
     def sort_early(self) -> None:
         """Route the early updates once no response can name their session any more."""

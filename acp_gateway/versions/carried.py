@@ -1,7 +1,7 @@
 """Messages of version 1 that carry the message of version 2 which they were made of.
 
-A client of version 2 gets that one, every other reader the message of version 1. What it carries is no part of the
-text: no agent and no client can make one. A history on disk has it as an array of both; no message is an array.
+A client of version 2 gets that one, every other reader the message of version 1. What it carries is not part of the
+text: no agent and no client can make one. A history on disk has it as an array of both; an array is never a message.
 """
 
 from collections.abc import Iterable, Sequence

@@ -224,6 +224,20 @@ def test_a_permission_request_is_the_same_but_for_its_id_and_so_is_its_answer(su
     assert answer == {"jsonrpc": "2.0", "id": "q", "result": {"outcome": {"outcome": "selected", "optionId": "y"}}}
 
 
+def test_a_permission_request_that_can_be_read_in_two_ways_is_refused() -> None:
+    scene, (ann,) = opened("ann")
+    option = b'{"optionId":"y","name":"Y","kind":"allow_once"}'
+    asked = b'{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":%b}'
+    for members in (
+        b'{"sessionId":"s","title":"a","title":"b","options":[%b]}' % option,
+        b'{"sessionId":"s","title":"a","options":[%b],"Options":[]}' % option,
+    ):
+        scene.agent.say(asked % members)
+        (refused,) = scene.agent.heard()
+        assert refused["error"]["code"] == -32602
+        assert ann.heard() == []
+
+
 def test_requests_of_a_client_reach_the_agent_as_they_are() -> None:
     scene, (ann,) = opened("ann")
     server = {"type": "stdio", "name": "n", "command": "c"}
@@ -368,7 +382,7 @@ def test_what_is_carried_counts_in_a_journal_and_comes_back_from_the_disk() -> N
 
 
 @pytest.mark.parametrize("text", [b"[", b"[1]", b"[1,2,3]", b"{}", b""])
-def test_what_is_no_pair_on_disk_stays_as_it_is(text: bytes) -> None:
+def test_what_is_not_a_pair_on_disk_stays_as_it_is(text: bytes) -> None:
     assert restored(text) == text
     assert not isinstance(restored(text), Carried)
 
