@@ -114,8 +114,6 @@ class AgentState:
         """Errors once there will not be another process."""
         self.abilities = Abilities()
         """Capabilities from the last `initialize`."""
-        self.carries = False
-        """True if the agent speaks version 2: its messages carry the originals."""
         self.auth_methods: list[dict[str, Any]] = []
         """All authentication methods of the agent, including those hidden from clients."""
         self.open_requests: dict[int, ForwardedRequest] = {}
@@ -227,6 +225,11 @@ class AgentState:
         del self.live[session.id]
         session.move_to(SessionState.PAST)
         self.registry.end(session)
+
+    @property
+    def carries(self) -> bool:
+        """True if the agent speaks version 2: its messages carry the originals."""
+        return self.out.carries
 
     def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: Rejoin | None = None) -> None:
         """Attach a client to a session.

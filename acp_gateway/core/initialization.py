@@ -132,7 +132,7 @@ class Initialization:
             return
         self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
-        self._agent.carries = isinstance(response.text, Carried)
+        self._agent.out.carries = isinstance(response.text, Carried)
         for client in self._agent.clients:
             if client.translator is not None:
                 client.translator.is_same = self._agent.carries

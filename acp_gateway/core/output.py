@@ -102,6 +102,8 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._output = Output()
+        self.carries = False
+        """True if the agent's messages carry others."""
         # Clients that were not sent messages which count in a history.
         self._passed_over: set[Client] = set()
         self.translated: deque[tuple[Client, bytes]] = deque()
@@ -155,7 +157,7 @@ class Outgoing:
 
         `position` is the number of messages before the first in the journal of their session.
         """
-        seen = shown(texts)
+        seen = shown(texts) if self.carries else texts
         batch, to_clients = Batch(seen), self._output.to_clients
         for client in clients:
             if client.translator is not None:

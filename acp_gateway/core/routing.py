@@ -104,6 +104,7 @@ class Routing:
                 return False
             self._agent.end_echo(session)
         position = session.journal.position
+        session.journal.carries = session.journal.carries or self._agent.carries
         session.extend(lines, self._agent.wall_time)
         self._agent.out.fan_out(session.attached, lines, position)
         return True

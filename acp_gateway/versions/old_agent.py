@@ -152,12 +152,10 @@ class OldAgent(Translator[_Session]):
             # A turn of the history may lack its end. Whether one runs is told.
             self._session(session_id).is_running = False
 
-    def from_agent(self, text: bytes, position: int | None = None) -> Output:
-        if not isinstance(text, Carried):
-            return super().from_agent(text, position)
+    def _from_carried(self, text: Carried, position: int | None) -> Output:
         if not self.is_same:
             # Of an earlier process, which spoke version 2.
-            return super().from_agent(bytes(text), position) if not text.is_hidden else Output()
+            return Output() if text.is_hidden else self.from_agent(bytes(text), position)
         if not text.is_hidden:
             self._note_choices(text)
         if text.original is None:
@@ -169,7 +167,7 @@ class OldAgent(Translator[_Session]):
         """Remember the options that an update tells."""
         if _OPTIONS in text:
             # What it becomes is not sent.
-            super().from_agent(bytes(text))
+            self.from_agent(bytes(text))
 
     def _note_state(self, original: bytes) -> None:
         if _STATE not in original:

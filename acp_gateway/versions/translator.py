@@ -9,6 +9,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.versions import parts, plain_chunks
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
@@ -94,6 +95,8 @@ class Translator(ABC, Generic[SessionT]):
             text: the message.
             position: number of messages before it in the journal of its session; None if it is not in a journal.
         """
+        if type(text) is Carried:
+            return self._from_carried(text, position)
         out = Output()
         chunk = plain_chunks.read(text)
         if chunk is not None and self._takes_chunk(chunk, text, position, out):
@@ -116,6 +119,10 @@ class Translator(ABC, Generic[SessionT]):
                 side = out.to_agent if message.kind is Kind.REQUEST else out.to_client
                 side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
+
+    def _from_carried(self, text: Carried, position: int | None) -> Output:
+        """Translate a message of version 1 that carries one of version 2."""
+        return self.from_agent(bytes(text), position)
 
     @abstractmethod
     def begin_replay(self, session_id: str) -> None:
