@@ -81,6 +81,8 @@ _STATE: Final = STATE_UPDATE.encode()
 _find_id: Final = re.compile(rb'"id"').search
 # Part of every escaped spelling of `"id"`: i and d are U+0069 and U+0064.
 _ESCAPED_ID: Final = b"\\u006"
+# Each character of `state_update` may be escaped.
+_find_escaped_state: Final = re.compile(rb"\\u00(?:5[fF]|6[145]|7[0345])").search
 
 
 MAX_FORMER: Final = 16
@@ -279,7 +281,7 @@ class RecoveryState:
             _find_id(text) is not None
             or (b"\\" in text and _ESCAPED_ID in text)
             or (bool(self._editor.pending) and b"$" in text and _CANCEL in text)
-            or (self._editor.is_new and _STATE in text)
+            or (self._editor.is_new and (_STATE in text or (b"\\" in text and _find_escaped_state(text) is not None)))
         )
 
     def _mark(self, mark: Mark) -> None:

@@ -60,7 +60,7 @@ def objection_to_notification(client: Client, message: Message) -> str | None:
     if client.scope.workspaces is not None and message.session is None:
         # An unknown method may open, list or read anything.
         return "this connection is for some workspaces only, and it names no session"
-    if message.method in methods.CLIENT_METHODS:
+    if message.method in methods.CLIENT_METHODS and not methods.client_method(message.method).notifies:
         # Some agents ignore a missing id, and would execute a request that was not checked.
         return "it is a request, which has an id"
     if message.method in methods.CLIENT_NOTIFICATIONS and message.session is None:

@@ -27,6 +27,7 @@ from acp_gateway.protocol.methods import (
 )
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.strict_parsing import members_strictly
+from acp_gateway.versions.carried import Carried, size_of
 
 LONG: Final = 24 * 3600.0
 """Seconds before an open request is logged: a day, in which a user should have noticed it."""
@@ -237,7 +238,7 @@ class AgentRequests:
     @property
     def size(self) -> int:
         """Bytes of the open requests."""
-        return sum(len(request.message.text) for request in self._open)
+        return size_of([request.message.text for request in self._open])
 
     def __len__(self) -> int:
         return len(self._open)
@@ -284,7 +285,7 @@ class AgentRequests:
             if client not in request.forwarded_ids:
                 minted = client.mint_id()
                 self._ask(request, client, minted)
-                self._out.client(client, jsonrpc.with_id(request.forwarded_message, RawId(b"%d" % minted)))
+                self._out.client(client, _with_id(request.forwarded_message, RawId(b"%d" % minted)))
 
     def forward_open(self, session: Session, client: Client) -> None:
         """Forward all open requests of a session to a newly attached client."""
@@ -452,6 +453,14 @@ class AgentRequests:
     def _cancel_at(self, client: Client, minted: int) -> None:
         self._take(client, minted)
         self._out.client(client, jsonrpc.notification(CANCEL_REQUEST, {"requestId": minted}))
+
+
+def _with_id(message: Message, new_id: RawId) -> bytes:
+    """Return a request under another id, with the one that it carries."""
+    text = jsonrpc.with_id(message, new_id)
+    if not isinstance(message.text, Carried) or message.text.original is None:
+        return text
+    return Carried(text, jsonrpc.with_id(jsonrpc.parse(message.text.original), new_id))
 
 
 def _only(members: Mapping[str, bytes | msgspec.Raw], *names: str) -> dict[str, bytes]:

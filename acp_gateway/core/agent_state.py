@@ -31,6 +31,7 @@ from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.versions.carried import Carried, only_old
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -225,6 +226,11 @@ class AgentState:
         session.move_to(SessionState.PAST)
         self.registry.end(session)
 
+    @property
+    def carries(self) -> bool:
+        """True if the agent speaks version 2: its messages carry the originals."""
+        return self.out.carries
+
     def attach(self, session: Session, client: Client, *, hosts: bool, rejoin: Rejoin | None = None) -> None:
         """Attach a client to a session.
 
@@ -287,8 +293,22 @@ class AgentState:
             self.end_echo(session)
         session.echo = None
 
+    def prompt_accepted(self, message: Message) -> None:
+        """Tell the client of a prompt, if it speaks version 2 as well, that the agent has accepted it."""
+        number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
+        request = None if number is None else self.open_requests.get(number)
+        if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
+            translator = request.client.translator
+            if translator is not None:
+                self.out.put(request.client, translator.accepted(request.id, message.text.original))
+
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
-        """Write a prompt to the history, and show it to the clients that do not have it."""
+        """Write a prompt to the history, and show it to the clients that do not have it.
+
+        If the agent speaks version 2, it shows the prompt itself to clients of that version.
+        """
+        if self.carries:
+            chunks = list(map(only_old, chunks))
         sender = None if request.handed_over else request.client
         for position, chunk in enumerate(chunks, session.journal.position):
             session.write(chunk, time=self.wall_time)

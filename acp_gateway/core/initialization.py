@@ -16,6 +16,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.old_agent import OldAgent
 
 
@@ -131,6 +132,10 @@ class Initialization:
             return
         self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
+        self._agent.out.carries = isinstance(response.text, Carried)
+        for client in self._agent.clients:
+            if client.translator is not None:
+                client.translator.is_same = self._agent.carries
         text = capabilities.strip_terminal_logins(response.text)
         self._response = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
         for request in waiters:
@@ -160,6 +165,8 @@ class Initialization:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.move_to(ClientPhase.READY)
+        if client.translator is not None:
+            client.translator.is_same = self._agent.carries
         self._agent.respond(request, self._response)
         self._routing.route_again()
 

@@ -37,6 +37,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
+from acp_gateway.versions.carried import ACCEPTED, Carried
 from acp_gateway.versions.translator import Output as Translated
 
 
@@ -60,6 +61,18 @@ class MemoryUse:
         live = self._agent.live.values()
         unplaced = sum(sum(map(len, chunks)) for session in live for chunks in session.unplaced.values())
         return unplaced + sum(session.echo.size for session in live if session.echo is not None)
+
+    @property
+    def translation_bytes(self) -> int:
+        """Bytes that the translators of clients remember."""
+        translators = (client.translator for client in self._agent.clients)
+        return sum(translator.size for translator in translators if translator is not None)
+
+    def forget_translations(self) -> None:
+        """Forget half of what translators of clients remember, as far as it can be done without."""
+        for client in self._agent.clients:
+            if client.translator is not None:
+                client.translator.shrink()
 
     def end_echoes(self) -> None:
         """Take no further update for the echo of a prompt, and fan out what was withheld."""
@@ -310,6 +323,8 @@ class Multiplexer:
             self._routing.update(message)
         elif message.kind is Kind.RESPONSE:
             self._agent.receive_response(message)
+        elif isinstance(message.text, Carried) and message.method == ACCEPTED:
+            self._agent.prompt_accepted(message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:

@@ -10,6 +10,7 @@ from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Batch
+from acp_gateway.versions.carried import Carried, shown
 from acp_gateway.versions.translator import Output as Translated
 
 EventName = Literal["permission_waiting", "turn_end"]
@@ -101,6 +102,10 @@ class Outgoing:
 
     def __init__(self) -> None:
         self._output = Output()
+        self.carries = False
+        """True if the agent's messages carry others."""
+        # Clients that were not sent messages which count in a history.
+        self._passed_over: set[Client] = set()
         self.translated: deque[tuple[Client, bytes]] = deque()
         """Messages that translators send to the agent in the name of their clients."""
 
@@ -114,6 +119,10 @@ class Outgoing:
         for client in self._output.to_clients:
             if client.translator is not None and client.counts:
                 # What was translated may have been more messages, or fewer, than count in the history.
+                self._add_to(client).append(Mark(acknowledgement(0, client.positions())))
+        while self._passed_over:
+            client = self._passed_over.pop()
+            if client.counts and not client.gone:
                 self._add_to(client).append(Mark(acknowledgement(0, client.positions())))
         taken, self._output = self._output, Output()
         return taken
@@ -131,7 +140,9 @@ class Outgoing:
         """
         if client.gone:
             return
-        if client.translator is None or isinstance(text, Mark):
+        if client.translator is None and isinstance(text, Carried) and text.is_hidden:
+            self._passed_over.add(client)
+        elif client.translator is None or isinstance(text, Mark):
             self._add_to(client).append(text)
         else:
             self.put(client, client.translator.from_agent(text, position))
@@ -146,12 +157,18 @@ class Outgoing:
 
         `position` is the number of messages before the first in the journal of their session.
         """
-        batch, to_clients = Batch(texts), self._output.to_clients
+        seen = shown(texts) if self.carries else texts
+        batch, to_clients = Batch(seen), self._output.to_clients
         for client in clients:
             if client.translator is not None:
                 for place, text in enumerate(texts, position):
                     self.client(client, text, place)
-            elif client in to_clients:
+                continue
+            if len(seen) < len(texts):
+                self._passed_over.add(client)
+            if not seen:
+                continue
+            if client in to_clients:
                 self._add_to(client).extend(batch)
             elif not client.gone:
                 to_clients[client] = batch
@@ -162,8 +179,11 @@ class Outgoing:
             return
         replayed = self._output.replayed
         if client.translator is None:
-            self._add_to(client).extend(history)
-            replayed[client] = replayed.get(client, 0) + sum(map(len, history))
+            seen = shown(history)
+            if len(seen) < len(history):
+                self._passed_over.add(client)
+            self._add_to(client).extend(seen)
+            replayed[client] = replayed.get(client, 0) + sum(map(len, seen))
             return
         for offset, text in enumerate(history):
             translated = client.translator.from_agent(text, None if position is None else position + offset)

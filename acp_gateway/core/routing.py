@@ -23,6 +23,8 @@ from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.methods import Audience, Capability
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.protocol.text import lookup, spans
+from acp_gateway.protocol.text.strict_parsing import parse_strictly
+from acp_gateway.versions.carried import ORIGINAL, Carried, hidden, shown, size_of
 
 EARLY_SIZE: Final = 4 * 1024 * 1024
 """Maximum size of updates before the response that names their session, in bytes; agents send a list of commands."""
@@ -96,11 +98,13 @@ class Routing:
             return False
         if session.far is not None and session.far.owed:
             self._agent.settle_place(session)
-        if session.echo is not None:
-            if _USER_CHUNK in lines[0]:
+        seen = shown(lines) if session.echo is not None else ()
+        if seen:
+            if _USER_CHUNK in seen[0]:
                 return False
             self._agent.end_echo(session)
         position = session.journal.position
+        session.journal.carries = session.journal.carries or self._agent.carries
         session.extend(lines, self._agent.wall_time)
         self._agent.out.fan_out(session.attached, lines, position)
         return True
@@ -125,9 +129,13 @@ class Routing:
             if session.replay_to is not None:
                 self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
             return
-        if session.echo is not None and own and state is None:
+        if session.echo is not None and own and state is None and message.update != ORIGINAL:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
                 self._agent.send_echo(session, session.echo, message.text)
+                if isinstance(message.text, Carried) and message.text.original is not None:
+                    # The prompt is in the history already, for clients of version 1.
+                    original = hidden(jsonrpc.encode(session.id), message.text.original)
+                    self.update(jsonrpc.parse(original))
                 return
             self._agent.end_echo(session)
         self._agent.settle_place(session)
@@ -199,7 +207,7 @@ class Routing:
             message, len(self._agent.agent_requests), self._agent.agent_requests.size
         ):
             self.refuse(message, why, jsonrpc.INVALID_REQUEST)
-        elif flaw := access_rules.flaw_of_question(message, self._agent.policy):
+        elif flaw := access_rules.flaw_of_question(message, self._agent.policy) or self._flaw_of_original(message):
             self.refuse(message, f"can't be understood: {flaw}", jsonrpc.INVALID_PARAMS)
         else:
             agent_request = AgentRequest(message, rules.audience, None, self._agent.now)
@@ -214,6 +222,15 @@ class Routing:
             if not agent_request.forwarded_ids and agent_request in self._agent.agent_requests:
                 self._agent.out.log(f"{message.method:.80} waits: no client is there to answer it")
             self._agent.announce_waiting()
+
+    def _flaw_of_original(self, message: Message) -> str | None:
+        """Return why a request that another one carries is ambiguous; None if it is fine, or if it carries none."""
+        if not isinstance(message.text, Carried) or message.text.original is None:
+            return None
+        original, repeated = parse_strictly(message.text.original)
+        if repeated is not None:
+            return f"the member {repeated!r:.80} is repeated"
+        return access_rules.flaw_of_question(original, self._agent.policy)
 
     def sort_early(self) -> None:
         """Route the early updates once no response can name their session any more."""
@@ -282,12 +299,12 @@ class Routing:
         """Keep an update whose session may be named by a pending response; else drop it."""
         if message.session is None or not self.openings or message.session in self._parents:
             self._agent.out.log("dropped an update of the agent for no session that is open")
-        elif self.early_size + len(message.text) > EARLY_SIZE:
+        elif self.early_size + (size := size_of((message.text,))) > EARLY_SIZE:
             self._agent.out.log(
                 f"dropped an update of the agent: more than {EARLY_SIZE} bytes came before their session"
             )
         else:
-            self.early_size += len(message.text)
+            self.early_size += size
             self._early.setdefault(message.session, []).append(message)
 
     def _route(self, agent_request: AgentRequest) -> None:

@@ -79,6 +79,7 @@ SET_TITLE = "session/set_title"
 NES_START = "nes/start"
 NES_SUGGEST = "nes/suggest"
 NES_CLOSE = "nes/close"
+MCP_MESSAGE = "mcp/message"
 
 EARLY_NAMES = {
     "request_permission": REQUEST_PERMISSION,
@@ -180,6 +181,8 @@ class ClientMethod(NamedTuple):
     of sessions, an opening may have directories looked at and send a whole history."""
     bare: bool = False
     """`params` may be absent; otherwise they must be an object."""
+    notifies: bool = False
+    """It may be a notification as well."""
 
 
 class AgentMethod(NamedTuple):
@@ -216,6 +219,7 @@ CLIENT_METHODS = {
     NES_START: ClientMethod(beyond=True, weight=20),
     NES_SUGGEST: ClientMethod(weight=5),
     NES_CLOSE: ClientMethod(),
+    MCP_MESSAGE: ClientMethod(notifies=True),
 }
 
 CLIENT_NOTIFICATIONS = {
@@ -236,7 +240,7 @@ SURCHARGES = {name: method.weight - 1 for name, method in CLIENT_METHODS.items()
 }
 """Number of messages that each method counts as beside the one that it is."""
 
-UNREAD = frozenset({PROMPT, NES_SUGGEST})
+UNREAD = frozenset({PROMPT, NES_SUGGEST, MCP_MESSAGE})
 """Requests with text of any size: the gateway reads little of it."""
 
 AGENT_METHODS = {

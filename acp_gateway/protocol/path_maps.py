@@ -117,11 +117,22 @@ class Mapped(Enum):
 
     PATH = "path"
     URI = "uri"
+    PATCH = "patch"
+    """A Git patch, whose headers have paths."""
 
 
 _CONTENT_BLOCK: Final[Shape] = {"uri": Mapped.URI, "resource": {"uri": Mapped.URI}}
-_TOOL_CALL_CONTENT: Final[Shape] = {"path": Mapped.PATH, "content": _CONTENT_BLOCK}
+# An item of a tool call's content, or in version 2 a block of a message.
+_TOOL_CALL_CONTENT: Final[Shape] = {
+    "uri": Mapped.URI,
+    "resource": {"uri": Mapped.URI},
+    "path": Mapped.PATH,
+    "content": _CONTENT_BLOCK,
+    "changes": [{"path": Mapped.PATH, "oldPath": Mapped.PATH}],
+    "patch": {"text": Mapped.PATCH},
+}
 _LOCATION: Final[Shape] = {"path": Mapped.PATH}
+_TOOL_CALL: Final[Shape] = {"content": [_TOOL_CALL_CONTENT], "locations": [_LOCATION]}
 _DIRECTORIES: Final[Shape] = {"cwd": Mapped.PATH, "additionalDirectories": [Mapped.PATH]}
 _DOCUMENT: Final[Shape] = {"uri": Mapped.URI}
 
@@ -154,13 +165,15 @@ PARAMS_FROM_EDITOR: Final[Mapping[str, Shape]] = {
 _FROM_AGENT: Final[Mapping[str, Shape]] = {
     "session/update": {
         "update": {
-            "content": (_CONTENT_BLOCK, [_TOOL_CALL_CONTENT]),
+            "content": (_TOOL_CALL_CONTENT, [_TOOL_CALL_CONTENT]),
+            "cwd": Mapped.PATH,
             "locations": [_LOCATION],
             "plan": {"uri": Mapped.URI},
         }
     },
     "session/request_permission": {
-        "toolCall": {"content": [_TOOL_CALL_CONTENT], "locations": [_LOCATION]},
+        "toolCall": _TOOL_CALL,
+        "subject": {"cwd": Mapped.PATH, "toolCall": _TOOL_CALL},
     },
     "fs/read_text_file": {"path": Mapped.PATH},
     "fs/write_text_file": {"path": Mapped.PATH},
@@ -180,6 +193,10 @@ RESULT_FROM_EDITOR: Final[Shape] = {}
 _DRIVE = re.compile(r"[A-Za-z]:[\\/]")
 _UNC = re.compile(r"\\\\[^\\/]")
 _FILE_URI = re.compile(r"(file:)(//[^/?#]*)?(/[^?#]*)(.*)", re.IGNORECASE | re.DOTALL)
+
+# The part of a patch before the first hunk of a file, and its lines with paths. No line of a hunk begins with `diff`.
+_SECTION: Final = re.compile(r"^diff --git .*(?:\n(?!@@ |diff --git |GIT binary patch).*)*", re.MULTILINE)
+_HEADER: Final = re.compile(r"^(diff --git |--- |\+\+\+ |(?:rename|copy) (?:from|to) )([^\n]*)", re.MULTILINE)
 
 # Tails of a path to look for under a home: few projects are deeper, and each one is a look at the disk.
 _MAX_TAILS = 16
@@ -269,6 +286,11 @@ class _Direction:
         self._posix = DirectoryMap((source, target) for source, target in roots if not source.windows)
         self._windows = DirectoryMap((source, target) for source, target in roots if source.windows)
         self._finder = StringFinder(params, result)
+        self._maps: Mapping[Enum, Callable[[str], str]] = {
+            Mapped.PATH: self.map_path,
+            Mapped.URI: self.map_uri,
+            Mapped.PATCH: self.map_patch,
+        }
         # From each directory a piece that is in every spelling of it, see `_concerns`.
         needles = {_longest_plain_run(source.components) for source, _ in roots}
         self._needles = [one for one in needles if not any(other in one for other in needles - {one})]
@@ -280,7 +302,7 @@ class _Direction:
             edits = [
                 (start, end, json.dumps(mapped).encode())
                 for kind, value, start, end in self._finder.find_all(message)
-                if (mapped := self.map_path(value) if kind is Mapped.PATH else self.map_uri(value)) != value
+                if (mapped := self._maps[kind](value)) != value
             ]
             if edits and not message.isascii():
                 message.decode()
@@ -297,6 +319,25 @@ class _Direction:
         return any(needle in lower for needle in self._needles) or (
             bool(self._needles) and (b"\\u00" in lower or (b"%" in lower and b"file:" in lower))
         )
+
+    def map_patch(self, patch: str) -> str:
+        """Map the paths in the headers of a Git patch; its lines stay."""
+        return _SECTION.sub(lambda section: _HEADER.sub(self._map_header, section[0]), patch)
+
+    def _map_header(self, header: re.Match[str]) -> str:
+        head, rest = header.groups()
+        middle = len(rest) // 2
+        if head == "diff --git " and rest[middle : middle + 1] == " " and rest[:middle] == rest[middle + 1 :]:
+            mapped = self._map_patched(rest[:middle])
+            return f"{head}{mapped} {mapped}"
+        paths = rest.split(" ", 1) if head == "diff --git " else [rest]
+        return head + " ".join(map(self._map_patched, paths))
+
+    def _map_patched(self, path: str) -> str:
+        """Map a path of a patch, which may have `a` or `b` before it."""
+        side = path[:1] if path[:2] in ("a/", "b/") else ""
+        mapped = self.map_path(path.removeprefix(side))
+        return path if mapped == path.removeprefix(side) else (side if mapped.startswith("/") else "") + mapped
 
     def map_path(self, path: str) -> str:
         found = self._posix.of_path(path) or self._windows.of_path(path.replace("\\", "/"))

@@ -127,6 +127,14 @@ class MaintainedStream(MessageStream):
         """Set another limit for the messages that come from now on; its error names `size_setting`."""
 
     @property
+    def remembered_bytes(self) -> int:
+        """Bytes that the stream remembers of messages that have passed, besides messages that wait."""
+        return 0
+
+    def forget_half(self) -> None:  # Not all remember something.
+        """Forget half of that, as far as it can be done without: memory is short."""
+
+    @property
     def unfinished_bytes(self) -> int:
         """Bytes that were read after the last complete message."""
         return 0

@@ -5,6 +5,7 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
+from acp_gateway.versions.carried import Carried, carry
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output, result_of
@@ -29,6 +30,16 @@ class AgentEdge:
         """True if the agent speaks version 2."""
         return self._translator is not None and self._refusal is None
 
+    @property
+    def size(self) -> int:
+        """Bytes that its translator remembers."""
+        return 0 if self._translator is None else self._translator.size
+
+    def shrink(self) -> None:
+        """Forget half of what its translator remembers."""
+        if self._translator is not None:
+            self._translator.shrink()
+
     def to_agent(self, text: bytes) -> Output:
         """Translate a message of the core."""
         if self._translator is not None:
@@ -45,7 +56,7 @@ class AgentEdge:
         if response is not None:
             return self._answered(response)
         if self._translator is not None:
-            return self._translator.from_agent(text)
+            return self._translated(text)
         return Output(to_client=[text])
 
     def _response(self, text: bytes) -> Message | None:
@@ -66,8 +77,7 @@ class AgentEdge:
                 # Its first refusal was not about the version.
                 self._translator, self.is_settled = None, True
                 return Output(to_client=[refusal])
-            assert self._translator is not None
-            return self._translator.from_agent(response.text)
+            return self._introduced(response)
         if version == _OLD or (version is None and not response.error):
             self._initialize, self.is_settled = None, True
             return Output(to_client=[response.text])
@@ -78,7 +88,24 @@ class AgentEdge:
             return Output(to_agent=asked.to_agent)
         # It has taken the request for version 1, and speaks another one.
         self._initialize = None
-        return self._translator.from_agent(response.text)
+        return self._introduced(response)
+
+    def _introduced(self, response: Message) -> Output:
+        """Translate the response to `initialize`; that it carries the original says that later messages do."""
+        assert self._translator is not None
+        out = self._translator.from_agent(response.text)
+        out.to_client = [Carried(text, response.text) for text in out.to_client]
+        return out
+
+    def _translated(self, text: bytes) -> Output:
+        """Translate a message of an agent of version 2, which goes with it for clients of that version."""
+        assert self._translator is not None
+        out = self._translator.from_agent(text)
+        if len(out.to_client) == 1 and out.to_client[0] is text:
+            return out
+        out.to_client = carry(text, out.to_client, self._translator.accepts)
+        self._translator.accepts = None
+        return out
 
 
 def _version(response: Message) -> bytes | None:

@@ -1,13 +1,14 @@
 """Translates diffs: old and new text of one file in version 1, changes of files with a Git patch in version 2."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.versions.parts import array, elements, given, members, own_meta, text, text_item
+from acp_gateway.versions.parts import elements, given, members, own_meta, text, text_item
 
 _compose: Final = jsonrpc.compose
 _encode: Final = jsonrpc.encode
@@ -20,8 +21,23 @@ _ESCAPE: Final = re.compile(r'\\([abfnrtv"\\]|[0-3][0-7]{2})')
 _LETTERS: Final = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v", '"': '"', "\\": "\\"}
 _DONE: Final = {"add": "added", "modify": "modified", "delete": "deleted", "move": "moved", "copy": "copied"}
 _CHANGE: Final = ("operation", "path", "oldPath", "fileType")
-_QUOTED: Final = {char: f"\\{letter}" for letter, char in _LETTERS.items()}
+_QUOTED: Final = {code: f"\\{code:03o}" for code in (*range(32), 127)} | {
+    ord(char): f"\\{letter}" for letter, char in _LETTERS.items()
+}
 _UNSAFE: Final = re.compile(r'[\x00-\x1f"\\\x7f]')
+_QUOTED_PATH: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+# The end of a run of lines with one mark; an empty line is one of both texts.
+_RUN_ENDS: Final = {"-": re.compile(r"\n(?!-)"), "+": re.compile(r"\n(?!\+)"), " ": re.compile(r"\n(?![ \n])")}
+
+PATH_SIZE: Final = 4096
+"""Characters of a path that is quoted at most: the longest of Linux."""
+
+_QUOTED_SIZE: Final = 4 * PATH_SIZE + 2
+
+PATCH_STEPS: Final = 8192
+"""Lines outside hunks, and runs of lines with one mark in them, that are read of a patch at most, in ten milliseconds;
+a change of a hundred files has a few thousand. A patch with more is shown as it is."""
 
 
 # Version 1 to version 2
@@ -31,11 +47,11 @@ def new_diff(parts: dict[str, bytes]) -> bytes:
     """Return a diff of version 2 for one of version 1."""
     path, old, new = (text(parts.get(name)) for name in ("path", "oldText", "newText"))
     path = path or ""
-    change = {"operation": b'"add"' if old is None else b'"modify"', "path": _encode(path), "fileType": b'"text"'}
-    patch = git_patch(path, old, new or "")
-    rest = {"patch": _compose({"format": b'"git_patch"', "text": _encode(patch)})} if patch else {}
-    rest |= {name: parts[name] for name in ("_meta",) if name in parts}
-    return _compose({"type": b'"diff"', "changes": array([_compose(change)]), **rest})
+    operation, patch = (b"add" if old is None else b"modify"), git_patch(path, old, new or "")
+    change = b'{"type":"diff","changes":[{"operation":"%b","path":%b,"fileType":"text"}]' % (operation, _encode(path))
+    if patch:
+        change += b',"patch":{"format":"git_patch","text":%b}' % _encode(patch)
+    return change + (b',"_meta":%b}' % parts["_meta"] if "_meta" in parts else b"}")
 
 
 def git_patch(path: str, old: str | None, new: str) -> str:
@@ -46,42 +62,64 @@ def git_patch(path: str, old: str | None, new: str) -> str:
     head = [f"diff --git {quoted} {quoted}"]
     if old is None:
         head.append("new file mode 100644")
-    before, after = _lines(old or ""), _lines(new)
-    if not before and not after:
+    before = old or ""
+    if not before and not new:
         return "\n".join([*head, ""])
-    start = _common(before, after)
-    end = _common(before[start:][::-1], after[start:][::-1])
-    gone, come = before[start : len(before) - end], after[start : len(after) - end]
+    start = before.rfind("\n", 0, _common_beginning(before, new)) + 1
+    end = _common_end(before, new, start)
     head += [f"--- {NOWHERE if old is None else quoted}", f"+++ {quoted}"]
-    head.append(f"@@ -{min(1, len(before))},{len(before)} +{min(1, len(after))},{len(after)} @@")
-    body = [f" {line}" for line in before[:start]]
-    body += [f"-{line}" for line in gone] + [f"+{line}" for line in come]
-    body += [f" {line}" for line in before[len(before) - end :]]
-    return "\n".join([*head, *(line.replace("\n", f"\n{NO_NEWLINE}") for line in body), ""])
+    head.append(f"@@ -{_range(before)} +{_range(new)} @@\n")
+    rest = len(before) - end
+    body = [_marked(" ", before[:start]), _marked("-", before[start:rest])]
+    body += [_marked("+", new[start : len(new) - end]), _marked(" ", before[rest:])]
+    return "\n".join(head) + "".join(body)
 
 
-def _lines(whole: str) -> list[str]:
-    """Return the lines of a text; a last one without a line break has one here, so that it differs from another."""
-    lines = whole.split("\n")
-    last = lines.pop()
-    return [*lines, f"{last}\n"] if last else lines
+def _range(lines: str) -> str:
+    """Return the first line and the number of lines of a text, which has 0 and 0 if it is empty."""
+    count = lines.count("\n") + (not lines.endswith("\n"))
+    return f"1,{count}" if lines else "0,0"
 
 
-def _common(before: list[str], after: list[str]) -> int:
-    """Return the number of equal lines at the beginning."""
-    count = 0
-    for one, other in zip(before, after, strict=False):
-        if one != other:
-            break
-        count += 1
-    return count
+def _marked(mark: str, lines: str) -> str:
+    """Return lines with a mark before each."""
+    if not lines:
+        return ""
+    marked = mark + lines.replace("\n", f"\n{mark}")
+    return marked[:-1] if lines.endswith("\n") else f"{marked}\n{NO_NEWLINE}\n"
+
+
+def _common_beginning(before: str, after: str) -> int:
+    """Return the number of equal characters at the beginning. Takes a step for each bit of it."""
+    most = min(len(before), len(after))
+    at, step = 0, 1 << most.bit_length()
+    while step:
+        if at + step <= most and before[at : at + step] == after[at : at + step]:
+            at += step
+        step >>= 1
+    return at
+
+
+def _common_end(before: str, after: str, start: int) -> int:
+    """Return the number of characters of the equal lines at the end, from the line that begins at `start` on."""
+    most = min(len(before), len(after)) - start
+    one, other, step = len(before), len(after), 1 << most.bit_length()
+    while step:
+        if min(one, other) - step >= start and before[one - step : one] == after[other - step : other]:
+            one, other = one - step, other - step
+        step >>= 1
+    if before[one - 1 : one] in ("", "\n") and after[other - 1 : other] in ("", "\n"):
+        return len(before) - one
+    # Within a line.
+    line = before.find("\n", one) + 1
+    return len(before) - line if line else 0
 
 
 def _quote(path: str) -> str:
-    """Return a path as Git writes it."""
-    if not _UNSAFE.search(path):
+    """Return a path as Git writes it; one that no file can have stays as it is."""
+    if len(path) > PATH_SIZE or not _UNSAFE.search(path):
         return path
-    return '"' + _UNSAFE.sub(lambda match: _QUOTED.get(match[0], f"\\{ord(match[0]):03o}"), path) + '"'
+    return '"' + path.translate(_QUOTED) + '"'
 
 
 # Version 2 to version 1
@@ -108,16 +146,16 @@ def old_diff(parts: dict[str, bytes]) -> list[bytes]:
     """Return the content of a tool call of version 1 for a diff of version 2: a diff for each file, and texts."""
     patch = members(parts.get("patch")) if given(parts.get("patch")) else {}
     words = text(patch.get("text")) or ""
-    sections = list(read_patch(words)) if text(patch.get("format")) == "git_patch" else []
-    by_path: dict[str | None, list[Section]] = {}
+    sections = read_patch(words) if text(patch.get("format")) == "git_patch" else []
+    by_path: dict[str | None, deque[Section]] = {}
     for section in sections:
-        by_path.setdefault(section.path, []).append(section)
+        by_path.setdefault(section.path, deque()).append(section)
     found: list[bytes] = []
     for change in map(members, elements(parts.get("changes"))):
         path = text(change.get("path")) or ""
         # Git writes `b/` before a path, unless it is told not to.
         of_path = by_path.get(path) or by_path.get(f"b{path}")
-        found += _old_change(change, path, of_path.pop(0) if of_path else None)
+        found += _old_change(change, path, of_path.popleft() if of_path else None)
     for section in chain.from_iterable(by_path.values()):
         if section.hunks:
             found.append(_diff(section.path or "", section))
@@ -153,32 +191,88 @@ def _diff(path: str, section: Section, **told: bytes) -> bytes:
 
 
 def _old(new: str, old: str | None, path: str, **told: bytes) -> bytes:
-    texts = {"oldText": b"null" if old is None else _encode(old), "newText": _encode(new)}
-    meta = {"_meta": own_meta(**told)} if told else {}
-    return _compose({"type": b'"diff"', "path": _encode(path), **texts, **meta})
+    before = b"null" if old is None else _encode(old)
+    meta = b',"_meta":%b' % own_meta(**told) if told else b""
+    return b'{"type":"diff","path":%b,"oldText":%b,"newText":%b%b}' % (_encode(path), before, _encode(new), meta)
 
 
-def read_patch(patch: str) -> Iterator[Section]:
-    """Yield the sections of a Git patch; lines that belong to no section are passed over."""
-    section: Section | None = None
-    lines = patch.split("\n")
-    at = 0
-    while at < len(lines):
-        line = lines[at].removesuffix("\r")
-        at += 1
-        if line.startswith("diff --git "):
-            if section is not None:
-                yield section
-            section = Section()
-            section.old_path, section.path = _paths(line.removeprefix("diff --git "))
-        elif section is None:
-            continue
-        elif hunk := _HUNK.match(line):
-            at = _read_hunk(section, lines, at, line, hunk)
-        else:
-            _read_header(section, line)
-    if section is not None:
-        yield section
+def read_patch(patch: str) -> list[Section]:
+    """Return the sections of a Git patch, none of one that is too long to read.
+
+    Lines that belong to no section are passed over.
+    """
+    return _PatchReader(patch if patch.endswith("\n") else f"{patch}\n").read()
+
+
+class _PatchReader:
+    """Reads a patch, whose last line ends as well. Lines of a hunk with one mark are taken together."""
+
+    def __init__(self, patch: str) -> None:
+        self._patch = patch
+        self._at = 0
+        self._steps = PATCH_STEPS
+
+    def read(self) -> list[Section]:
+        found: list[Section] = []
+        while self._at < len(self._patch):
+            if self._steps <= 0:
+                return []
+            line = self._line()
+            if line.startswith("diff --git "):
+                section = Section()
+                section.old_path, section.path = _paths(line.removeprefix("diff --git "))
+                found.append(section)
+            elif found and (hunk := _HUNK.match(line)):
+                self._read_hunk(found[-1], line, hunk)
+            elif found:
+                _read_header(found[-1], line)
+        return found
+
+    def _line(self) -> str:
+        """Return the next line outside a hunk."""
+        self._steps -= 1
+        end = self._patch.index("\n", self._at)
+        line, self._at = self._patch[self._at : end].removesuffix("\r"), end + 1
+        return line
+
+    def _read_hunk(self, section: Section, head: str, hunk: re.Match[str]) -> None:
+        if section.hunks:
+            # What is left out between two hunks is the same in both texts.
+            for side in (section.old, section.new):
+                side.append(f"{head}\n")
+        section.hunks += 1
+        old, new = (1 if count is None else int(count) for count in hunk.groups())
+        last: list[list[str]] = []
+        while self._at < len(self._patch) and self._steps > 0:
+            mark = self._patch[self._at]
+            if mark == "\\":
+                self._line()
+                for side in last:
+                    side[-1] = side[-1].removesuffix("\n")
+                continue
+            mark = " " if mark == "\n" else mark
+            if mark not in _RUN_ENDS or (old <= 0 and new <= 0):
+                break
+            # Beyond what is announced of its side, a run goes on while the other side has lines to come.
+            most = {" ": max(old, new), "-": old if new <= 0 else None, "+": new if old <= 0 else None}[mark]
+            lines = self._run(mark, most)
+            last = [side for side, marks in ((section.old, " -"), (section.new, " +")) if mark in marks]
+            for side in last:
+                side.append(lines)
+            count = lines.count("\n")
+            old -= count if mark != "+" else 0
+            new -= count if mark != "-" else 0
+
+    def _run(self, mark: str, most: int | None) -> str:
+        """Return the next lines with one mark, without it, at most so many."""
+        self._steps -= 1
+        found = _RUN_ENDS[mark].search(self._patch, self._at)
+        assert found is not None
+        lines = self._patch[self._at : found.end()]
+        if most is not None and lines.count("\n") > most:
+            lines = lines[: len(lines) - len(lines.split("\n", most)[most])]
+        self._at += len(lines)
+        return lines.removeprefix(mark).replace(f"\n{mark}", "\n")
 
 
 def _read_header(section: Section, line: str) -> None:
@@ -204,37 +298,10 @@ def _read_header(section: Section, line: str) -> None:
             section.binary = True
 
 
-def _read_hunk(section: Section, lines: list[str], at: int, head: str, hunk: re.Match[str]) -> int:
-    """Read the lines of a hunk; return the index after them."""
-    if section.hunks:
-        # What is left out between two hunks is the same in both texts.
-        for side in (section.old, section.new):
-            side.append(f"{head}\n")
-    section.hunks += 1
-    old, new = (1 if count is None else int(count) for count in hunk.groups())
-    last: list[list[str]] = []
-    while at < len(lines) and (old > 0 or new > 0 or lines[at].startswith("\\")):
-        line = lines[at]
-        mark = line[:1]
-        if mark == "\\":
-            for side in last:
-                side[-1] = side[-1].removesuffix("\n")
-        elif mark not in (" ", "+", "-", ""):
-            break
-        else:
-            last = [side for side, marks in ((section.old, " -"), (section.new, " +")) if (mark or " ") in marks]
-            for side in last:
-                side.append(f"{line[1:]}\n")
-            old -= mark != "+"
-            new -= mark != "-"
-        at += 1
-    return at
-
-
 def _paths(rest: str) -> tuple[str | None, str | None]:
     """Return the two paths of a section's first line; both are the same unless the file has moved."""
     if rest.startswith('"'):
-        end = re.match(r'"(?:[^"\\]|\\.)*"', rest)
+        end = _QUOTED_PATH.match(rest, 0, _QUOTED_SIZE)
         if end is None:
             return None, None
         return _path(end[0]), _path(rest[end.end() :].lstrip())
@@ -247,7 +314,7 @@ def _paths(rest: str) -> tuple[str | None, str | None]:
 
 def _path(written: str) -> str:
     """Return a path that Git may have quoted, or followed by a tab."""
-    if not written.startswith('"'):
+    if not written.startswith('"') or len(written) > _QUOTED_SIZE:
         return written.partition("\t")[0]
     inner = written[1:].rpartition('"')[0]
     unquoted = _ESCAPE.sub(lambda match: _LETTERS.get(match[1]) or chr(int(match[1], 8)), inner)

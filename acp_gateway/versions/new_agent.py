@@ -103,6 +103,15 @@ class _Session:
         self.info: _Members = {}
         """Title and time of the session as they were told last."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+        return self.memory.size + sum(len(held) for _, held in self.withheld)
+
+    def shrink(self) -> None:
+        """Forget half of what was shown."""
+        self.memory.shrink(self.memory.size // 2)
+
     def answer(self, ended: TurnEnded[IdKey], out: Output) -> None:
         """Answer the prompts of a turn that has ended."""
         out.to_client += [_answer(self.ids.pop(key), ended.end) for key in ended.prompts]
@@ -114,6 +123,8 @@ class NewAgent(Translator[_Session]):
     def __init__(self) -> None:
         super().__init__()
         self._shows_booleans = self._shows_notices = self._shows_compaction = False
+        self.accepts: RawId | None = None
+        """Id of the prompt that the last message has accepted; the reader sets it back."""
         self._cancelled: set[IdKey] = set()
         """Prompts that were cancelled before the agent's response to them came."""
         self._requests: dict[str, Callable[[Message, _Members, Output], None]] = {
@@ -236,6 +247,10 @@ class NewAgent(Translator[_Session]):
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
+        if text(params.get("type")) is not None:
+            # Of a client of version 2.
+            self._pass(message, out)
+            return
         value = params.get("value", b"")
         params["type"] = b'"boolean"' if value in (b"true", b"false") else b'"id"'
         self._ask(message, out, methods.SET_CONFIG_OPTION, params)
@@ -288,6 +303,7 @@ class NewAgent(Translator[_Session]):
     def _accepted(self, asked: Asked, response: Message, out: Output) -> None:
         session = self._session(asked.session)
         key = id_key(asked.id)
+        self.accepts = None if response.error else asked.id
         is_cancelled = key in self._cancelled
         self._cancelled.discard(key)
         if response.error or key not in session.ids:

@@ -4,13 +4,14 @@ An agent of version 1 says neither that a turn has begun nor who has sent a prom
 Messages without an id get one from their position in the journal, which is the same for all clients.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
 from acp_gateway.versions import initialize, table, told, values
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.diffs import new_diff
 from acp_gateway.versions.parts import (
     EMPTY,
@@ -27,7 +28,7 @@ from acp_gateway.versions.parts import (
     text,
 )
 from acp_gateway.versions.plain_chunks import PlainChunk
-from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, STATE_SIZE, made_id
+from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, OPTIONS_SIZE, made_id
 from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
 _compose: Final = jsonrpc.compose
@@ -39,6 +40,9 @@ _THOUGHT: Final = ".thought"
 """End of the id of a thought: agents of version 1 may give it that of the message which follows."""
 
 _KIND: Final = b'"sessionUpdate"'
+
+_STATE: Final = table.STATE_UPDATE.encode()
+_OPTIONS: Final = b'"configOptions"'
 
 _CHUNKS: Final = frozenset({methods.USER_CHUNK, methods.AGENT_CHUNK, table.THOUGHT_CHUNK})
 _HISTORY: Final = _CHUNKS | {methods.TOOL_CALL, methods.TOOL_CALL_UPDATE, table.PLAN}
@@ -98,6 +102,15 @@ class _Session:
         self.choices: dict[str, _Members] = {}
         """The modes and models of the agent, by the member that they came in."""
 
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+        offered = sum(len(raw) for choice in self.choices.values() for raw in choice.values())
+        return len(self.options) + offered + sum(len(prompt.blocks) for prompt in self.prompts.values())
+
+    def shrink(self) -> None:
+        """Forget nothing: it remembers nothing of what was shown."""
+
 
 class OldAgent(Translator[_Session]):
     """Translator for a client of version 2 and an agent of version 1."""
@@ -140,11 +153,58 @@ class OldAgent(Translator[_Session]):
     def turn_boundary(self, session_id: str) -> None:
         self._session(session_id).message = None
 
+    def prime(self, session_id: str, history: Sequence[bytes], position: int) -> None:
+        super().prime(session_id, history, position)
+        if self.is_same:
+            # A turn of the history may lack its end. Whether one runs is told.
+            self._session(session_id).is_running = False
+
+    def _from_carried(self, text: Carried, position: int | None) -> Output:
+        if not self.is_same:
+            # Of an earlier process, which spoke version 2.
+            return Output() if text.is_hidden else self.from_agent(bytes(text), position)
+        if not text.is_hidden:
+            self._note_choices(text)
+        if text.original is None:
+            return Output()
+        self._note_state(text.original)
+        return Output(to_client=[text.original])
+
+    def _note_choices(self, text: bytes) -> None:
+        """Remember the options that an update tells."""
+        if _OPTIONS in text:
+            # What it becomes is not sent.
+            self.from_agent(bytes(text))
+
+    def _note_state(self, original: bytes) -> None:
+        if _STATE not in original:
+            return
+        message = jsonrpc.parse(original)
+        if message.update == table.STATE_UPDATE:
+            state = lookup.text_param(message, "update", "state")
+            self._session(message.session or "").is_running = state != "idle"
+
+    def accepted(self, request: RawId, response: bytes) -> Output:
+        out = Output()
+        if not self.is_same:
+            return out
+        key = id_key(request)
+        for session in self._sessions.values():
+            prompt = session.prompts.get(key)
+            if prompt is not None and not prompt.is_answered:
+                prompt.is_answered, prompt.blocks = True, b""
+                # Until the agent tells another state.
+                session.is_running = True
+                out.to_client.append(jsonrpc.with_id(jsonrpc.parse(response), request))
+        return out
+
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
         out = Output()
         session = self._session(session_id)
         session.message = None
         session.works_alone = False
+        if self.is_same:
+            return out
         prompt = None if request is None else session.prompts.get(id_key(request))
         if prompt is not None and not prompt.is_answered:
             self._begin(session, prompt, position, out)
@@ -209,7 +269,11 @@ class OldAgent(Translator[_Session]):
                 # To a client that returns, only what it has missed is passed on.
                 returns = given(members(params.get("_meta")).get(methods.META))
                 method, is_silent = methods.LOAD, not returns
-        if method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
+        if self.is_same:
+            if method in (methods.NEW, methods.LOAD):
+                # In version 1 it is required.
+                params.setdefault("mcpServers", b"[]")
+        elif method in (methods.NEW, methods.LOAD) or "mcpServers" in params:
             params["mcpServers"] = values.old_servers(params.get("mcpServers"))
         if method == methods.LOAD:
             self.begin_replay(message.session or "")
@@ -218,16 +282,22 @@ class OldAgent(Translator[_Session]):
 
     def _prompt(self, message: Message, params: _Members, out: Output) -> None:
         blocks = array(elements(params.get("prompt")))
-        params["prompt"] = values.old_prompt(blocks)
-        self._ask(message, out, methods.PROMPT, params)
+        if self.is_same:
+            self._pass(message, out)
+        else:
+            params["prompt"] = values.old_prompt(blocks)
+            self._ask(message, out, methods.PROMPT, params)
         self._session(message.session or "").prompts[id_key(message.id)] = _Prompt(message.id, blocks)
 
     def _set_option(self, message: Message, params: _Members, out: Output) -> None:
         kind, config_id = text(params.get("type")), text(params.get("configId"))
-        if kind not in ("id", "boolean", None):
+        if kind not in ("id", "boolean", None) and not self.is_same:
             raise Untranslatable(
                 f"the agent speaks version 1, which has no option with a value of the type {kind!r:.80}"
             )
+        if self.is_same:
+            self._pass(message, out)
+            return
         choice = next((choice for choice in _CHOICES if choice.config_id == config_id), None)
         if choice is None:
             if kind == "id":
@@ -253,6 +323,9 @@ class OldAgent(Translator[_Session]):
             self._pass(message, out)
 
     def _refuse_cancel(self, message: Message, params: _Members, out: Output) -> None:
+        if self.is_same:
+            self._pass(message, out)
+            return
         raise Untranslatable(f"{message.method}: it is unknown, or can't be cancelled alone")
 
     # Responses of the agent
@@ -450,6 +523,9 @@ class OldAgent(Translator[_Session]):
 
     def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
         """Give a chunk its id, unless it has one; most are nothing but text."""
+        if self.is_same and isinstance(chunk.params.update.message_id, str):
+            out.to_client.append(text)
+            return True
         session, update = self._session(chunk.params.session), chunk.params.update
         if session.is_silent:
             return False
@@ -483,6 +559,9 @@ class OldAgent(Translator[_Session]):
             return
         given_id, block = text(update.get("messageId")), update.get("content", NULL)
         content = values.new_block(block)
+        if given_id is not None and self.is_same:
+            out.to_client.append(message.text)
+            return
         if given_id is not None:
             session.message = None
             if kind != table.THOUGHT_CHUNK and content is block:
@@ -561,5 +640,5 @@ def _item(item: bytes) -> bytes:
 
 
 def _limited(raw: bytes | None, empty: bytes = b"[]") -> bytes:
-    """Return what is remembered of options, modes or models; nothing beyond `STATE_SIZE`."""
-    return raw if raw is not None and given(raw) and len(raw) <= STATE_SIZE else empty
+    """Return what is remembered of options, modes or models; nothing beyond `OPTIONS_SIZE`."""
+    return raw if raw is not None and given(raw) and len(raw) <= OPTIONS_SIZE else empty

@@ -8,8 +8,8 @@ from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 
-ELEMENTS: Final = 4096
-"""Elements of an array that are translated at most, in some tens of milliseconds; a prompt or a plan has a hundred."""
+ELEMENTS: Final = 2048
+"""Elements of an array that are translated at most, in about thirty milliseconds; a prompt or a plan has a hundred."""
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"

@@ -4,6 +4,10 @@ from collections.abc import Hashable
 from hashlib import blake2b
 from typing import Final, Protocol, TypeVar
 
+OPTIONS_SIZE: Final = 1024 * 1024
+"""Bytes of one session's options that are remembered at most, and of its modes, and of its models. An agent with
+hundreds of models has a tenth of that."""
+
 STATE_SIZE: Final = 8 * 1024 * 1024
 """Bytes that a translator remembers of one session at most: the tool calls, messages and terminals of hours. What was
 not changed for longest is forgotten first; a later change of it is shown as if it were new."""
@@ -78,7 +82,11 @@ class Memory:
         size = ENTRY_SIZE + len(key) + thing.size
         self._held[place], self._sizes[place] = thing, size
         self.size += size
-        while self.size > self._limit:
+        self.shrink(self._limit)
+
+    def shrink(self, size: int) -> None:
+        """Forget what was not changed for longest until at most so many bytes are left."""
+        while self.size > size:
             oldest = next(iter(self._held))
             del self._held[oldest]
             self.size -= self._sizes.pop(oldest)

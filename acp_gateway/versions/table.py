@@ -339,7 +339,7 @@ MEMBERS: Final = (
         "oldText, newText",
         "patch",
         "all lines in one hunk; no patch if nothing changes",
-        "one diff for each file, from its hunks; other formats as text",
+        "one diff for each file, from its hunks; as text in another format, or with more than 8,192 runs of lines",
     ),
     Member("content of a tool call", "terminal", "terminal", "refers to a terminal without output", "a text"),
     Member("tool call", None, "capabilities", to_old="lost: a tool call is not cancelled alone"),

@@ -3,12 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.versions import parts, plain_chunks
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_chunks import PlainChunk
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
@@ -34,7 +35,18 @@ class Asked(NamedTuple):
     """Details that the translation of its response needs."""
 
 
-SessionT = TypeVar("SessionT")
+class Remembered(Protocol):
+    """Memory of a translator about one session."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it counts as."""
+
+    def shrink(self) -> None:
+        """Forget half of what was shown, what was not changed for longest first."""
+
+
+SessionT = TypeVar("SessionT", bound=Remembered)
 
 
 class Translator(ABC, Generic[SessionT]):
@@ -45,8 +57,20 @@ class Translator(ABC, Generic[SessionT]):
     """
 
     def __init__(self) -> None:
+        self.is_same = False
+        """True if the agent speaks the client's version: what its messages carry is passed on."""
         self._asked: dict[IdKey, Asked] = {}
         self._sessions: dict[str, SessionT] = {}
+
+    @property
+    def size(self) -> int:
+        """Bytes that it remembers of all sessions."""
+        return sum(len(session_id) + session.size for session_id, session in self._sessions.items())
+
+    def shrink(self) -> None:
+        """Forget half of what was shown in each session: memory is short. A later change of it is shown as new."""
+        for session in self._sessions.values():
+            session.shrink()
 
     def from_client(self, text: bytes) -> Output:
         """Translate a message of the client. What is not a message is passed on: the core refuses it."""
@@ -71,6 +95,8 @@ class Translator(ABC, Generic[SessionT]):
             text: the message.
             position: number of messages before it in the journal of its session; None if it is not in a journal.
         """
+        if type(text) is Carried:
+            return self._from_carried(text, position)
         out = Output()
         chunk = plain_chunks.read(text)
         if chunk is not None and self._takes_chunk(chunk, text, position, out):
@@ -94,6 +120,10 @@ class Translator(ABC, Generic[SessionT]):
                 side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
 
+    def _from_carried(self, text: Carried, position: int | None) -> Output:
+        """Translate a message of version 1 that carries one of version 2."""
+        return self.from_agent(bytes(text), position)
+
     @abstractmethod
     def begin_replay(self, session_id: str) -> None:
         """Forget a session's history: it is sent to the client again from its beginning."""
@@ -115,6 +145,10 @@ class Translator(ABC, Generic[SessionT]):
     @abstractmethod
     def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
         """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
+
+    def accepted(self, request: RawId, response: bytes) -> Output:
+        """Tell that an agent of the client's version has accepted a prompt of this id by this response."""
+        return Output()
 
     def turn_boundary(self, session_id: str) -> None:
         """Tell that a turn ends here in a history that is replayed: the next text begins another message."""

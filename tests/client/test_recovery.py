@@ -926,6 +926,18 @@ def test_a_turn_of_version_2_lasts_until_the_state_is_idle(modern: Dialogue) -> 
     assert modern.conversation.turns() == []
 
 
+@pytest.mark.parametrize("at", range(len("state_update")))
+@pytest.mark.parametrize("spelling", ["\\u%04x", "\\u%04X"])
+def test_a_state_of_version_2_is_read_however_its_name_is_spelled(at: int, spelling: str, modern: Dialogue) -> None:
+    name = "state_update"
+    spelled = (name[:at] + spelling % ord(name[at]) + name[at + 1 :]).encode()
+    told = state("running").replace(name.encode(), spelled)
+    assert told != state("running")
+    assert json.loads(told) == json.loads(state("running"))
+    assert modern.gateway_says(told) == [told]
+    assert modern.conversation.turns() == ["s"]
+
+
 def test_a_turn_of_version_2_may_begin_without_a_prompt_or_not_at_all(modern: Dialogue) -> None:
     modern.gateway_says(state("running"))
     assert modern.conversation.turns() == ["s"]

@@ -85,6 +85,17 @@ def test_a_controller_may_tell_anything_about_a_session(client: Client) -> None:
     assert objection_to_notification(client, notification(methods.SESSION_CANCEL, sessionId="s")) is None
 
 
+def test_a_message_of_an_mcp_server_is_a_request_or_a_notification_of_a_controller() -> None:
+    told = notification("mcp/message", connectionId="c")
+    assert objection_to_notification(CONTROLLER, told) is None
+    for client in (JOINED, GUEST, OBSERVER):
+        assert objection_to_notification(client, told) is not None
+    asked = request("mcp/message", connectionId="c")
+    assert objection_to_request(CONTROLLER, asked) is None
+    for client in (JOINED, GUEST, OBSERVER):
+        assert objection_to_request(client, asked) is not None
+
+
 def test_a_notification_without_a_session_is_refused_from_clients_of_one_session() -> None:
     assert objection_to_notification(CONTROLLER, notification("_x/y")) is None
     assert objection_to_notification(JOINED, notification("_x/y")) is not None
@@ -105,7 +116,7 @@ def test_a_known_notification_is_for_controllers_and_names_a_session(method: str
     assert (objection_to_notification(GUEST, named) is None) == (method == methods.SESSION_CANCEL)
 
 
-@pytest.mark.parametrize("method", methods.CLIENT_METHODS)
+@pytest.mark.parametrize("method", sorted(methods.CLIENT_METHODS.keys() - {methods.MCP_MESSAGE}))
 def test_a_request_method_is_refused_as_a_notification(method: str) -> None:
     objection = objection_to_notification(CONTROLLER, notification(method, sessionId="s"))
     assert objection == "it is a request, which has an id"
@@ -306,9 +317,7 @@ def test_a_prompt_has_at_most_max_prompt_blocks() -> None:
         assert flaw_of_size(request(methods.PROMPT, prompt=[block, block, block, further]), policy) == flaw
 
 
-@pytest.mark.parametrize(
-    "method", sorted({*methods.CLIENT_METHODS, methods.AUTHENTICATE} - {methods.PROMPT, methods.NES_SUGGEST})
-)
+@pytest.mark.parametrize("method", sorted({*methods.CLIENT_METHODS, methods.AUTHENTICATE} - methods.UNREAD))
 def test_a_request_that_the_gateway_reads_is_no_larger_than_session_request_size(method: str) -> None:
     message = request(method, _meta={"x": "x" * 1000})
     size = len(message.text)
@@ -317,6 +326,6 @@ def test_a_request_that_the_gateway_reads_is_no_larger_than_session_request_size
     assert flaw_of_size(message, make_policy(session_request_size=size - 1)) == flaw
 
 
-@pytest.mark.parametrize("method", [methods.PROMPT, methods.NES_SUGGEST, "_x/y", "session/of_a_later_version"])
+@pytest.mark.parametrize("method", [*sorted(methods.UNREAD), "_x/y", "session/of_a_later_version"])
 def test_session_request_size_does_not_limit_texts_and_unknown_methods(method: str) -> None:
     assert flaw_of_size(request(method, x="x" * 1000), make_policy(session_request_size=100)) is None

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -277,7 +278,7 @@ def test_an_editor_of_version_2_gets_all_of_an_agent_of_version_2(tmp_path: Path
     finally:
         editor.close()
         running.stop()
-    assert [item["changes"][0]["operation"] for item in changed] == ["modify", "move", "delete", "add"]
+    assert [change["operation"] for item in changed for change in item["changes"]] == ["modify", "move", "delete", "add"]
     states = [update["state"] for update in told if update["sessionUpdate"] == "state_update"]
     assert states == ["running", "requires_action", "running", "idle"]
     assert {update["plan"]["planId"] for update in told if update["sessionUpdate"] == "plan_update"} == {
@@ -287,3 +288,62 @@ def test_an_editor_of_version_2_gets_all_of_an_agent_of_version_2(tmp_path: Path
     terminal = [update for update in told if update["sessionUpdate"] == "terminal_update"][-1]
     assert terminal["exitStatus"] == {"exitCode": 0}
     assert b"4 passed" in b64decode(terminal["output"]["data"])
+
+
+class RawEditor(NewEditor):
+    """An editor of version 2 that notes what it gets, with the ids of its requests and the agent's left out."""
+
+    def __init__(self, command: list[str]) -> None:
+        super().__init__(command)
+        self.lines: list[str] = []
+
+    def hear(self) -> Any:
+        line = next(self._lines)
+        text = line.decode() if isinstance(line, bytes) else line
+        self.lines.append(re.sub(r'"id": ?("q[0-9]+"|[0-9]+)', '"id": #', text.rstrip("\n")))
+        message = json.loads(line)
+        if message.get("method") == "session/update":
+            self.told.append(message["params"]["update"])
+        return message
+
+    def converse(self, folder: Path) -> list[str]:
+        """Hold the conversation that is compared; return what came after `initialize` and `session/new`."""
+        self.introduce()
+        session = self.call("session/new", cwd=str(folder))["sessionId"]
+        self.lines.clear()
+        for words in ("one", "edit", "ask", "late"):
+            self.begin("session/prompt", sessionId=session, prompt=[{"type": "text", "text": words}])
+            while (message := self.hear()).get("params", {}).get("update", {}).get("state") != "idle":
+                if message.get("method") == "session/request_permission":
+                    self.send(id=message["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        while "and another thing" not in self.lines[-1]:
+            self.hear()
+        return self.lines
+
+
+@pytest.fixture
+def without_gateway(tmp_path: Path) -> list[str]:
+    """The conversation of an editor that starts the agent itself."""
+    folder = tmp_path / "alone"
+    folder.mkdir()
+    editor = RawEditor([sys.executable, AGENT, str(folder)])
+    lines = editor.converse(tmp_path)
+    editor.close()
+    assert len(lines) > 20
+    return lines
+
+
+@pytest.mark.parametrize("scope", ["connection", "identity", "shared"])
+@pytest.mark.parametrize("transport", ["unix", "tcp", "wss"])
+def test_a_conversation_of_version_2_is_the_same_bytes_as_without_the_gateway(
+    without_gateway: list[str], tmp_path: Path, scope: str, transport: str
+) -> None:
+    (tmp_path / "sessions").mkdir()
+    command = json.dumps([sys.executable, AGENT, str(tmp_path / "sessions")])
+    running = start_gateway(tmp_path, prepare(tmp_path, f'[agents.it]\ncommand = {command}\nscope = "{scope}"\n'))
+    try:
+        editor = RawEditor(running.connect_command(transport))
+        assert editor.converse(tmp_path) == without_gateway
+        editor.close()
+    finally:
+        running.stop()

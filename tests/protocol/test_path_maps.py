@@ -372,7 +372,7 @@ def test_the_number_of_maps_adds_no_step_to_a_walk(block: bytes) -> None:
     one, many = steps(MAPS), steps(PathMaps([(f"{HERE}{number}", f"{THERE}{number}") for number in range(100)]))
     assert many <= one + 100
     # 990 blocks, of a few members each.
-    assert one < 990 * 40
+    assert one < 990 * 41
 
 
 def test_what_is_walked_through_in_a_message_is_bounded_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -728,3 +728,48 @@ def test_the_editors_name_for_a_path_is_found_where_a_map_has_made_it() -> None:
     maps = PathMaps([("/Users/ann", "/srv")])
     assert maps.local_path("/srv/proj") == "/Users/ann/proj"
     assert maps.local_path("/elsewhere") == "/elsewhere"
+
+
+def mapped(message: dict[str, Any]) -> Any:
+    maps = PathMaps([("/home/ann/proj", "/srv/proj")])
+    return json.loads(maps.to_local(json.dumps(message).encode()))
+
+
+PATCH_THERE = (
+    "diff --git /srv/proj/a b /srv/proj/a b\nindex 1..2\n--- /srv/proj/a b\n+++ /srv/proj/a b\n@@ -1 +1 @@\n"
+    "--- /srv/proj/text\n+++ /srv/proj/text\ndiff --git a/srv/proj/x b/srv/proj/y\nrename from a/srv/proj/x\n"
+    "rename to b/srv/proj/y\n--- /dev/null\n+++ /elsewhere\n"
+)
+PATCH_HERE = (
+    "diff --git /home/ann/proj/a b /home/ann/proj/a b\nindex 1..2\n--- /home/ann/proj/a b\n+++ /home/ann/proj/a b\n"
+    "@@ -1 +1 @@\n--- /srv/proj/text\n+++ /srv/proj/text\ndiff --git a/home/ann/proj/x b/home/ann/proj/y\n"
+    "rename from a/home/ann/proj/x\nrename to b/home/ann/proj/y\n--- /dev/null\n+++ /elsewhere\n"
+)
+
+
+def new_call(root: str, patch: str) -> dict[str, Any]:
+    change = {"operation": "move", "path": f"{root}/y", "oldPath": f"{root}/x"}
+    diff = {"type": "diff", "changes": [change], "patch": {"format": "git_patch", "text": patch}}
+    return {"toolCallId": "t", "content": [diff], "locations": [{"path": f"{root}/y"}]}
+
+
+def new_messages(root: str, patch: str) -> list[dict[str, Any]]:
+    block = {"type": "resource_link", "uri": f"file://{root}/a", "name": "a"}
+    call = new_call(root, patch)
+    updates = [
+        {"sessionUpdate": "tool_call_update", **call},
+        {"sessionUpdate": "tool_call_content_chunk", "toolCallId": "t", "content": call["content"][0]},
+        {"sessionUpdate": "agent_message", "messageId": "m", "content": [block]},
+        {"sessionUpdate": "terminal_update", "terminalId": "x", "cwd": root},
+    ]
+    subjects = [{"type": "command", "command": "ls", "cwd": root}, {"type": "tool_call", "toolCall": call}]
+    return [
+        *({"method": "session/update", "params": {"sessionId": "s", "update": update}} for update in updates),
+        *({"id": 1, "method": "session/request_permission", "params": {"subject": subject}} for subject in subjects),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_the_paths_of_version_2_are_mapped(number: int) -> None:
+    there, here = new_messages("/srv/proj", PATCH_THERE), new_messages("/home/ann/proj", PATCH_HERE)
+    assert mapped(there[number]) == here[number]

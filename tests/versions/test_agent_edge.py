@@ -78,13 +78,22 @@ def test_a_turn_ends_for_the_core_when_the_agent_is_idle() -> None:
     edge = asked()
     edge.from_agent(result(7, NEW))
     assert len(to_agent(edge.to_agent(request(8, "session/prompt", sessionId="s", prompt=[text("hi")])))) == 1
-    sent: list[Any] = []
-    for message in (
+    messages_of_a_turn = (
         result(8, {}),
         update("state_update", state="running"),
         update("agent_message_chunk", messageId="a", content=text("hello")),
         update("state_update", state="idle", stopReason="end_turn"),
-    ):
-        sent += map(json.loads, edge.from_agent(message).to_client)
-    assert [message.get("id", message.get("method")) for message in sent] == ["session/update", 8]
+    )
+    sent: list[Any] = []
+    carried: list[bytes | None] = []
+    for message in messages_of_a_turn:
+        made = edge.from_agent(message).to_client
+        sent += map(json.loads, made)
+        carried += [getattr(one, "original", None) for one in made]
+    assert [message.get("id", message.get("method")) for message in sent] == [
+        "_acp-gateway/accepted",
+        *["session/update"] * 3,
+        8,
+    ]
+    assert carried == [messages_of_a_turn[0], messages_of_a_turn[1], None, messages_of_a_turn[3], None]
     assert sent[-1]["result"]["stopReason"] == "end_turn"

@@ -1,13 +1,16 @@
 """Diffs of both versions, and Git patches of any quality."""
 
 import json
+import sys
+from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acp_gateway.versions.diffs import git_patch, new_diff, old_diff, read_patch
+from acp_gateway.versions.diffs import NO_NEWLINE, PATCH_STEPS, git_patch, new_diff, old_diff, read_patch
 from acp_gateway.versions.parts import members
 from tests.fuzz.effort import effort
 from tests.versions.wire import content, dump, own
@@ -34,6 +37,75 @@ def test_a_diff_of_version_1_is_the_same_after_version_2(path: str, before: str 
     if before != after:
         found = old(new(path, before, after))
         assert found == [{"type": "diff", "path": path, "oldText": before, "newText": after}]
+
+
+def lines_of(text: str) -> list[str]:
+    """Return the lines of a text; a last one without a line break has another end."""
+    lines = text.split("\n")
+    return [*lines[:-1], f"{lines[-1]}\n{NO_NEWLINE}"] if lines[-1] else lines[:-1]
+
+
+@given(before=texts, after=texts)
+@effort(1000)
+def test_a_patch_keeps_the_equal_lines_at_both_ends_and_no_others(before: str, after: str) -> None:
+    if before == after:
+        return
+    old_lines, new_lines = lines_of(before), lines_of(after)
+    start = 0
+    while start < min(len(old_lines), len(new_lines)) and old_lines[start] == new_lines[start]:
+        start += 1
+    end = 0
+    while end < min(len(old_lines), len(new_lines)) - start and old_lines[-1 - end] == new_lines[-1 - end]:
+        end += 1
+    body = [f" {line}" for line in old_lines[:start]]
+    body += [f"-{line}" for line in old_lines[start : len(old_lines) - end]]
+    body += [f"+{line}" for line in new_lines[start : len(new_lines) - end]]
+    body += [f" {line}" for line in old_lines[len(old_lines) - end :]]
+    head = f"@@ -{min(1, len(old_lines))},{len(old_lines)} +{min(1, len(new_lines))},{len(new_lines)} @@"
+    assert git_patch("/w/a", before, after).split("\n")[3:] == [head, *"\n".join(body).split("\n"), ""]
+
+
+def steps(work: Callable[[], object]) -> int:
+    """Return the number of instructions of Python that some work takes."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    former = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(former)
+    return count
+
+
+def test_a_diff_takes_hardly_more_steps_for_a_thousand_times_as_many_lines() -> None:
+    def both(lines: int) -> None:
+        before = "a\n" * lines + "b\n" + "c\n" * lines
+        diff = json.loads(new_diff({"path": b'"/w/a"', "oldText": dump(before), "newText": dump(before + "\nd")}))
+        (item,) = old(diff)
+        assert (item["oldText"], item["newText"]) == (before, before + "\nd")
+
+    few = steps(lambda: both(10))
+    assert 100 < few < steps(lambda: both(10_000)) < 2 * few
+
+
+def test_a_patch_with_more_places_than_are_read_is_shown_as_it_is() -> None:
+    section = "diff --git /a /a\n@@ -1 +1 @@\n-x\n+y\n"
+    for patch in (section * PATCH_STEPS, "diff --git /a /a\n@@ -9999 +9999 @@\n" + "-x\n+y\n" * PATCH_STEPS):
+        assert read_patch(patch) == []
+        assert old({"changes": [], "patch": {"format": "git_patch", "text": patch}}) == [content(patch)]
+    assert len(read_patch(section * (PATCH_STEPS // 4))) == PATCH_STEPS // 4
+
+
+def test_a_path_that_no_file_can_have_is_not_quoted() -> None:
+    path = "\x01" * 5000
+    assert f"+++ {path}\n" in git_patch(path, "a", "b")
 
 
 def test_a_diff_that_changes_nothing_has_no_patch() -> None:

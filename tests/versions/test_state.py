@@ -33,6 +33,16 @@ def test_a_thing_beyond_the_limit_is_not_remembered() -> None:
     memory.drop(Thing, "b")
 
 
+def test_a_memory_shrinks_to_a_size() -> None:
+    memory = Memory(10_000)
+    for name in "abc":
+        memory.keep(name, Thing(100))
+    memory.shrink(memory.size - 1)
+    assert held(memory) == ["b", "c"]
+    memory.shrink(0)
+    assert (held(memory), memory.size) == ([], 0)
+
+
 def test_things_of_different_kinds_have_different_keys() -> None:
     memory = Memory()
     memory.keep("a", Thing(10))

@@ -10,7 +10,7 @@ from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.parts import ELEMENTS
 from acp_gateway.versions.translator import Translator
-from tests.versions.wire import S, notification, request, result, to_agent, to_client, update
+from tests.versions.wire import S, content, notification, request, result, text, to_agent, to_client, update
 
 MANY = {f"m{number}": 1 for number in range(MEMBERS + 1)}
 
@@ -44,3 +44,45 @@ def test_an_array_with_too_many_elements_is_refused(it: Translator[Any]) -> None
 def test_many_members_that_are_only_passed_on_are_passed_on() -> None:
     (sent,) = NewAgent().from_agent(update("tool_call_update", toolCallId="t", rawInput=MANY)).to_client
     assert json.loads(sent)["params"]["update"]["rawInput"] == MANY
+
+
+def test_what_a_translator_remembers_of_an_agent_counts_and_is_halved() -> None:
+    translator = NewAgent()
+    for number in range(20):
+        call = {"toolCallId": f"t{number}", "title": "x" * 1000, "content": [content("y" * 10_000)]}
+        translator.from_agent(update("tool_call_update", **call))
+    before = translator.size
+    assert 200_000 < before < 260_000
+    translator.shrink()
+    assert before / 3 < translator.size <= before / 2 + 1
+    last, first = (
+        translator.from_agent(update("tool_call_update", toolCallId=name, status="completed")) for name in ("t19", "t0")
+    )
+    assert b'"tool_call_update"' in last.to_client[0]
+    assert b'"tool_call"' in first.to_client[0]
+
+
+def test_user_messages_that_wait_for_a_prompt_to_be_accepted_count() -> None:
+    translator = NewAgent()
+    translator.from_client(request(1, "session/prompt", sessionId=S, prompt=[text("x")]))
+    before = translator.size
+    said = update("user_message", messageId="m", content=[text("z" * 10_000)])
+    assert translator.from_agent(said).to_client == []
+    assert translator.size > before + 10_000
+
+
+def test_options_and_prompts_that_wait_count_and_options_of_more_than_a_mebibyte_are_not_remembered() -> None:
+    def offering(size: int) -> OldAgent:
+        translator = OldAgent()
+        translator.from_client(request(1, "session/new", cwd="/w", mcpServers=[]))
+        mode = {"id": "a", "name": "x" * size}
+        modes = {"currentModeId": "a", "availableModes": [mode]}
+        translator.from_agent(result(1, {"sessionId": S, "modes": modes}))
+        return translator
+
+    assert 10_000 < offering(10_000).size < 11_000
+    assert offering(1024 * 1024).size < 100
+    translator = offering(10)
+    before = translator.size
+    translator.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("x" * 10_000)]))
+    assert translator.size > before + 10_000

@@ -14,6 +14,7 @@ from itertools import accumulate, chain, islice, takewhile
 from typing import Final, NamedTuple
 
 from acp_gateway.core.turns.times import Times, TimesView
+from acp_gateway.versions.carried import has_carried, size_of
 
 FORMER_EPOCHS: Final = 100
 """Maximum number of former epochs that are remembered: each start of the gateway that opens the session adds one. A
@@ -47,6 +48,8 @@ class Journal:
 
     def __init__(self, limit: int, epoch: str = "") -> None:
         self._limit = limit
+        self.carries = False
+        """True if messages may carry others; to be set before some that do are added by `extend`."""
         self.clear()
         self.epoch = epoch
         """Epoch of the positions."""
@@ -80,6 +83,7 @@ class Journal:
         """
         if state is not None:
             self._states.append((self._position, state))
+        self.carries = self.carries or has_carried((message,))
         self.extend((message,), time)
 
     def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
@@ -92,7 +96,7 @@ class Journal:
         self._messages.extend(messages)
         self._running += len(messages)
         self._position += len(messages)
-        self._size += sum(map(len, messages))
+        self._size += size_of(messages) if self.carries else sum(map(len, messages))
         if self._size > self._limit:
             self._cut(self._limit)
 
@@ -246,9 +250,10 @@ class Journal:
         """As `restore`; yield after each `STEP` messages, for other tasks."""
         self._former = {epoch: until for epoch, until in former if 0 <= until <= position}
         self._aside = {kind: message for message, kind in aside}
-        self._size = sum(map(len, self._aside.values()))
+        self._size = size_of(list(self._aside.values()))
         turns = list(runs)
         self._position = position - sum(len(turn.messages) for turn in turns)
+        self.carries = self.carries or any(has_carried(turn.messages) for turn in turns)
         for messages, states, ends_turn, times in turns:
             self._states.extend((self._position + index, kind) for index, kind in states.items())
             if messages:
@@ -284,13 +289,14 @@ class Journal:
             rewrite: rewrites each held message for the new session, once. If they get longer, some are cut off.
         """
         copied = Journal(self._limit, epoch)
+        copied.carries = self.carries
         copied._messages.extend(map(rewrite, self._messages))
         copied._states.extend(self._states)
         copied._times = self._times.copy()
         copied._turns.extend(self._turns)
         copied._running = self._running
         copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
-        copied._size = sum(map(len, copied.replay()))
+        copied._size = size_of(copied.replay())
         copied._position = self._position
         copied._truncated = self._truncated
         copied._cut(copied._limit)
@@ -305,7 +311,7 @@ class Journal:
                 # A message with a state is set aside, or replaces another: stop there, as the size after that is
                 # unknown.
                 passthrough = self._states[0][0] - self.start if self._states else len(self._messages)
-                gone = accumulate(map(len, islice(self._messages, passthrough)))
+                gone = accumulate(map(_size if self.carries else len, islice(self._messages, passthrough)))
                 excess = self._size - limit
                 count = next((number for number, size in enumerate(gone, 1) if size >= excess), passthrough) or 1
                 self._running -= count
@@ -315,14 +321,18 @@ class Journal:
         """Cut off the first `count` messages; set those with a state aside."""
         start = self.start
         cut = [self._messages.popleft() for _ in range(count)]
-        self._size -= sum(map(len, cut))
+        self._size -= size_of(cut) if self.carries else sum(map(len, cut))
         states = 0
         while self._states and self._states[0][0] < start + count:
             position, kind = self._states.popleft()
             # Removed first, or the kind would keep its old place in the order.
-            self._size -= len(self._aside.pop(kind, b""))
+            self._size -= _size(self._aside.pop(kind, b""))
             self._aside[kind] = cut[position - start]
-            self._size += len(self._aside[kind])
+            self._size += _size(self._aside[kind])
             states += 1
         self._times.cut(self.start)
         self._truncated = self._truncated or states < count
+
+
+def _size(message: bytes) -> int:
+    return size_of((message,))

@@ -15,6 +15,7 @@ from acp_gateway.protocol.methods import CONFIG_UPDATE, INFO_UPDATE, META, MODE_
 from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.versions.carried import Carried
 
 _CODE_LENGTH: Final = 12
 """Maximum length of an error code that is read, in digits: codes have 32 bits."""
@@ -283,6 +284,9 @@ def history(session: Session) -> list[bytes]:
 
 def under_session(update: bytes, old: str, new: str) -> bytes:
     """Rewrite an update for a fork of its session; a sub-agent's update stays unchanged."""
+    if isinstance(update, Carried):
+        original = None if update.original is None else under_session(update.original, old, new)
+        return Carried(under_session(bytes(update), old, new), original)
     if lookup.text_at(update, "params", "sessionId") != old:
         return update
     at = spans.find(update, "params", "sessionId")

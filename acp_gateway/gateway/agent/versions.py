@@ -34,6 +34,13 @@ class VersionedStream(MaintainedStream):
         """Version of the protocol that the agent speaks, as far as is known."""
         return 2 if self._edge.translates else 1
 
+    @property
+    def remembered_bytes(self) -> int:
+        return self._edge.size
+
+    def forget_half(self) -> None:
+        self._edge.shrink()
+
     def receive_batch(self) -> Coroutine[Any, Any, list[bytes]]:
         return self._inner.receive_batch() if self._edge.is_settled and not self._own else self._receive_batch()
 

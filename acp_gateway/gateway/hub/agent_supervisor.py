@@ -25,7 +25,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent.process import LAST_OUTPUT_TIMEOUT, Agent
 from acp_gateway.gateway.agent.startup import Startup, Written
 from acp_gateway.gateway.hub.attachment import Attachment
-from acp_gateway.gateway.hub.large_messages import has_large, parse_message
+from acp_gateway.gateway.hub.large_messages import has_large, parse_message, with_carried
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Parsed
 from acp_gateway.transports.link import LOST
@@ -390,7 +390,7 @@ class AgentSupervisor:
                     await self._relay_small(agent, list(lines))
                     continue
                 for line in lines:
-                    parsed = await parse_message(line)
+                    parsed = with_carried(line, await parse_message(line))
                     if self.agent is agent:
                         self._owner.receive_large(line, parsed)
                         await self._owner.wait_for_only_client()

@@ -377,6 +377,18 @@ class Hub:
         supervisor = self.supervisor
         return supervisor.pending_bytes + supervisor.unfinished_bytes + self.multiplexer.memory.agent_bytes
 
+    @property
+    def translation_bytes(self) -> int:
+        """Bytes that the translators of its agent and its clients remember."""
+        agent = self.supervisor.agent
+        return self.multiplexer.memory.translation_bytes + (0 if agent is None else agent.messages.remembered_bytes)
+
+    def forget_translations(self) -> None:
+        """Forget half of what translators remember, as far as it can be done without."""
+        self.multiplexer.memory.forget_translations()
+        if self.supervisor.agent is not None:
+            self.supervisor.agent.messages.forget_half()
+
     def stop_agent(self, why: str) -> None:
         """Stop the agent because it does not read, and refuse the requests that wait for it."""
         self.supervisor.stop_stalled(why)

@@ -9,10 +9,12 @@ transport. All of them share the one that is checked, so that a hundred at once 
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 import trio
 
 from acp_gateway.protocol.jsonrpc import InvalidMessage
 from acp_gateway.protocol.text.large_messages import LARGE, Outline, Parsed, check_large, parse_large
+from acp_gateway.versions.carried import Carried
 
 Spend = Callable[[float], object]
 
@@ -53,6 +55,14 @@ async def parse_message(text: bytes, spend: Spend = _charge_nothing) -> Parsed |
 async def parse_messages(messages: Sequence[bytes], spend: Spend) -> list[bytes | Parsed | InvalidMessage]:
     """Check and parse large messages, as `parse_message`; leave small ones as they are."""
     return [text if len(text) <= LARGE else await parse_message(text, spend) for text in messages]
+
+
+def with_carried(text: bytes, parsed: Parsed | InvalidMessage) -> Parsed | InvalidMessage:
+    """Return a message that was parsed from this text, with the message that it carries."""
+    if not isinstance(text, Carried) or isinstance(parsed, InvalidMessage):
+        return parsed
+    message = msgspec.structs.replace(parsed.message, text=Carried(parsed.message.text, text.original))
+    return Parsed(message, parsed.repeated)
 
 
 async def _outline_of(text: bytes, spend: Spend) -> Outline:

@@ -2,7 +2,8 @@
 
 What clients have sent and the agents don't have yet counts in full: unfinished messages, what is handled at the moment,
 requests and prompts that wait, also those of clients that have gone. What agents have sent counts until clients have
-it: unanswered requests, updates before their session is named, unfinished echoes of prompts.
+it: unanswered requests, updates before their session is named, unfinished echoes of prompts. So does what is
+remembered to translate between versions of the protocol.
 
 One message that waits for a hundred clients and stands in a journal as well is in memory once, so adding up sizes
 overstates. To look at each message takes time, so that is done only where the sum is too much and the histories alone
@@ -25,8 +26,9 @@ CHECKS = 32
 """Checks while as many bytes as the limit are added: the fraction by which the limit may be exceeded."""
 
 
-ECHO_SHARE: Final = 1 / 64
-"""Share of the limit that the echoes of one hub have at least where they are given up: less is not worth it."""
+LEAST_SHARE: Final = 1 / 64
+"""Share of the limit that the echoes or the translators of one hub have at least where they are given up: less is not
+worth it."""
 
 
 class Input(Protocol):
@@ -86,7 +88,12 @@ class MemoryLimiter:
 
     def _make_room(self, hubs: list[Hub]) -> bool:
         """Take one step towards the limit; False where there is nothing left to give up."""
-        if self._give_up_echoes(hubs) or self._give_up_incoming(hubs) or self._give_up_one_away(hubs):
+        if (
+            self._give_up_echoes(hubs)
+            or self._give_up_translations(hubs)
+            or self._give_up_incoming(hubs)
+            or self._give_up_one_away(hubs)
+        ):
             return True
         longest = max((journal.size for journal in _journals(hubs)), default=0)
         waiting = [(hub, attachment) for hub, attachment in _attachments(hubs) if attachment.outbox.unconfirmed_bytes]
@@ -105,16 +112,32 @@ class MemoryLimiter:
         return True
 
     def _give_up_echoes(self, hubs: list[Hub]) -> bool:
-        """End the echoes of the hub that keeps most for them, where that is at least `ECHO_SHARE` of the limit.
+        """End the echoes of the hub that keeps most for them, where that is at least `LEAST_SHARE` of the limit.
 
         It costs least: clients may see a prompt twice.
         """
         hub = max(hubs, key=lambda hub: hub.multiplexer.memory.echo_bytes, default=None)
-        if hub is None or hub.multiplexer.memory.echo_bytes < self._limit * ECHO_SHARE:
+        if hub is None or hub.multiplexer.memory.echo_bytes < self._limit * LEAST_SHARE:
             return False
         log.warning("%s: memory_limit (%d bytes) is reached: echoes are not told apart", hub.name, self._limit)
         hub.multiplexer.memory.end_echoes()
         hub.deliver()
+        return True
+
+    def _give_up_translations(self, hubs: list[Hub]) -> bool:
+        """Halve the memory of the hub's translators that remember most, where that is at least `LEAST_SHARE` of the
+        limit.
+
+        It costs little: what changes later is shown as new.
+        """
+        hub = max(hubs, key=lambda hub: hub.translation_bytes, default=None)
+        size = 0 if hub is None else hub.translation_bytes
+        if hub is None or size < self._limit * LEAST_SHARE:
+            return False
+        hub.forget_translations()
+        if hub.translation_bytes == size:
+            return False
+        log.warning("%s: memory_limit (%d bytes) is reached: its translators forget half", hub.name, self._limit)
         return True
 
     def _give_up_incoming(self, hubs: list[Hub]) -> bool:
@@ -201,7 +224,7 @@ class MemoryLimiter:
 
 def _outgoing(hubs: list[Hub]) -> int:
     """Bytes of all that was sent to agents or by them, and is kept."""
-    return sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes for hub in hubs)
+    return sum(hub.outgoing_bytes + hub.multiplexer.memory.echo_bytes + hub.translation_bytes for hub in hubs)
 
 
 def _attachments(hubs: list[Hub]) -> Iterator[tuple[Hub, Attachment]]:

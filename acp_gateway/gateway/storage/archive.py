@@ -17,6 +17,7 @@ from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession
 from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.versions.carried import size_of
 
 
 class Deferral:
@@ -171,10 +172,10 @@ class StoredArchive:
             self._storage.forget(key)
 
     def write(self, session: Session, message: bytes, state: str | None, time: int | None) -> None:
-        self._grow(session, len(message))
+        self._grow(session, size_of((message,)))
 
     def extend(self, session: Session, messages: Sequence[bytes], time: int | None) -> None:
-        self._grow(session, sum(map(len, messages)))
+        self._grow(session, size_of(messages) if session.journal.carries else sum(map(len, messages)))
 
     def _grow(self, session: Session, size: int) -> None:
         key, _ = self._keys[session]

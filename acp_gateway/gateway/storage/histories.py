@@ -22,6 +22,7 @@ import msgspec
 from acp_gateway.core.turns.times import decode_times
 from acp_gateway.gateway.storage.corruption import Corruption, as_number, is_number
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun
+from acp_gateway.versions.carried import has_carried, restored, stored
 
 _PIECE: Final = 1024 * 1024
 """Bytes of messages in one piece of a history, at most, but for a longer message: thousands of messages, so that the
@@ -76,10 +77,11 @@ class HistoryTables:
         """Store this history of a session, in place of any other. Its epoch is the session's."""
         self.forget(key)
         count = sum(len(run.messages) for run in journal.runs)
-        size = sum(len(message) for message, _ in journal.states)
+        states = [(stored(message), state) for message, state in journal.states]
+        size = sum(len(message) for message, _ in states)
         extent = self._extents[key] = _Extent(journal.position - count, size, journal.truncated)
         self._connection.execute("INSERT INTO journal VALUES (?, 0, 0, 0)", (key,))
-        for number, (message, state) in enumerate(journal.states, extent.position - len(journal.states)):
+        for number, (message, state) in enumerate(states, extent.position - len(states)):
             self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
         self._add(key, extent, journal.runs)
 
@@ -120,6 +122,7 @@ class HistoryTables:
         states = aside.fetchall()
         if not all(isinstance(message, bytes) and isinstance(kind, str) for message, kind in states):
             return None
+        states = [(restored(message), kind) for message, kind in states]
         pieces = self._connection.execute(
             "SELECT first, ends_turn, outline, times, messages FROM piece WHERE session = ? ORDER BY first", (key,)
         ).fetchall()
@@ -127,6 +130,7 @@ class HistoryTables:
         reached = position
         for first, ends_turn, outlined, times, messages in pieces:
             run = unpack(outlined, messages)
+            run.messages = list(map(restored, run.messages))
             run.times = decode_times(times, len(run.messages))
             if not run.messages or not is_number(first) or (runs and first != reached):
                 return None
@@ -160,6 +164,7 @@ class HistoryTables:
         """Append messages, cut the history if it is too large then, and update its row."""
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
+        runs = [_as_stored(run) if has_carried(run.messages) else run for run in runs]
         lengths = [list(map(len, run.messages)) for run in runs]
         # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
         # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.
@@ -249,6 +254,11 @@ class HistoryTables:
         run = unpack(*row)
         last = {state: index for index, state in run.states.items()}
         return [(first + index, state, run.messages[index]) for state, index in last.items()]
+
+
+def _as_stored(run: StoredRun) -> StoredRun:
+    """Return a run with its messages as they stand on disk."""
+    return StoredRun(list(map(stored, run.messages)), run.states, run.ends_turn, run.times)
 
 
 def split(lengths: Sequence[int], limit: int) -> Iterator[tuple[int, int]]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from acp_gateway.gateway.storage.records import StoredJournal, StoredSession, TokenUse
+from acp_gateway.versions.carried import size_of
 
 PER_MESSAGE: Final = 64
 """Bytes counted for a message besides its own: Python's object and its places in lists."""
@@ -301,4 +302,4 @@ class WriteQueue:
 
 def _size(journal: StoredJournal) -> int:
     """Return the bytes that the messages of a history count for."""
-    return sum(sum(map(len, run.messages)) + PER_MESSAGE * len(run.messages) for run in journal.runs)
+    return sum(size_of(run.messages) + PER_MESSAGE * len(run.messages) for run in journal.runs)

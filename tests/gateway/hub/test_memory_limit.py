@@ -11,16 +11,19 @@ import trio.testing
 from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.states import SessionState
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.gateway.hub.attachment import Attachment, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.memory_limit import CHECKS, MemoryLimiter
 from acp_gateway.transports.memory import memory_message_stream_pair
 from acp_gateway.transports.ndjson import LineStream
 from acp_gateway.transports.streams import CloseReason
+from acp_gateway.versions.old_agent import OldAgent
 from tests.core import scene as core
 from tests.core.scene import Peer, make_policy
 from tests.hub_scene import FakeServices, make_limits
 from tests.transports.wires import memory_wire
+from tests.versions import wire
 
 LIMIT = 100_000
 
@@ -388,6 +391,39 @@ async def test_unfinished_echoes_count_and_are_given_up_before_anything_else(
     attachment = place.hub.attachments[bob.client]
     assert [b"x" * 1000 in message for message in attachment.outbox.messages()] == [True]
     assert caplog.messages == [f"agent: memory_limit ({LIMIT} bytes) is reached: echoes are not told apart"]
+
+
+async def test_what_translators_remember_counts_and_is_halved_before_anything_is_lost(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, other = Place("ann"), Place("bob")
+    near, _ = memory_message_stream_pair()
+    stream = VersionedStream(near)
+    edge = stream._edge
+    edge.to_agent(wire.request(0, "initialize", protocolVersion=1))
+    edge.from_agent(wire.result(0, {"protocolVersion": 2}))
+    before = stream.remembered_bytes
+    for number in range(40):
+        shown = [wire.content("y" * 2000)]
+        edge.from_agent(wire.update("tool_call_update", toolCallId=f"t{number}", content=shown))
+    monkeypatch.setattr(place.hub.supervisor, "agent", SimpleNamespace(messages=stream))
+    assert before < LIMIT / 100 < 80_000 < place.hub.translation_bytes
+    place.say(LIMIT // 4)
+    look(place, other)
+    assert place.hub.translation_bytes < LIMIT * 3 / 4
+    assert (place.detached(), other.detached(), place.session.journal.truncated) == ([], [], False)
+    assert caplog.messages == [f"agent: memory_limit ({LIMIT} bytes) is reached: its translators forget half"]
+
+
+async def test_what_the_translator_of_a_client_remembers_counts() -> None:
+    place = Place("ann")
+    (ann,) = place.peers
+    ann.client.translator = OldAgent()
+    prompt = [wire.text("x" * LIMIT)]
+    ann.client.translator.from_client(wire.request(9, "session/prompt", sessionId="s", prompt=prompt))
+    assert LIMIT < place.hub.translation_bytes < LIMIT + 1000
+    look(place)  # It ends, though nothing of that can be forgotten.
+    assert place.hub.translation_bytes > LIMIT
 
 
 @pytest.mark.parametrize("kept", ["request", "update", "result"])

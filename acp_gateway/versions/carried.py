@@ -1,0 +1,139 @@
+"""Messages of version 1 that carry the message of version 2 which they were made of.
+
+A client of version 2 gets that one, every other reader the message of version 1. What it carries is not part of the
+text: no agent and no client can make one. A history on disk has it as an array of both; an array is never a message.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Self
+
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
+from acp_gateway.protocol.text import lookup
+from acp_gateway.protocol.text.spans import TooMany
+from acp_gateway.versions.parts import NULL, notification
+
+ORIGINAL: Final = "_acp-gateway/original"
+"""Kind of the updates of version 1 that show nothing: they keep the place of a message of version 2 in a history."""
+
+ACCEPTED: Final = "_acp-gateway/accepted"
+"""Method of the notification that an agent of version 2 has accepted a prompt, for the core alone."""
+
+_HIDDEN_END: Final = b'"update":{"sessionUpdate":"%b"}}}' % ORIGINAL.encode()
+
+
+class Carried(bytes):
+    """A message of version 1.
+
+    `original` is the message of version 2 that clients of that version get in its place; None if they get nothing.
+    """
+
+    original: bytes | None
+    is_hidden: bool
+    """True if clients of version 1 get nothing."""
+
+    def __new__(cls, text: bytes, original: bytes | None = None) -> Self:
+        made = super().__new__(cls, text)
+        made.original = original
+        made.is_hidden = text.endswith(_HIDDEN_END)
+        return made
+
+
+def hidden(session_id: bytes, original: bytes) -> Carried:
+    """Return a message of version 2 that is nothing in version 1; `session_id` is JSON text."""
+    params = {"sessionId": session_id, "update": b'{"sessionUpdate":"%b"}' % ORIGINAL.encode()}
+    return Carried(notification(methods.SESSION_UPDATE, params), original)
+
+
+def accepted(request: RawId, response: bytes) -> Carried:
+    """Return the notification that a prompt was accepted by this response."""
+    return Carried(notification(ACCEPTED, {"requestId": request}), response)
+
+
+def has_carried(messages: Iterable[bytes]) -> bool:
+    """Return True if a message carries another one."""
+    return Carried in map(type, messages)
+
+
+def size_of(messages: Sequence[bytes]) -> int:
+    """Return the bytes of messages, with those that they carry."""
+    size = sum(map(len, messages))
+    if has_carried(messages):
+        size += sum(len(message.original or b"") for message in messages if isinstance(message, Carried))
+    return size
+
+
+def shown(messages: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the messages that clients of version 1 get; the same object if these are all."""
+    if not has_carried(messages):
+        return messages
+    return [message for message in messages if not (isinstance(message, Carried) and message.is_hidden)]
+
+
+def only_old(message: bytes) -> Carried:
+    """Return a message of version 1 that clients of version 2 do not get."""
+    return Carried(message, None)
+
+
+def stored(message: bytes) -> bytes:
+    """Return a message as it stands in a history on disk."""
+    if not isinstance(message, Carried):
+        return message
+    return b"[%b,%b]" % (message, NULL if message.original is None else message.original)
+
+
+def restored(text: bytes) -> bytes:
+    """Return a message that stands like this in a history on disk."""
+    if text[:1] != b"[":
+        return text
+    try:
+        message, original = lookup.elements_of(text, 2)
+    except (ValueError, TooMany):
+        return text
+    return Carried(message, None if original == NULL else original)
+
+
+def carry(original: bytes, made: list[bytes], request: RawId | None = None) -> list[bytes]:
+    """Return the messages of version 1 that were made of one of version 2, with that one.
+
+    `request` is the id of the prompt that it accepts, if it does.
+    """
+    if any(message is original for message in made):
+        # What comes before it was made of earlier ones.
+        return [message if message is original else _old_update(message) for message in made]
+    if request is not None:
+        return [accepted(request, original), *map(_old_update, made)]
+    try:
+        message = jsonrpc.parse(original)
+    except InvalidMessage:
+        return made
+    if message.kind is Kind.RESPONSE:
+        return made
+    if message.kind is Kind.REQUEST:
+        return [Carried(one, original) if _is_request(one) else _old_update(one) for one in made]
+    session_id = lookup.param(message, "sessionId")
+    if message.method != methods.SESSION_UPDATE or session_id is None:
+        return made
+    kinds = [_update_kind(one) for one in made]
+    places = [place for place, kind in enumerate(kinds) if kind is not None]
+    same = [place for place in places if kinds[place] == message.update]
+    if not places:
+        return [hidden(session_id, original), *made]
+    at = (same or places)[-1]
+    return [Carried(one, original) if place == at else _old_update(one) for place, one in enumerate(made)]
+
+
+def _is_request(message: bytes) -> bool:
+    return jsonrpc.parse(message).kind is Kind.REQUEST
+
+
+def _update_kind(message: bytes) -> str | None:
+    """Return the kind of an update; None for another message."""
+    parsed = jsonrpc.parse(message)
+    is_update = parsed.kind is Kind.NOTIFICATION and parsed.method == methods.SESSION_UPDATE
+    return parsed.update or "" if is_update else None
+
+
+def _old_update(message: bytes) -> bytes:
+    """Return an update as one that clients of version 2 do not get, any other message as it is."""
+    return message if _update_kind(message) is None else only_old(message)

@@ -1,0 +1,413 @@
+"""Clients and an agent that all speak version 2: no byte changes between them, but for ids."""
+
+import json
+from typing import Any
+
+import pytest
+
+from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.sessions.session import Client, Role
+from acp_gateway.protocol import jsonrpc
+from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.versions.agent_edge import AgentEdge
+from acp_gateway.versions.carried import Carried, restored, size_of, stored
+from tests.core.scene import Peer, Scene, encode, make_policy
+from tests.core.test_translated_clients import NewPeer, kinds
+from tests.versions.schemas import check_message
+from tests.versions.wire import text as block
+
+Json = Any
+
+NEW = {"protocolVersion": 2, "info": {"name": "a", "version": "1"}, "capabilities": {"session": {}}}
+
+
+def spelled(**message: Any) -> bytes:
+    """Encode a message as few programs do."""
+    return (
+        json.dumps({"params": message.pop("params"), **message, "jsonrpc": "2.0"}, indent=1).replace("\n", " ").encode()
+    )
+
+
+def told(kind: str, /, **members: Any) -> bytes:
+    return spelled(method="session/update", params={"update": {"sessionUpdate": kind, **members}, "sessionId": "s"})
+
+
+ODD = {"_meta": {"a": [1.50, None]}, "_odd": "ü\u2028", "n": 10**20}
+DIFF = {
+    "type": "diff",
+    "changes": [{"operation": "move", "path": "/b", "oldPath": "/a"}, {"operation": "delete", "path": "/c"}],
+    "patch": {"format": "git_patch", "text": "diff --git /b /b\n--- /b\n+++ /b\n@@ -1 +1 @@\n-x\n+y\n"},
+}
+
+TURN = [
+    told("user_message", messageId="u", content=[block("go")], **ODD),
+    told("state_update", state="running", **ODD),
+    told("agent_thought_chunk", messageId="m", content=block("hm"), **ODD),
+    told("agent_thought_chunk", messageId="m", content=block("hm")),
+    told("agent_message_chunk", messageId="m2", content=block("one")),
+    told("agent_message_chunk", messageId="m2", content={"type": "_other", "x": 1}),
+    told("agent_message", messageId="m2", content=[block("two"), {"type": "text", "text": "!"}]),
+    told("agent_message", messageId="m2", content=None),
+    told("tool_call_update", toolCallId="t", title="T", kind="_own", status="paused", content=[DIFF], **ODD),
+    told("tool_call_content_chunk", toolCallId="t", content={"type": "content", "content": block("c")}),
+    *(
+        told("tool_call_content_chunk", toolCallId="t", content={"type": "content", "content": block("c" * 5000)})
+        for _ in range(20)
+    ),
+    told("terminal_update", terminalId="x", command="make", cwd="/w"),
+    told("terminal_output_chunk", terminalId="x", data="aGk="),
+    told("tool_call_update", toolCallId="t", status="cancelled", content=[{"type": "terminal", "terminalId": "x"}]),
+    told("terminal_output_chunk", terminalId="x", data="aGk="),
+    told("terminal_update", terminalId="x", exitStatus={"exitCode": 2}),
+    told("plan_update", plan={"type": "markdown", "planId": "p", "content": "# a"}),
+    told("plan_update", plan={"type": "items", "planId": "q", "entries": []}),
+    told("plan_removed", planId="p"),
+    told("notice", severity="warning", title="slow"),
+    told("compaction_update", compactionId="k", status="in_progress"),
+    told("available_commands_update", availableCommands=[{"type": "command", "name": "n", "description": "d"}]),
+    told("config_option_update", configOptions=[{"configId": "o", "name": "O", "type": "_slider", "at": 3}]),
+    told("session_info_update", title="a title"),
+    told("usage_update", used=1, size=2),
+    told("_own_update", x=1),
+    told("state_update", state="requires_action"),
+]
+END = told(
+    "state_update", state="idle", stopReason="_odd", usage={"inputTokens": 1, "outputTokens": 1, "totalTokens": 2}
+)
+
+
+class NewScene(Scene):
+    """A scene whose agent speaks version 2."""
+
+    def __init__(self, policy: Policy | None = None) -> None:
+        super().__init__(policy)
+        self.begin_process()
+
+    def begin_process(self) -> None:
+        self.edge = AgentEdge()
+        self.agent._receive = self._from_agent
+
+    def _from_agent(self, text: bytes) -> None:
+        out = self.edge.from_agent(text)
+        self.agent.inbox += out.to_agent
+        self.multiplexer.receive_from_agent(out.to_client)
+
+    def deliver(self, leaving: Client | None = None) -> None:
+        before = len(self.agent.inbox)
+        super().deliver(leaving)
+        sent, self.agent.inbox[before:] = self.agent.inbox[before:], []
+        for text in sent:
+            out = self.edge.to_agent(text)
+            self.agent.inbox += out.to_agent
+            if out.to_client:
+                self.multiplexer.receive_from_agent(out.to_client)
+                super().deliver(leaving)
+
+    def come(self, name: str, version: int = 2, role: Role = Role.CONTROLLER, link: str | None = None) -> Peer:
+        """Add a client of this version."""
+        peer = self.join(name, initialize=False, role=role, link=link)
+        if version == 2:
+            peer = self.peers[peer.client] = NewPeer(self, peer.client)
+        own = (
+            {"info": {"name": name, "version": "1"}, "capabilities": {}} if version == 2 else {"clientCapabilities": {}}
+        )
+        number = peer.request("initialize", protocolVersion=version, **own)
+        while self.agent.inbox:
+            asked = json.loads(self.agent.inbox.pop(0))
+            if asked["params"]["protocolVersion"] < 2:
+                self.agent.send(id=asked["id"], error={"code": -32602, "message": "only 2"})
+            else:
+                self.agent.send(id=asked["id"], result=NEW)
+        answer = peer.hears()
+        assert (answer["id"], answer["result"]["protocolVersion"]) == (number, version)
+        return peer
+
+
+def opened(*names: str) -> tuple[NewScene, list[Peer]]:
+    """Clients of version 2 in the session `s`."""
+    scene = NewScene()
+    peers = [scene.come(name) for name in names]
+    peers[0].request("session/new", cwd="/srv")
+    asked = scene.agent.takes("session/new")
+    assert asked["params"] == {"cwd": "/srv", "mcpServers": []}
+    scene.agent.send(id=asked["id"], result={"sessionId": "s", "configOptions": []})
+    for peer in peers[1:]:
+        peer.request("session/resume", sessionId="s", cwd="/srv", replayFrom={"type": "start"})
+    for peer in peers:
+        peer.heard()
+    return scene, peers
+
+
+def asks(scene: NewScene, peer: Peer, words: str = "go") -> Any:
+    """Have a client prompt; return what the agent gets."""
+    own = peer.prompt(words)
+    asked = scene.agent.takes("session/prompt")
+    assert (own, peer.heard_text()) == (own, [])
+    return asked
+
+
+def turn(scene: NewScene, peer: Peer) -> None:
+    """Have a client prompt, and the agent tell all kinds of things."""
+    asked = asks(scene, peer)
+    scene.agent.say(b'{"id": %d,  "result":{"messageId":"u","_x": 1},"jsonrpc":"2.0"}' % asked["id"])
+    for message in [*TURN, END]:
+        scene.agent.say(message)
+
+
+def test_all_that_an_agent_tells_is_the_same_bytes_for_all_clients_of_its_version() -> None:
+    scene, (ann, bob) = opened("ann", "bob")
+    turn(scene, ann)
+    accepted, *rest = ann.heard_text()
+    assert accepted == b'{"id": %d,  "result":{"messageId":"u","_x": 1},"jsonrpc":"2.0"}' % ann._last_id
+    assert rest == [*TURN, END]
+    assert bob.heard_text() == [*TURN, END]
+
+
+def test_a_replay_is_the_same_bytes_as_well() -> None:
+    scene, (ann,) = opened("ann")
+    turn(scene, ann)
+    bob = scene.come("bob")
+    bob.request("session/resume", sessionId="s", cwd="/srv", replayFrom={"type": "start"})
+    *history, state, response = bob.heard_text()
+    assert history == [*TURN, END]
+    assert kinds([json.loads(state), json.loads(response)]) == ["idle", "response"]
+
+
+def test_a_client_of_version_1_beside_them_gets_nothing_but_version_1() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1, link="l")
+    old.load()
+    turn(scene, ann)
+    live = old.heard()
+    late = scene.come("late", 1, link="m")
+    replayed = late.load()
+    for message in (*live, *replayed):
+        check_message(1, "client", message, "session/load")
+    assert [m for m in live if "id" not in m] == [m for m in replayed if "id" not in m]
+    assert b"_acp-gateway" not in encode(all=live)
+    # Both know their places, though fewer messages came than count.
+    assert old.seen["s"] == late.seen["s"] == (scene.session().journal.epoch, scene.session().journal.position)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        {"type": "command", "command": "rm", "cwd": "/w", "toolCallId": "c"},
+        {"type": "tool_call", "toolCall": {"toolCallId": "t", "title": "T", "content": [DIFF]}},
+        {"type": "_own", "x": 1},
+        None,
+    ],
+)
+def test_a_permission_request_is_the_same_but_for_its_id_and_so_is_its_answer(subject: Json) -> None:
+    scene, (ann, bob) = opened("ann", "bob")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    options = [
+        {"optionId": "y", "name": "Y", "kind": "_ask_again"},
+        {"optionId": "n", "name": "N", "kind": "reject_once"},
+    ]
+    params = {"sessionId": "s", "title": "May I?", "description": "d", "subject": subject, "options": options, **ODD}
+    for peer in (ann, bob, old):
+        peer.heard()
+    asked = spelled(id="q", method="session/request_permission", params=params)
+    scene.agent.say(asked)
+    for peer in (ann, bob):
+        (got,) = peer.heard_text()
+        number = json.loads(got)["id"]
+        assert got == jsonrpc.with_id(jsonrpc.parse(asked), RawId(b"%d" % number))
+    *_, shown = old.heard()
+    assert shown["method"] == "session/request_permission"
+    assert "toolCall" in shown["params"]
+    bob.choose(json.loads(got), "y")
+    (answer,) = scene.agent.heard()
+    assert answer == {"jsonrpc": "2.0", "id": "q", "result": {"outcome": {"outcome": "selected", "optionId": "y"}}}
+
+
+def test_a_permission_request_that_can_be_read_in_two_ways_is_refused() -> None:
+    scene, (ann,) = opened("ann")
+    option = b'{"optionId":"y","name":"Y","kind":"allow_once"}'
+    asked = b'{"jsonrpc":"2.0","id":1,"method":"session/request_permission","params":%b}'
+    for members in (
+        b'{"sessionId":"s","title":"a","title":"b","options":[%b]}' % option,
+        b'{"sessionId":"s","title":"a","options":[%b],"Options":[]}' % option,
+    ):
+        scene.agent.say(asked % members)
+        (refused,) = scene.agent.heard()
+        assert refused["error"]["code"] == -32602
+        assert ann.heard() == []
+
+
+def test_requests_of_a_client_reach_the_agent_as_they_are() -> None:
+    scene, (ann,) = opened("ann")
+    server = {"type": "stdio", "name": "n", "command": "c"}
+    for method, params in (
+        ("session/new", {"cwd": "/srv", "mcpServers": [server], "_x": 1}),
+        ("session/prompt", {"sessionId": "s", "prompt": [{"type": "_other", "x": 1}, block("a")]}),
+        ("session/set_config_option", {"sessionId": "s", "configId": "o", "type": "_slider", "value": 4}),
+        ("tool_call/cancel", {"sessionId": "s", "toolCallId": "t"}),
+        ("session/list", {"cursor": None}),
+    ):
+        ann.request(method, **params)
+        asked = scene.agent.hears()
+        assert (asked["method"], asked["params"]) == (method, params)
+        scene.agent.send(id=asked["id"], error={"code": -32601, "message": "no"})
+        assert ann.hears()["error"]["message"] == "no"
+
+
+def test_a_prompt_of_a_client_of_version_1_is_shown_to_others_once() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    third = scene.come("third", 1)
+    for peer in (old, third):
+        peer.load()
+    asked = asks(scene, old, "hi")
+    scene.agent.answer(asked, messageId="u")
+    messages = [told("user_message", messageId="u", content=[block("hi")]), told("state_update", state="running")]
+    for message in messages:
+        scene.agent.say(message)
+    assert ann.heard_text() == messages
+    assert [m["params"]["update"]["content"]["text"] for m in third.heard()] == ["hi"]
+    assert old.heard() == []
+
+
+def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_version() -> None:
+    scene, (ann,) = opened("ann")
+    old, third = scene.come("old", 1), scene.come("third", 1)
+    for peer in (old, third):
+        peer.load()
+    messages = [told("state_update", state="running"), told("user_message", messageId="u", content=[block("hi")])]
+    for sender in (ann, old):
+        old.heard_text()
+        scene.agent.answer(asks(scene, sender, "hi"))
+        for message in [*messages, END]:
+            scene.agent.say(message)
+    assert [text for text in ann.heard_text() if b"update" in text] == [*messages, END] * 2
+    assert [m["params"]["update"]["content"]["text"] for m in third.heard()] == ["hi", "hi"]
+    late = scene.come("late", 1)
+    assert [m["params"]["update"]["content"]["text"] for m in late.load() if "id" not in m] == ["hi", "hi"]
+
+
+def test_a_turn_that_is_cut_off_with_its_agent_ends_with_an_error() -> None:
+    scene, (ann,) = opened("ann")
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    scene.agent.say(TURN[1])
+    ann.heard()
+    scene.lose_agent()
+    (end,) = ann.heard()
+    assert end["params"]["update"]["stopReason"] == "error"
+
+
+def test_a_prompt_that_is_not_accepted_when_its_agent_ends_gets_an_error() -> None:
+    scene, (ann,) = opened("ann")
+    own = ann.prompt()
+    scene.lose_agent()
+    (answer,) = ann.heard()
+    assert answer["id"] == own
+    assert "error" in answer
+
+
+def test_a_prompt_that_the_agent_refuses_gets_its_error() -> None:
+    scene, (ann,) = opened("ann")
+    asked = asks(scene, ann)
+    scene.agent.send(id=asked["id"], error={"code": -32602, "message": "no"})
+    (answer,) = ann.heard()
+    assert (answer["id"], answer["error"]["message"]) == (ann._last_id, "no")
+
+
+def test_prompts_that_wait_are_accepted_one_after_the_other() -> None:
+    scene, (ann, bob) = opened("ann", "bob")
+    first = asks(scene, ann)
+    second = bob.prompt("next")
+    scene.agent.answer(first, messageId="u")
+    scene.agent.say(TURN[1])
+    scene.agent.say(END)
+    assert kinds(ann.heard()) == ["response", "running", "idle"]
+    assert kinds(bob.heard()) == ["running", "idle"]
+    scene.agent.answer(scene.agent.takes("session/prompt"), messageId="v")
+    (answer,) = bob.heard()
+    assert (answer["id"], answer["result"]) == (second, {"messageId": "v"})
+
+
+def test_a_client_that_comes_within_a_turn_is_told_that_it_runs() -> None:
+    scene, (ann,) = opened("ann")
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    scene.agent.say(TURN[1])
+    bob = scene.come("bob")
+    bob.request("session/resume", sessionId="s", cwd="/srv")
+    assert set(kinds(bob.heard())) == {"running", "response"}
+
+
+def test_an_observer_gets_the_updates_and_no_request() -> None:
+    scene, (ann,) = opened("ann")
+    watcher = scene.come("watcher", role=Role.OBSERVER)
+    watcher.request("session/resume", sessionId="s", cwd="/srv", replayFrom={"type": "start"})
+    watcher.heard()
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    scene.agent.say(TURN[8])
+    scene.agent.send(id=1, method="session/request_permission", params={"sessionId": "s", "title": "t", "options": []})
+    assert watcher.heard_text() == [TURN[8]]
+
+
+def test_an_agent_can_make_none_of_the_private_messages() -> None:
+    scene, (ann,) = opened("ann")
+    own = ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    scene.agent.send(method="_acp-gateway/accepted", params={"requestId": asked["id"]})
+    assert ann.heard() == []
+    old = Scene()
+    peer = old.join("old")
+    peer.new_session()
+    old.agent.state("_acp-gateway/original")
+    # It is an update of an unknown kind.
+    assert len(peer.heard()) == 1
+    scene.agent.answer(asked, messageId="u")
+    assert ann.hears()["id"] == own
+
+
+def test_what_is_carried_counts_in_a_journal_and_comes_back_from_the_disk() -> None:
+    scene, (ann,) = opened("ann")
+    turn(scene, ann)
+    journal = scene.session().journal
+    messages = journal.replay()
+    assert journal.size == size_of(messages) > sum(map(len, messages)) + 50_000
+    back = [restored(stored(message)) for message in messages]
+    assert back == messages
+    for one, other in zip(back, messages, strict=True):
+        assert getattr(one, "original", one) == getattr(other, "original", other)
+        assert getattr(one, "is_hidden", False) == getattr(other, "is_hidden", False)
+    assert [type(one) for one in back] == [type(one) for one in messages]
+    journal.shrink(0)
+    assert journal.size == size_of(journal.replay())
+
+
+@pytest.mark.parametrize("text", [b"[", b"[1]", b"[1,2,3]", b"{}", b""])
+def test_what_is_not_a_pair_on_disk_stays_as_it_is(text: bytes) -> None:
+    assert restored(text) == text
+    assert not isinstance(restored(text), Carried)
+
+
+def test_a_fork_has_the_originals_under_its_own_id() -> None:
+    scene, (ann,) = opened("ann")
+    turn(scene, ann)
+    copied = scene.session().journal.copy(lambda message: message, "e")
+    assert copied.size == scene.session().journal.size
+    ann.heard()
+    ann.request("session/fork", sessionId="s", cwd="/srv")
+    asked = scene.agent.takes("session/fork")
+    scene.agent.answer(asked, sessionId="f", configOptions=[])
+    ann.heard()
+    bob = scene.come("bob")
+    bob.request("session/resume", sessionId="f", cwd="/srv", replayFrom={"type": "start"})
+    *history, _, _ = bob.heard_text()
+    assert history == [message.replace(b'"sessionId": "s"', b'"sessionId": "f"') for message in (*TURN, END)]
+
+
+def test_a_policy_of_one_connection_changes_nothing_of_this() -> None:
+    scene = NewScene(make_policy(shared=False))
+    ann = scene.come("ann")
+    ann.request("session/new", cwd="/srv")
+    scene.agent.answer(scene.agent.takes("session/new"), sessionId="s")
+    ann.heard()
+    turn(scene, ann)
+    assert ann.heard_text()[1:] == [*TURN, END]
