@@ -77,6 +77,8 @@ FOLDER: Final = "/assets/"
 PAGE: Final = "/"
 MANIFEST: Final = "/manifest.webmanifest"
 FAVICON: Final = "/favicon.ico"
+WORKER: Final = "/worker.js"
+"""The service worker, which serves the pages beside and below its own path alone."""
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; "
@@ -172,9 +174,11 @@ def load_assets(folder: Path) -> dict[str, Asset]:
     base = f"{FOLDER}{digest.hexdigest()[:20]}"
     # Relative, because a proxy may have the page below a path.
     page, manifest = (contents.pop(name).replace(_PLACEHOLDER, f".{base}".encode()) for name in _TEMPLATES)
+    worker = contents.pop("worker.js")
     found = {f"{base}/{name}": Asset(name, content, _ONCE) for name, content in contents.items()}
     found[PAGE] = Asset(_TEMPLATES[0], page, PAGE_HEADERS["Cache-Control"])
     found[MANIFEST] = Asset(_TEMPLATES[1], manifest, _CHECKED)
+    found[WORKER] = Asset("worker.js", worker, _CHECKED)
     # Asked for by programs that do not look into the page.
     icon = "icons/icon-192.png"
     found[FAVICON] = Asset(icon, contents[icon], _CHECKED)

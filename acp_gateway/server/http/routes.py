@@ -44,7 +44,16 @@ from acp_gateway.server.hello import (
     read_query,
     read_resume_request,
 )
-from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, PAGE_HEADERS, serve_page, start_page
+from acp_gateway.server.http.assets import (
+    FAVICON,
+    FOLDER,
+    MANIFEST,
+    PAGE,
+    PAGE_HEADERS,
+    WORKER,
+    serve_page,
+    start_page,
+)
 from acp_gateway.server.http.link import HttpLinks
 from acp_gateway.server.http.metrics import MetricsExporter
 from acp_gateway.server.http.sign_in import JOIN, LOGIN, LOGOUT, JoinRoute, SignInRoutes, Site, check_page, site_of
@@ -230,7 +239,7 @@ class HttpRoutes:
             routes[BROWSERS] = secured(methods=_SOCKET, answer=self._answer_browser)
             # The page takes the place of the start page.
             page = public(credential=Credential.NONE, answer=self._answer_page)
-            routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON), page)
+            routes |= dict.fromkeys((PAGE, FOLDER, MANIFEST, FAVICON, WORKER), page)
         return routes
 
     def cors(self, request: Request) -> dict[str, str]:

@@ -1,6 +1,7 @@
 /** Tells a user who looks elsewhere that a session needs them: title and icon of the tab, and notifications. */
 import { titleOf } from "./format.js";
 import { makeRoute } from "./route.js";
+import { registerWorker } from "./service_worker.js";
 import { needsYou } from "./words.js";
 
 const ICON = new URL("../icons/icon.svg", import.meta.url).href;
@@ -17,26 +18,54 @@ export function createAttention(window) {
   const { document } = window;
   /** Questions that were told, by session and id. */
   let told = null;
+  /** By question: a promise of the function that takes its notification away. */
+  const shown = new Map();
+  /** A promise of the service worker's registration, or of null where there is none. */
+  let worker = null;
 
-  const notify = (session, question) => {
-    const options = { body: String(question.title ?? ""), tag: `${session.id} ${question.requestId}`, icon: ICON };
-    try {
-      const notification = new window.Notification(`${titleOf(session)} needs you`, options);
-      notification.onclick = () => {
-        window.focus();
-        window.location.hash = makeRoute({ sessionId: session.id, requestId: question.requestId ?? null });
-        notification.close();
-      };
-    } catch {
-      // Some phones have the constructor and forbid it; the tab's title has to do.
-    }
+  const registered = () => {
+    worker ??= registerWorker(window).catch(() => null);
+    return worker;
+  };
+
+  const follow = (hash) => {
+    window.focus();
+    window.location.hash = hash;
+  };
+  window.navigator?.serviceWorker?.addEventListener("message", (event) => follow(event.data.hash));
+
+  const show = (title, options) => {
+    const notification = new window.Notification(title, options);
+    notification.onclick = () => {
+      follow(options.data.hash);
+      notification.close();
+    };
+    return () => notification.close();
+  };
+
+  const showByWorker = async (title, options) => {
+    const registration = await registered();
+    if (registration === null) return show(title, options);
+    await registration.showNotification(title, options);
+    return async () => (await registration.getNotifications({ tag: options.tag })).forEach((one) => one.close());
+  };
+
+  const notify = (session, question, tag) => {
+    const hash = makeRoute({ sessionId: session.id, requestId: question.requestId ?? null });
+    const options = { body: String(question.title ?? ""), tag, icon: ICON, data: { hash } };
+    // Where nothing can be shown, the tab's title has to do.
+    shown.set(tag, showByWorker(`${titleOf(session)} needs you`, options).catch(() => () => {}));
   };
 
   return {
     get permission() {
       return "Notification" in window && window.isSecureContext ? window.Notification.permission : "unavailable";
     },
-    ask: () => window.Notification.requestPermission(),
+    async ask() {
+      const answer = await window.Notification.requestPermission();
+      if (answer === "granted") await registered();
+      return answer;
+    },
     /** Show the state of all sessions; `current` is the one that is open. */
     update(sessions, current) {
       const waiting = sessions.filter(needsYou);
@@ -49,8 +78,14 @@ export function createAttention(window) {
       if (told && document.hidden && this.permission === "granted") {
         const before = told;
         for (const { session, question } of questions) {
-          if (!before.has(`${session.id} ${question.requestId ?? question.since}`)) notify(session, question);
+          const key = `${session.id} ${question.requestId ?? question.since}`;
+          if (!before.has(key)) notify(session, question, key);
         }
+      }
+      for (const [key, taking] of shown) {
+        if (keys.has(key)) continue;
+        shown.delete(key);
+        taking.then((takeAway) => takeAway());
       }
       told = keys;
     },

@@ -17,7 +17,7 @@ import trio.testing
 from acp_gateway.config.load import ListenSection
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.server.http import assets
-from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, WEB, load_assets
+from acp_gateway.server.http.assets import FAVICON, FOLDER, MANIFEST, PAGE, WEB, WORKER, load_assets
 from acp_gateway.server.listener import Listener
 from tests.doubles import TIMEOUT
 from tests.server.echoing import WS, EchoingGateway, ask, listening, open_next, port_of
@@ -98,6 +98,7 @@ async def test_each_file_has_the_headers_of_the_page(path: str, gateway: Echoing
         (PAGE, "text/html; charset=utf-8", "no-store"),
         (MANIFEST, "application/manifest+json", "no-cache"),
         (FAVICON, "image/png", "no-cache"),
+        (WORKER, "text/javascript; charset=utf-8", "no-cache"),
         (path_of("app/main.js"), "text/javascript; charset=utf-8", "public, max-age=31536000, immutable"),
         (path_of("style.css"), "text/css; charset=utf-8", "public, max-age=31536000, immutable"),
         (path_of("icons/icon.svg"), "image/svg+xml", "public, max-age=31536000, immutable"),
@@ -257,8 +258,14 @@ async def test_the_files_are_read_at_the_first_request_and_stay_the_same(
 def make_page(folder: Path, **changed: str) -> None:
     """Write the files of a small page; `a_js` is `a.js`."""
     (folder / "icons").mkdir(parents=True)
-    names = {"index_html": "{assets}", "manifest_webmanifest": "", "icons/icon-192_png": "", "a_js": "b", **changed}
-    for name, content in names.items():
+    names = {
+        "index_html": "{assets}",
+        "manifest_webmanifest": "",
+        "icons/icon-192_png": "",
+        "worker_js": "",
+        "a_js": "b",
+    }
+    for name, content in (names | changed).items():
         (folder / name.replace("_", ".")).write_text(content)
 
 

@@ -95,6 +95,7 @@ async def test_the_table_of_routes_is_the_attack_surface(browser: Attacked) -> N
         "/manifest.webmanifest",
         "/metrics",
         "/readyz",
+        "/worker.js",
     }
 
 
@@ -233,7 +234,7 @@ async def test_no_response_can_be_framed_sniffed_or_read_by_another_page(browser
 
 
 async def test_nothing_that_is_kept_by_caches_depends_on_the_cookie(browser: Attacked) -> None:
-    for path in ("/", FILE, "/manifest.webmanifest", "/favicon.ico"):
+    for path in ("/", FILE, "/manifest.webmanifest", "/favicon.ico", "/worker.js"):
         answers = [await ask(browser.listener, path, *cookie, host=browser.host) for cookie in ((), (browser.cookie,))]
         for answer in answers:
             del answer.headers["date"]

@@ -184,7 +184,11 @@ class ScriptedGateway:
             page = (WEB / "index.html").read_bytes().replace(b"{assets}", f".{PREFIX[:-1]}".encode())
             return _response(200, page, {"Content-Type": "text/html; charset=utf-8", **HEADERS})
         file = WEB / path.removeprefix(PREFIX).removeprefix("/")
-        if (path != "/manifest.webmanifest" and not path.startswith(PREFIX)) or ".." in path or not file.is_file():
+        if (
+            (path not in ("/manifest.webmanifest", "/worker.js") and not path.startswith(PREFIX))
+            or ".." in path
+            or not file.is_file()
+        ):
             return _response(404, b"", {})
         kind = mimetypes.guess_type(file.name)[0] or "application/manifest+json"
         return _response(200, file.read_bytes(), {"Content-Type": kind, **HEADERS})

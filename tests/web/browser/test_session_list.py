@@ -310,3 +310,29 @@ def test_a_long_list_is_drawn_in_parts_searched_as_a_whole_and_says_what_it_lack
     page.get_by_role("searchbox").fill("s699")
     expect(rows).to_have_count(1)
     expect(rows).to_contain_text("Task 699")
+
+
+# Headless browsers show no notification, and refuse the permission. What is left is the registration under the policy.
+COLLECT_NOTIFICATIONS = """
+Object.defineProperty(Notification, "permission", { get: () => "granted" });
+Object.defineProperty(document, "hidden", { get: () => true });
+window.shown = [];
+ServiceWorkerRegistration.prototype.showNotification = async function (title, { body, tag, data }) {
+  window.shown.push({ body, tag, data, worker: this.active.scriptURL, close: () => window.shown.splice(0) });
+};
+ServiceWorkerRegistration.prototype.getNotifications = async ({ tag }) => window.shown.filter((it) => it.tag === tag);
+null;
+"""
+
+
+def test_a_question_in_the_background_is_notified_by_the_service_worker_until_it_is_decided(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.locator(".group").first).to_be_visible()
+    page.evaluate(COLLECT_NOTIFICATIONS)
+    gateway.ask("s1", "q1", {"toolCall": {"toolCallId": "t", "title": "Drop the table"}, "options": []})
+    until(page, lambda: bool(page.evaluate("shown.length")))
+    body, fragment, worker = page.evaluate("[shown[0].body, shown[0].data.hash, shown[0].worker]")
+    assert (body, fragment) == ("Drop the table", "#/s/s1/r/q1")
+    assert worker == f"{page.url.partition('#')[0]}worker.js"
+    gateway.resolve("s1", "q1", "bob", "once")
+    until(page, lambda: not page.evaluate("shown.length"))

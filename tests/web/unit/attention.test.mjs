@@ -53,30 +53,35 @@ test("the icon has a mark while a session needs the user", () => {
   assert.match(link.href, /icon\.svg$/);
 });
 
-test("a new question is notified once, with what it is about, and a click opens it", () => {
+/** Let the promises that are settled go on. */
+const settled = () => new Promise((resolve) => setImmediate(resolve));
+
+test("a new question is notified once, with what it is about, and a click opens it", async () => {
   const { window, shown } = fakeWindow();
   const attention = createAttention(window);
   attention.update([session("a", 1)], null);
   assert.equal(shown.length, 0, "what waited before the page was opened");
   attention.update([session("a", 1, 2), session("b")], null);
   attention.update([session("a", 1, 2), session("b")], null);
+  await settled();
   assert.deepEqual(shown.map(({ title, body }) => [title, body]), [["Title a needs you", "question 2"]]);
   shown[0].onclick();
   assert.deepEqual([window.location.hash, window.focused, shown[0].closed], ["#/s/a/r/2", true, true]);
 });
 
-test("nothing is notified while the page is seen, without permission, or for an observer", () => {
+test("nothing is notified while the page is seen, without permission, or for an observer", async () => {
   for (const options of [{ hidden: false }, { permission: "denied" }, {}]) {
     const { window, shown } = fakeWindow(options);
     const attention = createAttention(window);
     attention.update([], null);
     const mayControl = Object.keys(options).length > 0;
     attention.update([{ ...session("a", 1), mayControl }], null);
+    await settled();
     assert.deepEqual(shown, []);
   }
 });
 
-test("a browser that forbids the constructor is left alone", () => {
+test("a browser that forbids the constructor is left alone", async () => {
   const { window } = fakeWindow();
   window.Notification = class {
     static permission = "granted";
@@ -87,7 +92,43 @@ test("a browser that forbids the constructor is left alone", () => {
   const attention = createAttention(window);
   attention.update([], null);
   attention.update([session("a", 1)], null);
+  await settled();
   assert.equal(window.document.title, "(1) acp-gateway");
+});
+
+test("the notification of a question that was decided elsewhere is taken away", async () => {
+  const { window, shown } = fakeWindow();
+  const attention = createAttention(window);
+  attention.update([], null);
+  attention.update([session("a", 1, 2)], null);
+  attention.update([session("a", 2)], null);
+  await settled();
+  assert.deepEqual(shown.map(({ body, closed }) => [body, closed]), [["question 1", true], ["question 2", false]]);
+});
+
+test("a service worker shows notifications where there is one, and its clicks open the question", async () => {
+  const { window, shown } = fakeWindow();
+  const inWorker = [];
+  const registration = {
+    showNotification: async (title, options) => void inWorker.push({ title, ...options, close: () => inWorker.splice(0) }),
+    getNotifications: async ({ tag }) => inWorker.filter((one) => one.tag === tag),
+  };
+  let listener = null;
+  const serviceWorker = {
+    register: async () => {},
+    ready: Promise.resolve(registration),
+    addEventListener: (_, listen) => (listener = listen),
+  };
+  const attention = createAttention({ ...window, navigator: { serviceWorker }, document: { ...window.document, baseURI: "https://gpu.example/" } });
+  attention.update([], null);
+  attention.update([session("a", 1)], null);
+  await settled();
+  assert.deepEqual([shown.length, inWorker.map(({ title, body, data }) => [title, body, data.hash])], [0, [["Title a needs you", "question 1", "#/s/a/r/1"]]]);
+  listener({ data: { hash: "#/s/a/r/1" } });
+  assert.equal(window.location.hash, "#/s/a/r/1");
+  attention.update([session("a")], null);
+  await settled();
+  assert.deepEqual(inWorker, []);
 });
 
 test("without notifications, or without a secure connection, there is no permission to ask for", () => {

@@ -3,6 +3,7 @@ import { readdirSync, readFileSync } from "node:fs";
 import { dirname, join, relative, resolve } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
+import { registerWorker } from "../../../acp_gateway/web/app/service_worker.js";
 
 const WEB = resolve(dirname(fileURLToPath(import.meta.url)), "../../../acp_gateway/web");
 
@@ -12,6 +13,7 @@ const read = (folder) =>
     .map((name) => [join(folder, name), readFileSync(join(WEB, folder, name), "utf8")]);
 
 const APP = read("app");
+const WORKER = readFileSync(join(WEB, "worker.js"), "utf8");
 const VENDOR = read("vendor");
 
 /** Whatever turns a string into markup or into a program. */
@@ -20,7 +22,20 @@ const SINKS =
 
 test("no module of the page parses a string as HTML or as a program", () => {
   assert.ok(APP.length > 10);
-  for (const [name, source] of APP) assert.deepEqual(source.match(SINKS) ?? [], [], name);
+  for (const [name, source] of [...APP, ["worker.js", WORKER]]) {
+    const allowed = name === "app/service_worker.js" ? ["trustedTypes", "trustedTypes", "createPolicy"] : [];
+    assert.deepEqual(source.match(SINKS) ?? [], allowed, name);
+  }
+});
+
+test("the one policy of the page trusts the address of its service worker, whatever it is given", async () => {
+  const registered = [];
+  const serviceWorker = { register: async (url) => void registered.push(url), ready: "registration" };
+  const trustedTypes = { createPolicy: (_, rules) => ({ createScriptURL: () => rules.createScriptURL("https://evil.example/") }) };
+  const document = { baseURI: "https://gpu.example/gateway/" };
+  assert.equal(await registerWorker({ navigator: { serviceWorker }, document, trustedTypes }), "registration");
+  assert.deepEqual(registered, ["https://gpu.example/gateway/worker.js"]);
+  assert.equal(await registerWorker({ navigator: {}, document }), null);
 });
 
 test("the libraries do so nowhere but in the one property of Preact that the page never uses", () => {
