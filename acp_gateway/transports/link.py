@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, probe, read_control
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
@@ -41,6 +41,9 @@ CONFIRM_MESSAGES: Final = 4096
 CONFIRM_BYTES: Final = 512 * 1024
 """Maximum messages and bytes between two confirmations: a small part of the window, and seldom enough to cost nothing.
 For bytes, at most a quarter of the peer's window."""
+
+MAX_ANSWERS: Final = 64
+"""Answers to probes that wait for a peer that takes nothing."""
 
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """Errors that a lost stream raises."""
@@ -86,7 +89,9 @@ class Link:
         "_told",
         "_unacknowledged_bytes",
         "_unhandled_bytes",
+        "_waiting_answers",
         "_window",
+        "on_send",
         "outbox",
         "received",
         "stream",
@@ -107,6 +112,8 @@ class Link:
         """The connection, None while there is none."""
         self.received = 0
         """Number of messages received, over all connections."""
+        self.on_send: Callable[[], None] | None = None
+        """Called when messages are sent; None to call nothing."""
         # True once the peer has ended the link for good.
         self._peer_left = False
         self._window = window
@@ -134,6 +141,8 @@ class Link:
         self._told: int | None = None
         # Number of the next messages that were received before, over an earlier connection.
         self._redelivered = 0
+        # Answers to probes since the stream was below its high-water mark.
+        self._waiting_answers = 0
         # True until what was received before is confirmed over the present connection.
         self._owes = False
 
@@ -216,6 +225,8 @@ class Link:
         self.push()
         if self.behind:
             self._changed.notify()
+        if self.on_send is not None:
+            self.on_send()
 
     def pass_on(self, messages: Sequence[bytes]) -> bool:
         """Send messages at once if no others wait; else do nothing and return False.
@@ -231,6 +242,8 @@ class Link:
             stream.send_nowait(messages)
         except LOST:
             self._lose()
+        if self.on_send is not None:
+            self.on_send()
         return True
 
     def push(self) -> None:
@@ -259,6 +272,13 @@ class Link:
                 self.stream.send_nowait([control])
             except LOST:
                 self._lose()
+
+    def send_probe(self, number: int) -> None:
+        """Ask the peer for an answer with this number, which `answered` is called with."""
+        last_sent_at = self._last_sent_at
+        self.send_control(probe(number))
+        # It confirms nothing, so it does not put off the next confirmation.
+        self._last_sent_at = last_sent_at
 
     def finish(self) -> None:
         """Let `pump` return once the peer has taken all messages."""
@@ -396,11 +416,18 @@ class Link:
         if control.received > self.outbox.written:
             raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
         self._confirm(control.received)
-        # A peer that gets more than it takes needs no sign of life, and must not fill the memory by asking.
-        if control.probe and self.stream is not None and self.stream.pending_bytes < self._high_water:
-            self._send_acknowledgement(control.probe)
+        if control.probe:
+            self._answer(control.probe)
         if control.answered:
             self._answered(control.answered)
+
+    def _answer(self, number: int) -> None:
+        """Answer a probe, unless the peer asks for ever and takes nothing: that would fill the memory."""
+        if self.stream is None or self.stream.pending_bytes < self._high_water:
+            self._waiting_answers = 0
+        self._waiting_answers += 1
+        if self._waiting_answers <= MAX_ANSWERS:
+            self._send_acknowledgement(number)
 
     def _count_messages(self, count: int, size: int) -> None:
         # A sender stops as soon as that much is in flight; bytes from earlier connections are not in flight any more.
@@ -431,6 +458,13 @@ class Link:
 
     # Time
 
+    @property
+    def heard_at(self) -> float:
+        """Time of the last bytes from the peer; infinite while the connection is not read."""
+        # Parts of a large message count as well.
+        stream = self.stream
+        return inf if self._blocked else max(self._last_received_at, 0.0 if stream is None else stream.last_received_at)
+
     async def keep_alive(self, timeout: float) -> None:
         """Confirm what has arrived every `HEARTBEAT` seconds. Returns after `timeout` seconds of silence.
 
@@ -446,9 +480,7 @@ class Link:
 
         Returns None after `timeout` seconds of silence.
         """
-        # Parts of a large message count as well.
-        last_received_at = max(self._last_received_at, 0.0 if self.stream is None else self.stream.last_received_at)
-        deadline = inf if self._blocked else last_received_at + timeout
+        deadline = self.heard_at + timeout
         if now >= deadline:
             return None
         if now >= self._last_sent_at + HEARTBEAT:

@@ -16,6 +16,7 @@ from typing import ClassVar, Final, Protocol
 
 import trio
 
+from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.timers import TaskSpawner
 
@@ -120,6 +121,16 @@ class MaintainedStream(MessageStream):
         The first call follows `use_spawner`; `now` is the current time.
         """
         return inf
+
+    @property
+    def path(self) -> PathState | None:
+        """State of the connection in the system, where it tells."""
+        return None
+
+    @property
+    def route(self) -> Route | None:
+        """Addresses of the connection, where it has some."""
+        return None
 
     # Limits and ends
 
