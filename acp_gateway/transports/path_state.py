@@ -1,4 +1,4 @@
-"""What the system knows about the way to a peer: whether it confirms what was sent, and the address used for it."""
+"""The way to a peer as the system knows it: whether sent bytes are confirmed, and the address that is used for it."""
 
 import socket
 import struct

@@ -60,7 +60,7 @@ class Attempts:
         self._nursery: trio.Nursery | None = None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run the attempts until cancelled, which closes the connections of those that nobody has taken."""
+        """Run the attempts until cancelled, which closes the connections that were not taken."""
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
@@ -130,7 +130,7 @@ class Attempts:
             attempt.scope.cancel()
 
     def drop(self, but: Attempt | None = None) -> None:
-        """End all attempts but one without an outcome, and close the connections that nobody has taken."""
+        """End all attempts but one without an outcome, and close the connections that were not taken."""
         for attempt in [attempt for attempt in self.running if attempt is not but]:
             self._drop(attempt)
         done, self._done = self._done, []

@@ -17,17 +17,16 @@ from typing import Final, NamedTuple
 from acp_gateway.transports.path_state import PathState
 
 TIMEOUT: Final = 1.0
-"""Seconds without an answer that are no reason for a suspicion, however fast the line is: busy machines and lost
-packets take that long."""
+"""Seconds without an answer until a suspicion, however fast the line is: busy machines and lost packets take less."""
 
 ROUND_TRIPS: Final = 3.0
-"""Round trips without an answer that are none either."""
+"""The same in round trips, for a slow line."""
 
 SILENCE: Final = 1.0
 """Seconds of silence, while an answer is expected, until a probe is sent."""
 
 SILENCE_TIMEOUT: Final = 0.5
-"""Seconds more for the answer to that probe: nobody waits for a message."""
+"""Seconds more for the answer to that probe, which is behind no message."""
 
 PROBE_INTERVAL: Final = 0.25
 """Seconds between two probes behind messages at least, and between two looks while something is on its way."""
@@ -66,7 +65,7 @@ class Sample(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What is to be done."""
+    """The next step: a probe, another connection, or neither."""
 
     probe: int = 0
     """Number of a probe that is to be sent; 0 for none."""

@@ -1,5 +1,7 @@
 """When a connection is suspected, when it is probed, and when a second one is dialed."""
 
+import itertools
+
 import pytest
 
 from acp_gateway.client.reconnecting.suspicion import (
@@ -167,7 +169,7 @@ def test_attempts_in_vain_are_rare() -> None:
             suspicion.answered(begin + 1.5, number)
         suspicion.round_trip = 0.0
     assert len(found) > 5
-    assert all(later - earlier >= DIAL_INTERVAL for earlier, later in zip(found, found[1:], strict=False))
+    assert all(later - earlier >= DIAL_INTERVAL for earlier, later in itertools.pairwise(found))
 
 
 def test_a_connection_that_stays_silent_is_replaced_as_soon_as_the_network_is_back() -> None:
