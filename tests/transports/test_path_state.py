@@ -1,4 +1,4 @@
-"""What the system tells of a connection."""
+"""The system tells the state of a connection, and its addresses."""
 
 import socket
 import sys
@@ -66,5 +66,5 @@ def test_other_sockets_and_closed_ones_have_neither_state_nor_route(pair: Pair) 
             assert route_of(one) is None
 
 
-def test_an_address_that_is_none_has_no_source() -> None:
+def test_a_malformed_address_has_no_source() -> None:
     assert source_address(("300.0.0.1", 1)) is None

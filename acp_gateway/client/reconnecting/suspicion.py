@@ -260,4 +260,12 @@ class Suspicion:
         now = sample.now
         waits = self._probes or self._message_at is not None or self.suspected_at is not None
         queued = sample.pending or (sample.path is not None and sample.path.queued)
-        return now + PROBE_INTERVAL if waits or queued or sample.expects else inf
+        if not (waits or queued or sample.expects):
+            return inf
+        # In time for the suspicion, and not up to an interval later.
+        missing = [] if self._in_flight_at is None else [self._in_flight_at + self.timeout]
+        if self._probes:
+            first = self._probes[0]
+            since = first.sent_at + SILENCE_TIMEOUT if first.message_at is None else first.message_at
+            missing.append(since + self.timeout)
+        return min([now + PROBE_INTERVAL, *(at for at in missing if at > now)])

@@ -52,6 +52,15 @@ def test_a_message_is_probed_at_once_and_suspected_without_an_answer() -> None:
     assert (suspicion.suspected_at, suspicion.silent_since) == (6.0, 5.0)
 
 
+def test_the_look_at_which_a_connection_is_suspected_is_not_late() -> None:
+    suspicion = watching(0.34)
+    suspicion.sent(5.0)
+    now = 5.0
+    while not suspicion.look(Sample(now)).dial:
+        now = suspicion.look(Sample(now)).due
+    assert now == pytest.approx(5.0 + ROUND_TRIPS * 0.34)
+
+
 def test_the_answer_to_a_probe_ends_a_suspicion_and_measures_the_round_trip() -> None:
     suspicion = watching()
     suspicion.sent(5.0)
@@ -125,7 +134,7 @@ def test_bytes_that_the_peers_system_does_not_confirm_are_a_reason_whatever_is_h
     assert suspicion.suspected_at is None
 
 
-def test_a_large_message_over_a_slow_line_is_no_reason_while_bytes_are_confirmed() -> None:
+def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirmed() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
     for step in range(400):
