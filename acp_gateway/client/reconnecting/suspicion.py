@@ -223,7 +223,7 @@ class Suspicion:
         if self._urgent:
             self._suspect(now, now)
             return
-        if self._in_flight_at is not None and now - self._in_flight_at >= self.timeout:
+        if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
             self._suspect(now, self._in_flight_at)
             self._needs_confirmation = True
             return
@@ -233,7 +233,7 @@ class Suspicion:
         first = self._probes[0]
         since = first.sent_at if first.message_at is None else first.message_at
         since = max(since, sample.heard_at, self._progress_at if sample.pending else -inf)
-        if now - since >= self.timeout + (SILENCE_TIMEOUT if first.message_at is None else 0.0):
+        if now >= since + (SILENCE_TIMEOUT if first.message_at is None else 0.0) + self.timeout:
             self._suspect(now, since)
 
     def _suspect(self, now: float, since: float) -> None:
