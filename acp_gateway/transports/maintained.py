@@ -11,6 +11,7 @@ A meter charges a peer for what it sends, so that a flood delays only the peer t
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from math import inf
 from typing import ClassVar, Final, Protocol
 
@@ -131,6 +132,9 @@ class MaintainedStream(MessageStream):
     def route(self) -> Route | None:
         """Addresses of the connection, where it has some."""
         return None
+
+    def watch_while(self, expects: Callable[[], bool]) -> None:
+        """Notice soon that the connection is dead while `expects` returns True, where a stream replaces connections."""
 
     # Limits and ends
 
