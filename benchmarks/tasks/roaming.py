@@ -58,7 +58,6 @@ class Proxy:
                 client, _ = listener.accept()
             except OSError:
                 return
-            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ)
             gateway = socket.create_connection(self.target)
             path = Way()
             self.paths.append(path)
@@ -127,6 +126,7 @@ def roaming(running: Running) -> Iterator[tuple[Proxy, Editor, str]]:
     proxy = Proxy((host, int(port)))
     with ExitStack() as stack:
         listener = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ)
         threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
         url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
         command = [*PROGRAM, "connect", url, "--token-file", str(running.directory / "token")]

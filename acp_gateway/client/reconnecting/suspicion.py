@@ -111,6 +111,9 @@ class Suspicion:
         self._in_flight_at: float | None = None
         self._pending = 0
         self._progress_at = -inf
+        # Time since which bytes wait; None while none do. And until when the rest of them may be in other queues.
+        self._waits_since: float | None = None
+        self._passing_until = -inf
 
     # Events
 
@@ -131,8 +134,8 @@ class Suspicion:
         self._message_at = self._source = None
         self._probed_at = self._dialed_at = -inf
         self._acknowledged = self._pending = 0
-        self._in_flight_at = None
-        self._progress_at = now
+        self._in_flight_at = self._waits_since = None
+        self._progress_at, self._passing_until = now, -inf
 
     def sent(self, now: float) -> None:
         """A message was sent."""
@@ -198,6 +201,12 @@ class Suspicion:
         if sample.pending < self._pending:
             self._progress_at = now
         self._pending = sample.pending
+        if sample.pending or (path is not None and path.queued):
+            self._waits_since = now if self._waits_since is None else self._waits_since
+        elif self._waits_since is not None:
+            # A proxy or a tunnel on the way may hold as much again, and take as long for it.
+            self._passing_until = now + min(now - self._waits_since, STUCK)
+            self._waits_since = None
         if path is None:
             return
         if path.acknowledged != self._acknowledged:
@@ -228,7 +237,7 @@ class Suspicion:
             self._needs_confirmation = True
             return
         waits = sample.pending > 0 or (sample.path is not None and sample.path.queued)
-        if not self._probes or (waits and now - self._progress_at < STUCK):
+        if not self._probes or now < self._passing_until or (waits and now - self._progress_at < STUCK):
             return
         first = self._probes[0]
         since = first.sent_at if first.message_at is None else first.message_at

@@ -142,6 +142,15 @@ def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirm
         assert suspicion.look(Sample(step * PROBE_INTERVAL, pending=1000, path=path)).dial == ""
 
 
+def test_what_a_slow_line_has_taken_may_wait_as_long_again_in_a_proxy() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    for second in range(10):
+        suspicion.look(Sample(second, path=PathState(second, in_flight=False, queued=True)))
+    found = dials(suspicion, 30.0, 10.0, path=PathState(10, in_flight=False, queued=False))
+    assert found[0] == pytest.approx(20.0, abs=PROBE_INTERVAL)
+
+
 def test_bytes_that_wait_for_a_peer_that_takes_none_are_a_reason_in_the_end() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
