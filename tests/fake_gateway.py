@@ -1,7 +1,7 @@
 """A fake gateway in memory that resumes links; shims dial it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,11 +34,48 @@ class WallClock:
         self._slept += seconds
 
 
+class MortalStream(FragileStream):
+    """A client's end of a connection over which, from some time on, nothing comes any more, and no end notices."""
+
+    def __init__(self, stream: MaintainedStream) -> None:
+        super().__init__(stream)
+        self.writes = 0
+        """Calls of `send_nowait`."""
+        self._dead = False
+        self._revived = trio.lowlevel.ParkingLot()
+        self._lost: list[bytes] = []
+
+    def die(self) -> None:
+        """Pass nothing on, in both directions."""
+        self._dead = True
+
+    def revive(self) -> None:
+        """Pass on what was sent until then, as TCP does."""
+        self._dead = False
+        self._revived.unpark_all()
+        lost, self._lost = self._lost, []
+        if lost:
+            super().send_nowait(lost)
+
+    async def _receive_batch(self) -> list[bytes]:
+        batch = await super()._receive_batch()
+        while self._dead:
+            await self._revived.park()
+        return batch
+
+    def send_nowait(self, messages: Sequence[bytes]) -> None:
+        self.writes += 1
+        if self._dead:
+            self._lost += messages
+        else:
+            super().send_nowait(messages)
+
+
 @dataclass
 class Connection:
     """Both ends of a connection."""
 
-    near: FragileStream
+    near: MortalStream
     far: MaintainedStream
     link: Link
     scope: trio.CancelScope
@@ -63,8 +100,14 @@ class FakeGateway:
         """Makes every attempt fail."""
         self.hangs = False
         """Makes attempts hang."""
+        self.handshake = 0.0
+        """Seconds from the begin of an attempt until the gateway is asked."""
+        self.answers_after = 0.0
+        """Seconds until its answer arrives."""
         self.resumes = True
         """False for a gateway that does not resume links."""
+        self.probes = True
+        """False for a gateway of an earlier version, which answers no probes."""
         self.deaf = False
         """Stops reading."""
         self.received: list[Any] = []
@@ -116,6 +159,8 @@ class FakeGateway:
             raise self.refusals.pop(0)
         if self.down:
             raise Unreachable("no answer")
+        await trio.sleep(self.handshake)
+        resume = await resume.asked()
         near, far = memory_message_stream_pair()
         if not self.resumes:
             name, received, link = None, None, Link()
@@ -130,11 +175,12 @@ class FakeGateway:
             name, link = resume.connection_id, self.links[resume.connection_id]
             received = link.received
             link.connect(far, resume.received)
-        connection = Connection(FragileStream(near), far, link, trio.CancelScope())
+        connection = Connection(MortalStream(near), far, link, trio.CancelScope())
         self.connections.append(connection)
         assert self._nursery is not None
         self._nursery.start_soon(self._serve, connection)
-        return Dialed(connection.near, name, received)
+        await trio.sleep(self.answers_after)
+        return Dialed(connection.near, name, received, self.probes and received is not None)
 
     async def _serve(self, connection: Connection) -> None:
         with connection.scope:
@@ -151,7 +197,8 @@ class FakeGateway:
                             self._receive(json.loads(message), connection.link)
                         connection.link.acknowledge()
                 except (trio.EndOfChannel, trio.BrokenResourceError, trio.ClosedResourceError):
-                    connection.link.disconnect()
+                    if connection.link.stream is connection.far:
+                        connection.link.disconnect()
                     self._changed.unpark_all()
                 nursery.cancel_scope.cancel()
 

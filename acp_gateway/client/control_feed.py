@@ -11,7 +11,8 @@ import trio
 
 from acp_gateway.client.control import Listing, SessionKey, exchange, is_changes, key_of, read_listing
 from acp_gateway.client.dialing import Destination, dial, explain_silence
-from acp_gateway.client.uplink import ATTEMPT_TIMEOUT, BACKOFF_MAX, REFUSALS, backoff
+from acp_gateway.client.reconnecting.attempts import ATTEMPT_TIMEOUT
+from acp_gateway.client.uplink import BACKOFF_MAX, REFUSALS, backoff
 from acp_gateway.errors import GatewayError, ProtocolError, Unreachable
 from acp_gateway.protocol.methods import ACCESS, SESSIONS
 from acp_gateway.transports.maintained import MaintainedStream

@@ -8,9 +8,9 @@ only with `--insecure-plaintext`.
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -47,7 +47,7 @@ from acp_gateway.transports.sockets import (
 )
 from acp_gateway.transports.streams import ByteStream
 from acp_gateway.transports.websocket.client import UpgradeRefused, connect_websocket
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, RESUME, Timing
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, PROBES, RESUME, Timing
 
 if TYPE_CHECKING:
     from acp_gateway.client.http.cookies import CookieJar
@@ -161,13 +161,22 @@ def explain_silence(address: str) -> str:
     return f"{address}: no answer; is it the gateway's port, and does no firewall drop connections?"
 
 
-class Resume(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Resume:
     """Resume parameters: a request for a new resumable link, or for the continuation of one."""
 
     connection_id: str | None = None
     """None for a new link."""
     received: int = 0
     """Number of messages received over the link so far."""
+    ask: Callable[[], int] | None = field(default=None, compare=False)
+    """Called right before the gateway is asked, and returns the number again, for a link that has a connection still.
+    From then on, the gateway may drop that connection."""
+
+    async def asked(self) -> "Resume":
+        """Return the parameters that the gateway is to be asked with at this moment, without a checkpoint after it."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return self if self.ask is None else replace(self, received=self.ask())
 
     @property
     def headers(self) -> dict[str, str]:
@@ -191,6 +200,8 @@ class Dialed(NamedTuple):
     """The id that resumes the link. If `received` is None, it is only a name or None."""
     received: int | None
     """Number of messages of the link that the gateway has received; None if it does not resume links."""
+    probes: bool = False
+    """True if the gateway answers probes."""
     address: Address | None = None
     """The address, if the gateway has several."""
 
@@ -343,6 +354,8 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     if destination.token is not None:
         headers["Authorization"] = f"Bearer {destination.token}"
     headers |= dict(destination.origin)
+    if resume is not None:
+        resume = await resume.asked()
     try:
         websocket = await connect_websocket(
             stream,
@@ -366,7 +379,8 @@ async def _upgrade(stream: ByteStream, destination: Destination, timing: Timing,
     answer = {name.lower(): value for name, value in websocket.headers.items()}
     count = answer.get(RESUME.lower())
     received = int(count) if count is not None and _COUNT.fullmatch(count) else count
-    return _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
+    dialed = _dialed(websocket, destination, resume, answer.get(CONNECTION_ID.lower()), received)
+    return dialed._replace(probes=dialed.received is not None and PROBES.lower() in answer)
 
 
 def may_speak_http(address: Address, error: UpgradeRefused) -> bool:
@@ -417,6 +431,8 @@ def _foreign_answer(address: Address, error: UpgradeRefused) -> GatewayError:
 async def _say_hello(stream: ByteStream, destination: Destination, resume: Resume | None) -> Dialed:
     lines = LineStream(stream, max_message_size=destination.max_message_size, size_setting="--max-message-size")
     token = {} if destination.token is None else {"token": destination.token}
+    if resume is not None:
+        resume = await resume.asked()
     link = {} if resume is None else {"resume": resume.params}
     hello = {
         "jsonrpc": "2.0",
@@ -444,7 +460,8 @@ async def _say_hello(stream: ByteStream, destination: Destination, resume: Resum
     if "result" not in reply:
         raise refusal_by_error(destination, reply["error"])
     result = reply["result"] if isinstance(reply["result"], dict) else {}
-    return _dialed(lines, destination, resume, result.get("connectionId"), result.get("received"))
+    dialed = _dialed(lines, destination, resume, result.get("connectionId"), result.get("received"))
+    return dialed._replace(probes=dialed.received is not None and result.get("probe") is True)
 
 
 def _dialed(

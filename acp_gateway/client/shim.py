@@ -263,7 +263,7 @@ class _Shim:
     def changed(self) -> None:
         """Wake the tasks that wait for a change of the link, and report it."""
         self._change.unpark_all()
-        if self._uplink.up:
+        if self._uplink.up and not self._uplink.silent:
             self._report(LinkState.CONNECTED)
         elif self._link_state is LinkState.CONNECTED:
             self._report(LinkState.LOST)

@@ -6,8 +6,8 @@ certificates, redirects and errors until its portal has been passed, and a confi
 is edited. So any other error is retried, with exponential backoff and jitter. An attempt starts at once when the editor
 sends something, and when the machine wakes up.
 
-A connection counts as lost after `keepalive` seconds of silence, or when the wall clock has jumped: then the machine
-slept, and resuming is faster than probing the old connection.
+A connection that may be dead (`reconnecting.suspicion`) is replaced before it is given up: a second one is dialed
+beside it, and the first that answers goes on. A connection counts as lost after `keepalive` seconds of silence.
 
 If the gateway no longer has the link, it can't be resumed. The uplink then takes a new link, and the handler restores
 its state over it, see `UplinkHandler.start_over`.
@@ -17,11 +17,14 @@ import logging
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 from typing import Final, Literal, NamedTuple, Protocol
 
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, explain_silence
+from acp_gateway.client.reconnecting.attempts import Attempt, Attempts, close_at_once
+from acp_gateway.client.reconnecting.suspicion import Sample, Suspicion
 from acp_gateway.errors import (
     AgentError,
     Forbidden,
@@ -41,7 +44,8 @@ from acp_gateway.protocol.methods import SESSION_CANCEL
 from acp_gateway.protocol.text.json_text import NOTHING, read_envelope
 from acp_gateway.transports.link import LOST, WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
-from acp_gateway.transports.streams import CloseReason, MessageStream, MessageTooLarge
+from acp_gateway.transports.path_state import Route, source_address
+from acp_gateway.transports.streams import MessageStream, MessageTooLarge
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 
 TICK: Final = 1.0
@@ -59,8 +63,24 @@ BACKOFF_MAX: Final = 15.0
 BACKOFF_MAX_AT_START: Final = 2.0
 """Seconds of the longest backoff before the first success: the user waits for the editor to start."""
 
-ATTEMPT_TIMEOUT: Final = 15.0
-"""Seconds for one attempt. TLS over a bad mobile network takes five; a route that drops packets never answers."""
+BACKOFF_MAX_IN_USE: Final = 1.0
+"""Seconds of the longest backoff while an answer is expected, and between two attempts beside each other, for
+`IN_USE`: a network that is back is to be used."""
+
+IN_USE: Final = 600.0
+"""Seconds of an outage after which attempts become rare although an answer is expected."""
+
+SHOWN: Final = 2.0
+"""Seconds without an answer after which a user is told that the connection is lost."""
+
+REFUSED: Final = 5.0
+"""Seconds of suspicion after which a connection is given up if the gateway has refused a second one."""
+
+SPREAD: Final = 0.1
+"""Seconds over which the links of one machine spread their attempts after something that all of them notice."""
+
+HANDSHAKE: Final = 4
+"""Round trips until a link is resumed: TCP, TLS, the upgrade, and what follows."""
 
 REFUSALS: Final = (Unauthorized, Forbidden, UnknownAgent)
 """Errors that only the gateway itself raises, and would raise again."""
@@ -80,8 +100,9 @@ Log = logging.Logger | logging.LoggerAdapter[logging.Logger]
 class LinkEvent(NamedTuple):
     """A change of the link that a user may be told of."""
 
-    kind: Literal["connected", "resumed", "lost"]
-    """`connected` to a new link, also in place of one that could not be resumed; `resumed`; `lost` for now."""
+    kind: Literal["connected", "resumed", "lost", "answered"]
+    """`connected` to a new link, also in place of one that could not be resumed; `resumed`; `lost` for now; `answered`
+    by a connection that was taken for lost."""
     address: str
     """Address of the gateway."""
     why: str = ""
@@ -118,6 +139,8 @@ class ReconnectSettings(NamedTuple):
     """Returns a number from 0 to 1 that varies the backoff, so that many clients don't reconnect at the same moment."""
     wall_clock: Callable[[], float] = time.time
     """Returns seconds of a clock that advances while the machine sleeps."""
+    source: Callable[[tuple[str, int]], str | None] = source_address
+    """Returns the address from which the gateway's is reached now; None without a way to it."""
     log: Log = logging.getLogger("acp_gateway.client.uplink")
     """The log of the uplink; one that names the link, where a program has several."""
 
@@ -130,6 +153,8 @@ class LinkLoss(NamedTuple):
     """The gateway's close code."""
     closed: bool = False
     """True if the gateway closed the connection properly."""
+    replaced: bool = False
+    """True if a second connection has resumed the link."""
     too_large: bool = False
     """True if a received message exceeded the size limit."""
     unsent: Sequence[bytes] = ()
@@ -225,9 +250,22 @@ class Uplink:
         self._progress = (0, 0)
         # Set by `resume_attempts` after `suspend`; None while attempts are made.
         self._suspended: trio.Event | None = None
-        # Cancels the current attempt; reports the loss of the current connection, None while there is none.
-        self._attempt = trio.CancelScope()
+        # The attempts; reports the loss of the current connection, None while there is none.
+        self._attempts = Attempts(
+            lambda target, resume: settings.dial(target, settings.timing, resume), self._attempt_done
+        )
         self._lose: Callable[[LinkLoss], None] | None = None
+        # Watches the link; the event has it look now. Addresses of the last connection, and the present way to it.
+        self._suspicion = Suspicion()
+        self._look_wanted = trio.Event()
+        self._route: Route | None = None
+        self._source: str | None = None
+        self._looked_up_at = float("-inf")
+        # The refusal of a second connection, while the first one is suspected.
+        self._refused: GatewayError | None = None
+        # Why a second connection has resumed the link; empty after that was told. True to wait for `SPREAD`.
+        self._replaced = ""
+        self._spread = False
         # Address of the last attempt.
         self._address = ""
         # Until the first success: the start of the attempts, their timeout, its scope, and `use_short_timeout`.
@@ -235,6 +273,9 @@ class Uplink:
         self._connect_timeout = settings.connect_timeout
         self._trying: trio.CancelScope | None = None
         self._timeout_is_short = False
+
+        self.silent = False
+        """True while a user is to be told that the connection is lost, though a second one is only being dialed."""
 
     @property
     def up(self) -> bool:
@@ -244,7 +285,8 @@ class Uplink:
     async def run(self) -> GatewayError:
         """Keep the link up, and return the error that ended it. Cancelling closes the link, in bounded time."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_clock)
+            await nursery.start(self._attempts.run)
+            nursery.start_soon(self._watch)
             error = await self._keep_up()
             nursery.cancel_scope.cancel()
         return error
@@ -263,6 +305,7 @@ class Uplink:
         """Drop the link, and stay disconnected until `resume_attempts`."""
         self._suspended = trio.Event()
         self._connection_id = None
+        self._attempts.drop()
         self.link = self._new_link()
         if self._lose is not None:
             self._lose(LinkLoss(why))
@@ -274,7 +317,7 @@ class Uplink:
             self._suspended = None
 
     def _new_link(self, window: int | None = WINDOW) -> Link:
-        return Link(window=window, caught_up=self._handler.changed)
+        return Link(window=window, caught_up=self._handler.changed, answered=self._answered)
 
     async def _keep_up(self) -> GatewayError:
         try:
@@ -282,7 +325,7 @@ class Uplink:
                 stream = await self._dial_until_connected()
                 link = self.link
                 loss = await self._serve(link, stream)
-                if link is self.link:
+                if link is self.link and not loss.replaced:
                     self._handle_loss(loss)
         except GatewayError as error:
             return error
@@ -301,13 +344,13 @@ class Uplink:
             while True:
                 if self._suspended is not None:
                     await self._suspended.wait()
-                await self._back_off(BACKOFF_MAX if started else BACKOFF_MAX_AT_START)
                 outcome = await self._try(started=started)
                 if isinstance(outcome, MaintainedStream):
                     return outcome
-                self._failures += 1
-                self._log.info("no connection: %s", outcome)
-                failure = outcome
+                if outcome is not None:
+                    self._failures += 1
+                    self._log.info("no connection: %s", outcome)
+                    failure = outcome
         raise Unreachable(f"{failure or self._explain_silence()} (tried for {self._connect_timeout:g} s)")
 
     def _set_connect_timeout(self, seconds: float) -> None:
@@ -320,50 +363,87 @@ class Uplink:
         with trio.move_on_after(backoff(self._failures, longest, self._settings.jitter())):
             await self._wanted.wait()
         await trio.sleep_until(self._attempted_at + BACKOFF_MIN)
+        if self._spread:
+            self._spread = False
+            await trio.sleep(SPREAD * self._settings.jitter())
         self._wanted = trio.Event()
         self._attempted_at = trio.current_time()
 
-    async def _try(self, *, started: bool) -> MaintainedStream | GatewayError:
-        """Make one attempt. Return its error if it is to be retried; raise it if it is final."""
+    def _longest_backoff(self, *, started: bool) -> float:
+        if not started:
+            return BACKOFF_MAX_AT_START
+        in_use = self._handler.waiting and trio.current_time() < self._lost_at + IN_USE
+        return BACKOFF_MAX_IN_USE if in_use else BACKOFF_MAX
+
+    async def _try(self, *, started: bool) -> MaintainedStream | GatewayError | None:
+        """Make an attempt, or wait for the outcome of one, and use it. Return its error if it is to be retried.
+
+        Returns None if that was not all. Raises the error if it is final.
+        """
+        attempts, longest = self._attempts, self._longest_backoff(started=started)
+        beside = started and longest < BACKOFF_MAX
+        if attempts.running:
+            # While it hangs, others are made beside it only if a user waits.
+            pause = longest * (0.75 + self._settings.jitter() / 4) if beside else TICK
+            await attempts.wait(attempts.running[-1].began + pause if beside else trio.current_time() + TICK)
+            if attempts.done is None and not (beside and attempts.running):
+                return None
+        elif attempts.done is None:
+            await self._back_off(longest)
+        attempt = attempts.take()
+        if attempt is not None:
+            return await self._use(attempt, started=started)
         try:
-            target = self._destination()
+            self._start_attempt(started=started)
         except GatewayError as error:
             if started:
                 return error
             raise
+        return None
+
+    def _start_attempt(self, *, started: bool, delay: float = 0.0) -> None:
+        """Start an attempt after so many seconds. Raises what `destination` raises."""
+        target = self._destination()
         self._address = str(target.address)
         known = not started and not self._timeout_is_short and self._settings.knows(self._address)
         if known and self._connect_timeout < self._settings.known_timeout:
             self._set_connect_timeout(self._settings.known_timeout)
         resume = Resume(self._connection_id, self.link.received)
-        with trio.CancelScope(deadline=trio.current_time() + ATTEMPT_TIMEOUT) as self._attempt:
-            try:
-                dialed = await self._settings.dial(target, self._settings.timing, resume)
-            except (TooFarBehind, LinkGone) as error:
-                if resume.connection_id is not None:
-                    lost = trio.current_time() - self._lost_at
-                    self._start_over(f"can't be resumed after {lost:.0f} s: {error}")
-                    self._wanted.set()
-                return error
-            except UnknownSession as error:
-                if started:
-                    # After a restart of the gateway, a guest's session is unknown until its owner has reopened it.
-                    self._handler.give_up(error)
-                    return error
-                raise
-            except REFUSALS:
-                raise
-            except GatewayError as error:
-                if started or isinstance(error, Unreachable):
-                    return error
-                raise
-            return await self._connect(dialed)
-        return Unreachable(self._explain_silence())
+        self._attempts.start(target, resume, None if resume.connection_id is None else self._ask, delay)
+
+    def _ask(self, attempt: Attempt) -> int:
+        """Return the count with which an attempt asks for the link, unless the present connection has just answered."""
+        if self.link.stream is not None:
+            self._look()
+        if not attempt.scope.cancel_called:
+            self._attempts.drop(attempt)
+            return self.link.tell_count()
+        return self.link.received
+
+    async def _use(self, attempt: Attempt, *, started: bool) -> MaintainedStream | GatewayError:
+        """Connect the link by an attempt, or handle its error as `_try` does."""
+        outcome = attempt.outcome
+        assert outcome is not None
+        if isinstance(outcome, Dialed):
+            return await self._connect(outcome, attempt)
+        if isinstance(outcome, (TooFarBehind, LinkGone)):
+            if self._connection_id is not None:
+                lost = trio.current_time() - self._lost_at
+                self._start_over(f"can't be resumed after {lost:.0f} s: {outcome}")
+                self._wanted.set()
+            return outcome
+        if isinstance(outcome, UnknownSession) and started:
+            # After a restart of the gateway, a guest's session is unknown until its owner has reopened it.
+            self._handler.give_up(outcome)
+            return outcome
+        if isinstance(outcome, (UnknownSession, *REFUSALS)) or not (started or isinstance(outcome, Unreachable)):
+            raise outcome
+        return outcome
 
     def _explain_silence(self) -> str:
         return explain_silence(self._address)
 
-    async def _connect(self, dialed: Dialed) -> MaintainedStream | GatewayError:
+    async def _connect(self, dialed: Dialed, attempt: Attempt) -> MaintainedStream | GatewayError:
         """Attach the link to a new connection. Return the error if the gateway's count does not match."""
         lost = trio.current_time() - (self._lost_at or self._began)
         event = LinkEvent("connected", str(dialed.address or self._address), seconds=lost)
@@ -381,15 +461,18 @@ class Uplink:
             received = dialed.received or 0
             again, waited = outbox.written - received, len(outbox.unwritten_messages())
             try:
-                self.link.connect(dialed.stream, received)
+                self.link.connect(dialed.stream, received, attempt.told)
             except ValueError as error:
                 await close_at_once(dialed.stream)
                 self._start_over(f"the gateway's message count does not match: {error}")
                 return ProtocolError(f"{self._address}: the gateway's message count does not match: {error}")
             event = event._replace(kind="resumed")
+            how = f"resumed after {lost:.1f} s"
+            if self._replaced:
+                how = f"{self._replaced}; the new path answered in {trio.current_time() - attempt.began:.1f} s"
             self._log.info(
-                "resumed after %.1f s: %d messages received, sending %d again and %d for the first time",
-                lost,
+                "%s: %d messages received, sending %d again and %d for the first time",
+                how,
                 self.link.received,
                 again,
                 waited,
@@ -398,9 +481,22 @@ class Uplink:
         self._settings.notice(event)
         self._wanted = trio.Event()
         self._connected_at = trio.current_time()
+        self._begin_watch(dialed, attempt, moved=event.kind == "connected" or self._message_counts() != self._progress)
         self._progress = self._message_counts()
         self._handler.changed()
         return dialed.stream
+
+    def _begin_watch(self, dialed: Dialed, attempt: Attempt, *, moved: bool) -> None:
+        """Watch a new connection; `moved` if messages came over the one before."""
+        now = trio.current_time()
+        self._attempts.drop()
+        self._refused, self._replaced, self.silent = None, "", False
+        self._route, self._looked_up_at = dialed.stream.route, float("-inf")
+        round_trip = (now - attempt.began) / HANDSHAKE
+        self._suspicion.connected(now, round_trip, answers_probes=dialed.probes, moved=moved)
+        self.link.on_send = self._sent
+        if len(self.link.outbox):
+            self._suspicion.sent(now)
 
     # Connected
 
@@ -419,6 +515,7 @@ class Uplink:
                     nursery.cancel_scope.cancel()
 
                 self._lose = lose
+                self._look_wanted.set()
                 nursery.start_soon(stream.run)
                 nursery.start_soon(link.pump)
                 if link.resumable:
@@ -492,6 +589,7 @@ class Uplink:
 
     def _start_over(self, why: str, unsent: Sequence[bytes] = ()) -> None:
         """Replace the link, because it can't be resumed."""
+        self._attempts.drop()
         outbox = self.link.outbox
         # A turn that is cancelled twice is better than one that goes on.
         cancels = [message for message in outbox.unconfirmed_messages() if _ends_turn(message)]
@@ -500,24 +598,140 @@ class Uplink:
         self.link = self._new_link()
         self._handler.start_over(connection_id or "", unsent, why)
 
-    async def _watch_clock(self) -> None:
-        before = self._settings.wall_clock()
+    # Watching
+
+    async def _watch(self) -> None:
+        """Look at the connection when that is due, and at the clock and the way to the gateway each `TICK`."""
+        before, tick, due = self._settings.wall_clock(), trio.current_time() + TICK, inf
         while True:
-            await trio.sleep(TICK)
-            now = self._settings.wall_clock()
-            if now - before > TICK + CLOCK_JUMP:
-                self._woke_up(now - before)
-            before = now
+            with trio.move_on_at(min(due, tick)):
+                await self._look_wanted.wait()
+            now = trio.current_time()
+            clock = self._settings.wall_clock()
+            if clock - before > TICK + CLOCK_JUMP:
+                self._woke_up(clock - before)
+            before = clock
+            if now >= tick:
+                tick = now + TICK
+                if not self.up:
+                    self._check_way()
+            if now >= due or self._look_wanted.is_set() or self._handler.waiting:
+                self._look_wanted = trio.Event()
+                due = self._look()
+
+    def _look(self) -> float:
+        """Send a probe or dial a second connection if there is a reason; return the time of the next look."""
+        link, now = self.link, trio.current_time()
+        if link.stream is None or not link.resumable or self._lose is None:
+            return inf
+        suspicion, suspected = self._suspicion, self._suspicion.suspected_at
+        if now >= self._looked_up_at + TICK and self._route is not None:
+            self._looked_up_at, self._source = now, self._settings.source(self._route.peer)
+        sample = Sample(
+            now,
+            min(link.heard_at, now),
+            self._handler.waiting,
+            link.stream.pending_bytes,
+            link.stream.path,
+            self._source,
+        )
+        step = suspicion.look(sample)
+        if step.probe:
+            link.send_probe(step.probe)
+        if suspected is not None and suspicion.suspected_at is None:
+            self._answered_again(suspected)
+        if step.dial:
+            self._dial_beside(step.dial)
+        if suspicion.suspected_at is not None:
+            self._tell_silence(suspicion.suspected_at)
+        link.on_send = self._sent
+        return step.due
+
+    def _sent(self) -> None:
+        """Handle that a message was sent; called once for each look."""
+        self.link.on_send = None
+        self._suspicion.sent(trio.current_time())
+        self._look_wanted.set()
+
+    def _answered(self, number: int) -> None:
+        """Handle the answer to a probe."""
+        suspected = self._suspicion.suspected_at
+        self._suspicion.answered(trio.current_time(), number)
+        if suspected is not None:
+            self._answered_again(suspected)
+
+    def _answered_again(self, suspected_at: float) -> None:
+        """Go on with a connection that was suspected. An attempt that has asked for the link takes it over."""
+        self._attempts.drop_unasked()
+        self._refused = None
+        seconds = trio.current_time() - suspected_at
+        self._log.info("the connection has answered %.1f s after it was suspected", seconds)
+        if self.silent:
+            self.silent = False
+            self._settings.notice(LinkEvent("answered", self._address, seconds=seconds))
+            self._handler.changed()
+
+    def _dial_beside(self, why: str) -> None:
+        """Dial a second connection."""
+        self._log.info("%s: dialing a second connection", why)
+        self._refused = None
+        try:
+            self._start_attempt(started=True, delay=SPREAD * self._settings.jitter() if self._spread else 0.0)
+        except GatewayError as error:
+            self._log.info("no second connection: %s", error)
+        self._spread = False
+
+    def _attempt_done(self) -> None:
+        """Handle the outcome of an attempt beside a connection."""
+        done = self._attempts.done
+        if self._lose is None or done is None:
+            return
+        suspicion, now = self._suspicion, trio.current_time()
+        if isinstance(done.outcome, Dialed):
+            since = now if suspicion.suspected_at is None else suspicion.silent_since
+            self._failures, self._lost_at = 0, since
+            self._replaced = suspicion.describe(now)
+            self._lose(LinkLoss(self._replaced, replaced=True))
+            return
+        self._attempts.take()
+        self.link.untell_count()
+        self._log.info("no second connection: %s", done.outcome)
+        if not isinstance(done.outcome, Unreachable):
+            self._refused = done.outcome
+
+    def _tell_silence(self, suspected_at: float) -> None:
+        """Show a connection as lost that is silent for long, and give it up if the gateway refuses another one."""
+        now = trio.current_time()
+        if not self.silent and now >= self._suspicion.silent_since + SHOWN:
+            self.silent = True
+            self._settings.notice(LinkEvent("lost", self._address, self._suspicion.describe(now)))
+            self._handler.changed()
+        if self._refused is not None and self._lose is not None and now >= suspected_at + REFUSED:
+            self._lose(LinkLoss(f"{self._suspicion.describe(now)}, and no second connection: {self._refused}"))
+
+    def _check_way(self) -> None:
+        """Without a connection, attempt one at once when the way to the gateway has changed."""
+        if self._route is None:
+            return
+        source, self._source = self._source, self._settings.source(self._route.peer)
+        if self._source is not None and self._source != source:
+            self._log.info("the way to the gateway has changed: from %s", self._source)
+            self._attempt_now()
+
+    def _attempt_now(self) -> None:
+        self._failures = 0
+        self._spread = True
+        self._attempts.cut_short()
+        self._wanted.set()
 
     def _woke_up(self, seconds: float) -> None:
         self._log.info("the machine slept or its clock was set: %.0f s", seconds)
-        if self.up and not self.link.resumable:
-            return
-        self._failures = 0
-        if self._lose is not None:
-            self._lose(LinkLoss("the machine slept"))
-        self._attempt.cancel()
-        self._wanted.set()
+        if self._lose is None:
+            self._attempt_now()
+        elif self.link.resumable:
+            self._spread = True
+            self._suspicion.disturbed("the machine slept")
+            self._look_wanted.set()
 
 
 def _ends_turn(message: bytes) -> bool:
@@ -538,11 +752,3 @@ async def say_goodbye(link: Link, stream: MessageStream) -> None:
     if link.resumable:
         link.send_control(goodbye())
     await stream.aclose()
-
-
-async def close_at_once(stream: MessageStream) -> None:
-    """Close a connection without ending its link, and without waiting for the peer."""
-    with trio.CancelScope() as scope:
-        scope.cancel()
-        # Not a normal close, which would end the link.
-        await stream.aclose(CloseReason.GOING_AWAY, "the connection is abandoned, not the link")

@@ -1,4 +1,4 @@
-"""Control messages between the two ends of a link: confirmations, with or without positions, and the goodbye.
+"""Control messages between the two ends of a link: confirmations, with or without positions, probes, and the goodbye.
 
 Neither end counts them. Their methods are reserved, so that neither an agent nor an editor can send one.
 """
@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.protocol.methods import ACK, GOODBYE, RESERVED_PREFIX
+from acp_gateway.protocol.methods import ACK, GOODBYE, PROBE, RESERVED_PREFIX
 from acp_gateway.protocol.text import spans
 
 CONTROL_SIZE: Final = 1024 * 1024
@@ -39,14 +39,21 @@ class Control(NamedTuple):
     """True if it holds its reader's positions in sessions."""
     goodbye: bool = False
     """True if the sender leaves for good."""
+    probe: int = 0
+    """Number of a probe that is to be answered; 0 for none."""
+    answered: int = 0
+    """Number of the reader's probe that this answers; 0 for none."""
 
 
-def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None) -> bytes:
+def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | None = None, probe: int = 0) -> bytes:
     """The confirmation of so many messages, counted since the beginning of the link.
 
-    `positions`: of sessions, by id, the epoch and position that a reader of everything up to here has seen.
+    `positions`: of sessions, by id, the epoch and position that a reader of everything up to here has seen. `probe`:
+    number of the probe that this answers; 0 for none.
     """
     params: dict[str, Any] = {"received": received}
+    if probe:
+        params["probe"] = probe
     if positions is not None:
         params["positions"] = {
             session: {"epoch": epoch, "position": position} for session, (epoch, position) in positions.items()
@@ -57,6 +64,11 @@ def acknowledgement(received: int, positions: Mapping[str, tuple[str, int]] | No
 def goodbye() -> bytes:
     """Return the control message of a client that leaves for good."""
     return b'{"jsonrpc":"2.0","method":"%b","params":{}}' % GOODBYE.encode()
+
+
+def probe(number: int) -> bytes:
+    """Return the control message that asks for an answer with this number, 1 or more."""
+    return b'{"jsonrpc":"2.0","method":"%b","params":{"probe":%d}}' % (PROBE.encode(), number)
 
 
 def read_control(message: bytes) -> Control | None:
@@ -71,13 +83,19 @@ def read_control(message: bytes) -> Control | None:
         return None
     if value.get("method") == GOODBYE:
         return Control(goodbye=True)
+    params = value.get("params")
+    if value.get("method") == PROBE:
+        return Control(probe=_number(params, "probe"))
     if value.get("method") != ACK:
         return None
-    params = value.get("params")
-    received = params.get("received") if isinstance(params, dict) else None
-    if not isinstance(received, int) or isinstance(received, bool) or received < 0:
-        received = 0
-    return Control(received, isinstance(params, dict) and isinstance(params.get("positions"), dict))
+    has_positions = isinstance(params, dict) and isinstance(params.get("positions"), dict)
+    return Control(_number(params, "received"), has_positions, answered=_number(params, "probe"))
+
+
+def _number(params: object, name: str) -> int:
+    """Return a whole number of the params, 0 for anything else."""
+    number = params.get(name) if isinstance(params, dict) else None
+    return number if type(number) is int and number > 0 else 0
 
 
 def _outline(message: bytes) -> dict[str, Any] | None:

@@ -19,6 +19,9 @@ ACK = RESERVED_PREFIX + "ack"
 GOODBYE = RESERVED_PREFIX + "goodbye"
 """On a link that resumes: its client leaves and will not come back."""
 
+PROBE = RESERVED_PREFIX + "probe"
+"""On a link that resumes: asks for a confirmation at once, to learn whether the connection is alive."""
+
 SESSIONS = RESERVED_PREFIX + "sessions"
 """On a control connection: which sessions there are."""
 

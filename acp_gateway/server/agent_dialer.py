@@ -61,8 +61,6 @@ class _Receiver:
 
     started: Final = True
     """The other gateway was reached, so errors that may pass do not end the attempts."""
-    waiting: Final = False
-    """Does not count once the link has started."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -77,6 +75,13 @@ class _Receiver:
         takes messages wakes up for each batch of them."""
         self.running: trio.CancelScope | None = None
         """Cancelled at the end of the link."""
+        self.expects: Callable[[], bool] = lambda: False
+        """Returns whether a request or a turn is open."""
+
+    @property
+    def waiting(self) -> bool:
+        """True while a request or a turn is open."""
+        return self.expects()
 
     def take(self) -> list[bytes]:
         """Return what has arrived."""
@@ -202,6 +207,9 @@ class AgentLink(MaintainedStream):
     @property
     def away(self) -> bool:
         return not self._uplink.up
+
+    def watch_while(self, expects: Callable[[], bool]) -> None:
+        self._received.expects = expects
 
     async def drain(self, below: int = 0) -> None:
         await trio.lowlevel.checkpoint()

@@ -226,8 +226,8 @@ class Handshakes:
             code, text, reason = refused.error.http_status, str(refused.error), refused.error.reason
             refusal = jsonrpc.error(raw_id, code, text, {"reason": reason})
         else:
-            count = {} if accepted.received is None else {"received": accepted.received}
-            await lines.send(jsonrpc.result(raw_id, {"connectionId": accepted.connection_id} | count))
+            link = {} if accepted.received is None else {"received": accepted.received, "probe": True}
+            await lines.send(jsonrpc.result(raw_id, {"connectionId": accepted.connection_id} | link))
             return lines, accepted
         lines.send_nowait([refusal])
         await lines.aclose()

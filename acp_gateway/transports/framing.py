@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 import trio
 
 from acp_gateway.transports.maintained import SLOWEST_PEER, MaintainedStream
+from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.streams import WRITE_SIZE, ByteStream, CloseReason, Stalled, Unfinished
 from acp_gateway.transports.timers import Signal, TaskSpawner
 
@@ -329,6 +330,14 @@ class FramedStream(MaintainedStream):
     @property
     def pending_bytes(self) -> int:
         return self._writer.pending
+
+    @property
+    def path(self) -> PathState | None:
+        return self.bytes.path
+
+    @property
+    def route(self) -> Route | None:
+        return self.bytes.route
 
     async def drain(self, below: int = 0) -> None:
         await self._writer.drain(below)

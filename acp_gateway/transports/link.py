@@ -23,7 +23,7 @@ from typing import Final
 
 import trio
 
-from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, read_control
+from acp_gateway.protocol.link_messages import CONTROL_WORD, Control, Mark, acknowledgement, probe, read_control
 from acp_gateway.protocol.outbox import Outbox
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.timers import Signal
@@ -41,6 +41,9 @@ CONFIRM_MESSAGES: Final = 4096
 CONFIRM_BYTES: Final = 512 * 1024
 """Maximum messages and bytes between two confirmations: a small part of the window, and seldom enough to cost nothing.
 For bytes, at most a quarter of the peer's window."""
+
+MAX_ANSWERS: Final = 64
+"""Answers to probes that wait for a peer that takes nothing."""
 
 LOST: Final = (trio.BrokenResourceError, trio.ClosedResourceError)
 """Errors that a lost stream raises."""
@@ -63,10 +66,12 @@ class Link:
         caught_up: called whenever all waiting messages have been handed to the stream.
         receive_window: maximum bytes that arrive without being acknowledged: the window of the peer.
         enforces_window: raise `Overrun` if the peer exceeds its window.
+        answered: called with the number of a probe of this end that the peer has answered.
     """
 
     __slots__ = (
         "_acknowledged",
+        "_answered",
         "_broken",
         "_carried_bytes",
         "_caught_up",
@@ -77,11 +82,16 @@ class Link:
         "_high_water",
         "_last_received_at",
         "_last_sent_at",
+        "_owes",
         "_peer_left",
         "_receive_window",
+        "_redelivered",
+        "_told",
         "_unacknowledged_bytes",
         "_unhandled_bytes",
+        "_waiting_answers",
         "_window",
+        "on_send",
         "outbox",
         "received",
         "stream",
@@ -95,12 +105,15 @@ class Link:
         caught_up: Callable[[], None] = lambda: None,
         receive_window: int = WINDOW,
         enforces_window: bool = False,
+        answered: Callable[[int], None] = lambda _: None,
     ) -> None:
         self.outbox = Outbox(window)
         self.stream: MaintainedStream | None = None
         """The connection, None while there is none."""
         self.received = 0
         """Number of messages received, over all connections."""
+        self.on_send: Callable[[], None] | None = None
+        """Called when messages are sent; None to call nothing."""
         # True once the peer has ended the link for good.
         self._peer_left = False
         self._window = window
@@ -123,6 +136,15 @@ class Link:
         self._last_sent_at = 0.0
         self._finishing = False
         self._changed = Signal()
+        self._answered = answered
+        # While another connection resumes the link: the count that it has told the peer, which this one keeps to.
+        self._told: int | None = None
+        # Number of the next messages that were received before, over an earlier connection.
+        self._redelivered = 0
+        # Answers to probes since the stream was below its high-water mark.
+        self._waiting_answers = 0
+        # True until what was received before is confirmed over the present connection.
+        self._owes = False
 
     @property
     def resumable(self) -> bool:
@@ -142,12 +164,27 @@ class Link:
 
     # Connections
 
-    def connect(self, stream: MaintainedStream, peer_received: int = 0) -> None:
+    def tell_count(self) -> int:
+        """Return `received`, to be told to the peer by a new connection, while the present one goes on.
+
+        The present one may receive more messages, which the peer will send again over the new one; they are confirmed
+        by `connect`, or after `untell_count`.
+        """
+        self._told = self.received
+        return self.received
+
+    def untell_count(self) -> None:
+        """Go on with the present connection: the other one was given up."""
+        self._told = None
+
+    def connect(self, stream: MaintainedStream, peer_received: int = 0, told: int | None = None) -> None:
         """Continue over a new connection, and send the messages that the peer has not received.
 
         Args:
             stream: the connection.
-            peer_received: number of messages that the peer has received. The peer must know `received` in turn.
+            peer_received: number of messages that the peer has received.
+            told: result of `tell_count` that the peer was told; what came after that comes again, and is dropped. None
+                if it was told `received`.
 
         Raises:
             ValueError: the peer cannot have received this number; nothing is changed.
@@ -160,7 +197,10 @@ class Link:
         waited = self.behind
         self.stream = stream
         self._broken = False
-        self._acknowledged = self.received
+        self._told = None
+        self._acknowledged = self.received if told is None else told
+        self._redelivered = self.received - self._acknowledged
+        self._owes = self._redelivered > 0
         self._unacknowledged_bytes = 0
         self._carried_bytes = self._unhandled_bytes
         self._last_received_at = self._last_sent_at = trio.current_time()
@@ -185,6 +225,8 @@ class Link:
         self.push()
         if self.behind:
             self._changed.notify()
+        if self.on_send is not None:
+            self.on_send()
 
     def pass_on(self, messages: Sequence[bytes]) -> bool:
         """Send messages at once if no others wait; else do nothing and return False.
@@ -200,6 +242,8 @@ class Link:
             stream.send_nowait(messages)
         except LOST:
             self._lose()
+        if self.on_send is not None:
+            self.on_send()
         return True
 
     def push(self) -> None:
@@ -228,6 +272,13 @@ class Link:
                 self.stream.send_nowait([control])
             except LOST:
                 self._lose()
+
+    def send_probe(self, number: int) -> None:
+        """Ask the peer for an answer with this number, which `answered` is called with."""
+        last_sent_at = self._last_sent_at
+        self.send_control(probe(number))
+        # It confirms nothing, so it does not put off the next confirmation.
+        self._last_sent_at = last_sent_at
 
     def finish(self) -> None:
         """Let `pump` return once the peer has taken all messages."""
@@ -308,7 +359,8 @@ class Link:
             self._carried_bytes = 0
             self._changed.notify()
         much = min(CONFIRM_BYTES, self._receive_window // 4)
-        if self._handled - self._acknowledged >= CONFIRM_MESSAGES or self._unacknowledged_bytes >= much:
+        many = self._handled - self._acknowledged >= CONFIRM_MESSAGES or self._unacknowledged_bytes >= much
+        if many or (self._owes and not self._redelivered):
             self._send_acknowledgement()
 
     @property
@@ -319,7 +371,7 @@ class Link:
         # One search through the whole batch is faster than one for each message, and mostly enough.
         together = b"".join(batch)
         at = together.find(CONTROL_WORD)
-        if at < 0:
+        if at < 0 and not self._redelivered:
             self._count_messages(len(batch), len(together))
             return batch
         messages: list[bytes] = []
@@ -340,14 +392,42 @@ class Link:
                     marks += 1
             at = together.find(CONTROL_WORD, ends[index])
         messages += batch[begin:]
-        self._count_messages(len(messages) - marks, len(together) - control_bytes)
+        if self._redelivered:
+            messages = self._drop_redelivered(messages)
+            counted = [message for message in messages if type(message) is not Mark]
+            self._count_messages(len(counted), sum(map(len, counted)))
+        else:
+            self._count_messages(len(messages) - marks, len(together) - control_bytes)
         return messages
+
+    def _drop_redelivered(self, messages: list[bytes]) -> list[bytes]:
+        """Return what follows the messages that were received before; the marks among them tell former positions."""
+        index = 0
+        while self._redelivered and index < len(messages):
+            self._redelivered -= type(messages[index]) is not Mark
+            index += 1
+        if not self._redelivered and self._handled == self.received:
+            # They fill the peer's window, and the owner may have nothing to acknowledge for long.
+            self._send_acknowledgement()
+        return messages[index:]
 
     def _take_control(self, control: Control) -> None:
         self._peer_left |= control.goodbye
         if control.received > self.outbox.written:
             raise Miscounted(f"{control.received} messages are confirmed, but {self.outbox.written} were sent")
         self._confirm(control.received)
+        if control.probe:
+            self._answer(control.probe)
+        if control.answered:
+            self._answered(control.answered)
+
+    def _answer(self, number: int) -> None:
+        """Answer a probe, unless the peer asks for ever and takes nothing: that would fill the memory."""
+        if self.stream is None or self.stream.pending_bytes < self._high_water:
+            self._waiting_answers = 0
+        self._waiting_answers += 1
+        if self._waiting_answers <= MAX_ANSWERS:
+            self._send_acknowledgement(number)
 
     def _count_messages(self, count: int, size: int) -> None:
         # A sender stops as soon as that much is in flight; bytes from earlier connections are not in flight any more.
@@ -369,13 +449,21 @@ class Link:
         if waited and not self.behind:
             self._caught_up()
 
-    def _send_acknowledgement(self) -> None:
-        self._acknowledged = self._handled
+    def _send_acknowledgement(self, probe: int = 0) -> None:
+        self._acknowledged = self._handled if self._told is None else min(self._handled, self._told)
         # Bytes from earlier connections were confirmed when this one began; the rest is once it is passed on.
         self._unacknowledged_bytes = self._unhandled_bytes - self._carried_bytes
-        self.send_control(acknowledgement(self._handled))
+        self._owes &= self._handled < self.received
+        self.send_control(acknowledgement(self._acknowledged, probe=probe))
 
     # Time
+
+    @property
+    def heard_at(self) -> float:
+        """Time of the last bytes from the peer; infinite while the connection is not read."""
+        # Parts of a large message count as well.
+        stream = self.stream
+        return inf if self._blocked else max(self._last_received_at, 0.0 if stream is None else stream.last_received_at)
 
     async def keep_alive(self, timeout: float) -> None:
         """Confirm what has arrived every `HEARTBEAT` seconds. Returns after `timeout` seconds of silence.
@@ -392,9 +480,7 @@ class Link:
 
         Returns None after `timeout` seconds of silence.
         """
-        # Parts of a large message count as well.
-        last_received_at = max(self._last_received_at, 0.0 if self.stream is None else self.stream.last_received_at)
-        deadline = inf if self._blocked else last_received_at + timeout
+        deadline = self.heard_at + timeout
         if now >= deadline:
             return None
         if now >= self._last_sent_at + HEARTBEAT:

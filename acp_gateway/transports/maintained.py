@@ -11,11 +11,13 @@ A meter charges a peer for what it sends, so that a flood delays only the peer t
 """
 
 from abc import abstractmethod
+from collections.abc import Callable
 from math import inf
 from typing import ClassVar, Final, Protocol
 
 import trio
 
+from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.timers import TaskSpawner
 
@@ -120,6 +122,19 @@ class MaintainedStream(MessageStream):
         The first call follows `use_spawner`; `now` is the current time.
         """
         return inf
+
+    @property
+    def path(self) -> PathState | None:
+        """State of the connection in the system, where it tells."""
+        return None
+
+    @property
+    def route(self) -> Route | None:
+        """Addresses of the connection, where it has some."""
+        return None
+
+    def watch_while(self, expects: Callable[[], bool]) -> None:
+        """Notice soon that the connection is dead while `expects` returns True, where a stream replaces connections."""
 
     # Limits and ends
 

@@ -17,6 +17,7 @@ import trio
 
 from acp_gateway.errors import ProtocolError, TrustError, Unreachable
 from acp_gateway.printable import printable
+from acp_gateway.transports.path_state import PathState, Route, path_state, route_of
 from acp_gateway.transports.racing import Schedule, SocketAddress, race, resolve
 from acp_gateway.transports.streams import (
     LITTLE,
@@ -103,6 +104,14 @@ class SocketBytes(ByteStream):
     def tls_version(self) -> str | None:
         """Version of TLS as OpenSSL names it, such as `TLSv1.3`; None without TLS."""
         return self._sock.version() if isinstance(self._sock, ssl.SSLSocket) else None
+
+    @property
+    def path(self) -> PathState | None:
+        return path_state(self._sock)
+
+    @property
+    def route(self) -> Route | None:
+        return route_of(self._sock)
 
     async def receive_some(self) -> bytes:
         if self._turn >= TURN:

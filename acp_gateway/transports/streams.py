@@ -16,6 +16,8 @@ from typing import Any, Final, Self
 
 import trio
 
+from acp_gateway.transports.path_state import PathState, Route
+
 READ_SIZE: Final = 65536
 """Bytes asked of the kernel at once; larger reads gain nothing, 16 KiB ones cost 1.4 times as much."""
 
@@ -98,6 +100,16 @@ class ByteStream(ABC):
     def unconfirmed_bytes(self) -> int:
         """Bytes that were written and that the peer's system has not confirmed, where that can be told; else 0."""
         return 0
+
+    @property
+    def path(self) -> PathState | None:
+        """State of the connection in the system, where it tells."""
+        return None
+
+    @property
+    def route(self) -> Route | None:
+        """Addresses of the connection, where it has some."""
+        return None
 
     async def finish(self) -> None:
         """Close the writing side. If closing now could destroy data in flight, also wait until the peer has closed its

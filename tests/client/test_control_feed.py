@@ -12,7 +12,8 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from acp_gateway.client.control_feed import INTERVAL, ControlFeed, FeedHandler, Overview, Rights
 from acp_gateway.client.dialing import Destination
-from acp_gateway.client.uplink import ATTEMPT_TIMEOUT, BACKOFF_MAX
+from acp_gateway.client.reconnecting.attempts import ATTEMPT_TIMEOUT
+from acp_gateway.client.uplink import BACKOFF_MAX
 from acp_gateway.errors import Forbidden, GatewayError, ProtocolError, Unreachable
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair

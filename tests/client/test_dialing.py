@@ -657,6 +657,53 @@ async def test_the_answer_to_a_link_has_its_id_and_the_gateways_count(
         upgraded = await dialed("ws", upgrading(f"{names[0]}: {connection_id}", f"{names[1]}: {received}"), resume)
         assert (upgraded.connection_id, upgraded.received) == (connection_id, received)
     assert (by_line.connection_id, by_line.received) == (connection_id, received)
+    assert not by_line.probes
+
+
+@pytest.mark.parametrize("resume", [Resume(), Resume(ID, 5)])
+async def test_the_answer_to_a_link_says_that_probes_are_answered(resume: Resume) -> None:
+    link = {"connectionId": ID, "received": 0}
+    assert (await dialed("tcp", welcoming(link | {"probe": True}), resume)).probes
+    for other in (False, None, 1, "yes"):
+        assert not (await dialed("tcp", welcoming(link | {"probe": other}), resume)).probes
+    headers = [f"Acp-Connection-Id: {ID}", "Acp-Gateway-Resume: 0"]
+    assert (await dialed("ws", upgrading(*headers, "acp-gateway-PROBE: 1"), resume)).probes
+    assert not (await dialed("ws", upgrading(*headers), resume)).probes
+
+
+async def test_without_a_link_probes_are_not_for_a_connection() -> None:
+    assert not (await dialed("tcp", welcoming({"connectionId": ID, "probe": True}), Resume())).probes
+    assert not (await dialed("ws", upgrading(f"Acp-Connection-Id: {ID}", "Acp-Gateway-Probe: 1"), Resume())).probes
+
+
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+async def test_the_count_of_a_link_that_is_resumed_is_the_one_when_the_gateway_is_asked(scheme: str) -> None:
+    heard = []
+
+    async def listen(stream: trio.SocketStream) -> None:
+        heard.append((await stream.receive_some()).decode())
+
+    counts = iter([17])
+    async with serving(listen) as port:
+        with pytest.raises(Unreachable):
+            await dial_link(destination(f"{scheme}://127.0.0.1:{port}"), Timing(), Resume(ID, 3, lambda: next(counts)))
+    assert list(counts) == []
+    assert ('"received": 17' if scheme == "tcp" else "Acp-Gateway-Resume: 17") in heard[0]
+
+
+async def test_an_attempt_that_was_given_up_is_not_asked_for_its_count() -> None:
+    asked: list[int] = []
+
+    def ask() -> int:
+        asked.append(3)
+        return 3
+
+    assert await Resume(ID, 1, ask).asked() == Resume(ID, 3)
+    with trio.CancelScope() as attempt:
+        attempt.cancel()
+        await Resume(ID, 1, ask).asked()
+    assert attempt.cancelled_caught
+    assert asked == [3]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The uplink between an owner of the test's own and a gateway in memory; pauses pass in no time."""
 
 import itertools
+import json
 import logging
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,14 +14,17 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
+from acp_gateway.client.reconnecting.attempts import close_at_once
+from acp_gateway.client.reconnecting.suspicion import PROBE_INTERVAL, TIMEOUT
 from acp_gateway.client.uplink import (
     BACKOFF_MAX,
     BACKOFF_MIN,
+    SHOWN,
+    SPREAD,
     LinkEvent,
     LinkLoss,
     Uplink,
     backoff,
-    close_at_once,
     final_error,
     loss_by_close,
 )
@@ -41,6 +46,7 @@ from acp_gateway.errors import (
     UsageError,
 )
 from acp_gateway.protocol.methods import GOODBYE
+from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import connect_websocket
@@ -214,18 +220,20 @@ async def test_waking_it_says_nothing_while_there_is_a_connection(
 async def test_when_the_machine_has_slept_a_connection_is_replaced_at_once(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
+    gateway.probes = False
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
         await trio.sleep(100.5)
         gateway.wall_clock.sleep(6)
         await gateway.attempted(2)
-        assert trio.current_time() == 101
+        assert trio.current_time() == pytest.approx(101 + SPREAD)
         assert gateway.attempts[1][1] == Resume("c1", 0)
 
 
 async def test_a_connection_that_is_given_up_is_not_closed_as_by_a_goodbye(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:
+    gateway.probes = False
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
         gateway.wall_clock.sleep(60)
@@ -283,6 +291,287 @@ async def test_an_attempt_that_gets_no_answer_is_given_up(gateway: FakeGateway, 
         gateway.last.cut()
         await gateway.attempted(4)
     assert pauses(gateway, 1) == pytest.approx([15.8, 16.6])
+
+
+# A second connection beside the first
+
+
+def sequence(owner: Speaker) -> list[int]:
+    """The numbers of the messages that an owner has received."""
+    return [json.loads(message)["params"] for message in owner.heard]
+
+
+async def test_a_message_over_a_dead_connection_is_sent_again_over_a_second_one(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    noticed: list[LinkEvent] = []
+    async with kept_up(gateway, notice=noticed.append) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(100)
+        gateway.last.near.die()
+        sent_at = trio.current_time()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.receive("up")
+        assert trio.current_time() - sent_at <= TIMEOUT + PROBE_INTERVAL
+        await trio.sleep(100)
+    assert len(gateway.attempts) == 2
+    assert len(gateway.received) == 1
+    # It was so short that it is not shown as a loss.
+    assert [event.kind for event in noticed] == ["connected", "resumed"]
+
+
+async def test_a_message_of_the_agent_comes_over_a_second_connection_while_a_turn_is_open(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        owner.waiting = True
+        await connected(gateway, uplink, owner)
+        await trio.sleep(10.3)
+        gateway.last.near.die()
+        died_at = trio.current_time()
+        gateway.send(method="down", params=1)
+        await owner.until(lambda: bool(owner.heard))
+        assert trio.current_time() - died_at <= 2.5
+    assert sequence(owner) == [1]
+
+
+async def test_while_idle_nothing_is_probed(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(1)
+        near = gateway.last.near
+        before = near.writes
+        await trio.sleep(1000)
+        # The confirmations that are sent in any case.
+        assert near.writes - before == 1000 / HEARTBEAT
+    assert len(gateway.attempts) == 1
+
+
+async def test_one_message_is_probed_once(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(1)
+        near = gateway.last.near
+        before = near.writes
+        uplink.link.send([b'{"method":"up"}'])
+        await trio.sleep(5)
+        assert near.writes - before == 2
+
+
+async def test_a_connection_that_answers_before_the_second_one_goes_on(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.handshake = 2.0
+        first = gateway.last.near
+        first.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.sleep(1.0)
+        first.revive()
+        await gateway.receive("up")
+        await trio.sleep(100)
+        assert uplink.link.stream is first
+    assert len(gateway.attempts) == 2
+    assert len(gateway.connections) == 1
+    assert len(gateway.received) == 1
+
+
+async def test_what_the_first_connection_delivers_after_the_second_one_has_asked_does_not_come_twice(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.answers_after = 2.0
+        first = gateway.last.near
+        first.die()
+        for number in range(3):
+            gateway.send(method="down", params=number)
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.testing.wait_all_tasks_blocked()
+        first.revive()
+        await owner.until(lambda: len(owner.heard) == 3)
+        assert uplink.link.stream is first
+        gateway.send(method="down", params=3)
+        await owner.until(lambda: len(owner.heard) == 4)
+        assert uplink.link.stream is gateway.connections[1].near
+        await gateway.receive("up")
+        await trio.sleep(100)
+    assert sequence(owner) == [0, 1, 2, 3]
+    assert len(gateway.received) == 1
+
+
+async def test_a_connection_that_ends_while_a_second_one_is_dialed_is_replaced_by_that(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.handshake = gateway.answers_after = 1.0
+        gateway.last.near.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.sleep(0.5)
+        gateway.last.near.revive()
+        gateway.last.cut()
+        await gateway.receive("up")
+        await trio.sleep(100)
+    assert len(gateway.attempts) == 2
+
+
+async def test_a_gateway_that_is_stopped_for_a_while_costs_one_attempt_in_vain(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        for _ in range(10):
+            first, count = gateway.last.near, len(gateway.attempts)
+            gateway.hangs = True
+            first.die()
+            uplink.link.send([b'{"method":"up"}'])
+            await trio.sleep(3)
+            first.revive()
+            gateway.hangs = False
+            await trio.sleep(1)
+            assert len(gateway.attempts) - count <= 1
+        assert uplink.link.stream is gateway.connections[0].near
+    assert len(gateway.received) == 10
+    assert all(pause >= 10 for pause in pauses(gateway, 1))
+
+
+async def test_a_network_that_is_back_after_minutes_is_used_at_once_while_a_turn_is_open(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        owner.waiting = True
+        await connected(gateway, uplink, owner)
+        gateway.hangs = True
+        gateway.last.near.die()
+        await trio.sleep(200)
+        gateway.hangs = False
+        back_at = trio.current_time()
+        await connected(gateway, uplink, owner, 2)
+        assert trio.current_time() - back_at <= 1.0
+        await trio.sleep(100)
+    assert len(gateway.connections) == 2
+
+
+async def test_silence_is_shown_as_a_loss_after_two_seconds(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    noticed: list[tuple[float, str]] = []
+    async with kept_up(gateway, notice=lambda event: noticed.append((trio.current_time(), event.kind))) as (
+        uplink,
+        owner,
+    ):
+        await connected(gateway, uplink, owner)
+        gateway.hangs = True
+        gateway.last.near.die()
+        died_at = trio.current_time()
+        uplink.link.send([b'{"method":"up"}'])
+        await trio.sleep(SHOWN - 0.1)
+        assert not uplink.silent
+        await trio.sleep(0.5)
+        assert uplink.silent
+        assert uplink.up
+        gateway.last.near.revive()
+        await trio.sleep(1)
+        assert not uplink.silent
+    assert [kind for _, kind in noticed] == ["connected", "lost", "answered"]
+    assert noticed[1][0] - died_at == pytest.approx(SHOWN, abs=PROBE_INTERVAL)
+
+
+async def test_a_gateway_that_has_forgotten_the_link_of_a_dead_connection_gets_a_new_one(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.links.clear()
+        gateway.last.near.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await owner.until(lambda: bool(owner.started_over))
+        assert trio.current_time() <= 10
+        await connected(gateway, uplink, owner, 2)
+
+
+async def test_a_second_connection_that_is_refused_leaves_one_that_is_alive(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        first = gateway.last.near
+        gateway.refusals = [Unauthorized("no")]
+        first.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.sleep(1)
+        first.revive()
+        await trio.sleep(100)
+        assert uplink.link.stream is first
+
+
+async def test_a_gateway_of_an_earlier_version_is_sent_no_probes(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.probes = False
+    async with kept_up(gateway) as (uplink, owner):
+        owner.waiting = True
+        await connected(gateway, uplink, owner)
+        await trio.sleep(1)
+        near = gateway.last.near
+        before = near.writes
+        uplink.link.send([b'{"method":"up"}'])
+        await trio.sleep(5)
+        assert near.writes - before == 1
+
+
+async def test_a_slow_network_gets_no_second_connection(gateway: FakeGateway, autojump_clock: MockClock) -> None:
+    gateway.handshake = gateway.answers_after = 6.0
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        first = gateway.last.near
+        for _ in range(20):
+            first.die()
+            uplink.link.send([b'{"method":"up"}'])
+            await trio.sleep(3)
+            first.revive()
+            await trio.sleep(0.1)
+    assert len(gateway.attempts) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whenever_a_path_dies_every_message_arrives_once(
+    seed: int, gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    chance = random.Random(seed)  # noqa: S311 (the same each time is what is wanted)
+    count = 150
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        for number in range(count):
+            uplink.link.send([b'{"method":"up","params":%d}' % number])
+            gateway.send(method="down", params=number)
+            owner.waiting = chance.random() < 0.5
+            gateway.handshake, gateway.answers_after = chance.choice([0, 0.1, 0.5]), chance.choice([0, 0.1, 0.5])
+            connection = gateway.last
+            match chance.randrange(8):
+                case 0:
+                    connection.near.die()
+                case 1:
+                    connection.near.revive()
+                case 2 if connection.near.closed_with is None:
+                    connection.cut()
+                case 3:
+                    gateway.wall_clock.sleep(60)
+                case _:
+                    pass
+            await trio.sleep(chance.choice([0, 0.01, 0.3, 1, 1.3, 5]))
+        gateway.hangs = False
+        await owner.until(lambda: len(owner.heard) == count)
+        await gateway.receive("up", count)
+        await trio.sleep(60)
+    assert sequence(owner) == list(range(count))
+    assert [message["params"] for message in gateway.received] == list(range(count))
+    assert owner.started_over == []
+    assert len(gateway.connections) > 5
 
 
 # Losses

@@ -191,7 +191,7 @@ class Network:
             await trio.sleep(self.answers.get(address, 0.1))
             if address in self.errors:
                 raise self.errors[address]
-            return Dialed(memory_message_stream_pair()[0], "c1", 0, address)
+            return Dialed(memory_message_stream_pair()[0], "c1", 0, address=address)
 
     async def run(self, destination: Destination) -> Address | None:
         """Dial a gateway; return the address that was used."""

@@ -278,7 +278,12 @@ def test_an_editor_of_version_2_gets_all_of_an_agent_of_version_2(tmp_path: Path
     finally:
         editor.close()
         running.stop()
-    assert [change["operation"] for item in changed for change in item["changes"]] == ["modify", "move", "delete", "add"]
+    assert [change["operation"] for item in changed for change in item["changes"]] == [
+        "modify",
+        "move",
+        "delete",
+        "add",
+    ]
     states = [update["state"] for update in told if update["sessionUpdate"] == "state_update"]
     assert states == ["running", "requires_action", "running", "idle"]
     assert {update["plan"]["planId"] for update in told if update["sessionUpdate"] == "plan_update"} == {
@@ -287,7 +292,8 @@ def test_an_editor_of_version_2_gets_all_of_an_agent_of_version_2(tmp_path: Path
     }
     terminal = [update for update in told if update["sessionUpdate"] == "terminal_update"][-1]
     assert terminal["exitStatus"] == {"exitCode": 0}
-    assert b"4 passed" in b64decode(terminal["output"]["data"])
+    chunks = [update for update in told if update["sessionUpdate"] == "terminal_output_chunk"]
+    assert b"4 passed" in b"".join(b64decode(chunk["data"]) for chunk in chunks)
 
 
 class RawEditor(NewEditor):

@@ -256,7 +256,7 @@ def test_an_agent_of_version_2_shows_its_plans_its_changes_and_its_terminal(tmp_
     gateway = start_gateway(tmp_path, pin)
     with editor(gateway) as made:
         session = made.new_session(str(shop))
-        with terminal("watch", *address(gateway), columns=200, rows=90) as watching:
+        with terminal("watch", *address(gateway), columns=400, rows=90) as watching:
             turn = made.begin_prompt(session, "Correct it")
             watching.until_shown("[n] Reject")
             watching.press_until_shown("y", "has decided")

@@ -41,6 +41,7 @@ from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gatewa
 from acp_gateway.gateway.hub import services as hub_services
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import CHECK_TIMEOUT, policy_of
+from acp_gateway.gateway.resumption import ResumeClaim
 from acp_gateway.gateway.sessions.session_view import Viewer
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
@@ -745,6 +746,10 @@ class ResumingClient:
         self.stream, ours = memory_message_stream_pair()
         self.link.disconnect()
         self.link.connect(self.stream, resumption.received)
+        self.take_over(ours, resumption)
+
+    def take_over(self, ours: MaintainedStream, resumption: ResumeClaim) -> None:
+        """Have the gateway serve the link over another connection."""
         self._nursery.start_soon(self._gateway.serve_resumed, ours, resumption, "ann")
 
 
@@ -830,6 +835,40 @@ async def test_a_link_that_is_away_ends_when_its_token_is_revoked(
         await client.ended.wait()
         with pytest.raises(LinkGone):
             client.resume(access)
+
+
+async def test_a_second_connection_takes_a_link_over_at_once_from_one_that_is_alive(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    notebook = Notebook()
+    access = scene.access()
+    gateway = scene.gateway(audit=notebook)
+    async with resuming_client(gateway, access) as client:
+        session = await client.new_session()
+        for number in range(3):
+            old, told = client.stream, client.link.tell_count()
+            # Nothing reads the old connection, and the new one does not wait for its end.
+            await agents[0].send(method="session/update", params={"sessionId": session, "update": {}, "n": number})
+            resumption = gateway.resume(access, "the link", told)
+            stream, ours = memory_message_stream_pair()
+            client.stream = stream
+            client.link.connect(stream, resumption.received, told)
+            client.take_over(ours, resumption)
+            assert (await client.request("test/number"))["result"] == 1
+            with pytest.raises(trio.BrokenResourceError):
+                old.send_nowait([b"{}"])
+            assert len(gateway.connections) == 1
+        assert [update["params"]["n"] for update in client.updates] == [0, 1, 2]
+        assert [event for event, _ in notebook.of("attached", "detached")] == ["attached"]
+
+
+async def test_a_link_is_not_taken_over_with_another_token(scene: Scene, agents: ServingAgents) -> None:
+    gateway = scene.gateway()
+    async with resuming_client(gateway, scene.access()) as client:
+        await client.new_session()
+        with pytest.raises(LinkGone):
+            client.resume(scene.access())
+        assert (await client.request("test/number"))["result"] == 1
 
 
 async def test_a_guest_resumes_its_link_to_the_session_that_its_token_led_to(

@@ -15,6 +15,7 @@ from acp_gateway.protocol.link_messages import (
     Control,
     acknowledgement,
     goodbye,
+    probe,
     read_control,
 )
 from tests.fuzz.effort import effort
@@ -40,6 +41,20 @@ def test_a_goodbye_is_read_as_one() -> None:
     assert json.loads(goodbye()) == {"jsonrpc": "2.0", "method": "_acp-gateway/goodbye", "params": {}}
     assert read_control(goodbye()) == Control(goodbye=True)
     assert read_control(b'{"method":"_acp-gateway/goodbye"}') == Control(goodbye=True)
+
+
+def test_a_probe_and_its_answer_have_the_same_number() -> None:
+    assert json.loads(probe(3)) == {"jsonrpc": "2.0", "method": "_acp-gateway/probe", "params": {"probe": 3}}
+    assert read_control(probe(3)) == Control(probe=3)
+    assert json.loads(acknowledgement(7, probe=3))["params"] == {"received": 7, "probe": 3}
+    assert read_control(acknowledgement(7, probe=3)) == Control(received=7, answered=3)
+
+
+@pytest.mark.parametrize(
+    "params", ["null", "[3]", "{}", '{"probe":0}', '{"probe":-1}', '{"probe":"3"}', '{"probe":true}']
+)
+def test_a_probe_without_a_number_asks_for_nothing_and_is_not_counted(params: str) -> None:
+    assert read_control(b'{"method":"_acp-gateway/probe","params":%b}' % params.encode()) == Control()
 
 
 @pytest.mark.parametrize("params", ["", ',"params":null', ',"params":[7]', ',"params":{}'])

@@ -450,3 +450,28 @@ async def test_far_agent_chooses_among_the_agents_of_the_other_gateway(tmp_path:
             error = (await editor.request("initialize", {"protocolVersion": 1}))["error"]
             assert "unknown" in error["message"]
             await editor.stream.aclose()
+
+
+async def test_a_dead_node_is_noticed_within_three_seconds_while_something_is_open(
+    far: FakeGateway, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with linked(far) as (link, _):
+        opened = False
+        link.watch_while(lambda: opened)
+        await link.send(PING)
+        await far.receive("ping")
+        await trio.sleep(60)
+        far.last.near.die()
+        await trio.sleep(5)
+        # Nothing is open: it is noticed by the next message.
+        assert len(far.attempts) == 1
+        far.last.near.revive()
+        await trio.sleep(5)
+        opened = True
+        await trio.sleep(2)
+        far.last.near.die()
+        died_at = trio.current_time()
+        far.link.send([PING])
+        assert await link.receive_batch() == [PING]
+        assert trio.current_time() - died_at <= 3
+        assert len(far.attempts) == 2

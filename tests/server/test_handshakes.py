@@ -574,6 +574,7 @@ async def test_an_upgrade_asks_for_a_link_that_can_be_resumed(count: str, gatewa
         response = await ask(listener, "/acp?agent=second", *upgrade(bearer(token), *resuming(count, None)))
     assert response.status == 101
     assert response.headers["acp-gateway-resume"] == ["0"]
+    assert response.headers["acp-gateway-probe"] == ["1"]
     (link_id,) = response.headers["acp-connection-id"]
     (served,) = gateway.served
     assert (served.agent, served.link_id) == ("second", link_id)
@@ -663,7 +664,7 @@ async def test_a_hello_asks_for_a_link_that_can_be_resumed(gateway: EchoingGatew
             async with connected(listener) as lines:
                 await lines.send(hello(token=token, agent="second", resume=connect_request))
                 result = json.loads(await lines.receive())["result"]
-                assert result == {"connectionId": gateway.served[-1].link_id, "received": 0}
+                assert result == {"connectionId": gateway.served[-1].link_id, "received": 0, "probe": True}
                 assert gateway.served[-1].agent == "second"
     assert len(set(gateway.links)) == 3
 
@@ -688,7 +689,7 @@ async def test_a_hello_resumes_a_link_whatever_else_it_asks_for(link: dict[str, 
     token = gateway.token("first")
     async with listening(TCP, gateway) as listener, connected(listener) as lines:
         await lines.send_batch([hello(token=token, agent="third", session="x", resume=link), PING])
-        assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711}
+        assert json.loads(await lines.receive())["result"] == {"connectionId": LINK, "received": 4711, "probe": True}
         assert await lines.receive() == PING
     (resumed,) = gateway.resumed
     assert (resumed.access.identity, resumed.received_there) == ("ann", link.get("received", 0))

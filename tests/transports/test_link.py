@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from acp_gateway.protocol.link_messages import Mark, acknowledgement, goodbye, read_control
+from acp_gateway.protocol.link_messages import Control, Mark, acknowledgement, goodbye, probe, read_control
 from acp_gateway.transports.link import (
     CHUNK,
     CONFIRM_BYTES,
     CONFIRM_MESSAGES,
     HEARTBEAT,
+    MAX_ANSWERS,
     WINDOW,
     Link,
     Miscounted,
@@ -47,10 +48,10 @@ def mark(position: int) -> Mark:
     return Mark(acknowledgement(0, {"s": ("e", position)}))
 
 
-def connect(link: Link, peer_received: int = 0) -> MaintainedStream:
+def connect(link: Link, peer_received: int = 0, told: int | None = None) -> MaintainedStream:
     """Give a link a connection, and return the other end of it."""
     ours, peer = memory_message_stream_pair()
-    link.connect(ours, peer_received)
+    link.connect(ours, peer_received, told)
     return peer
 
 
@@ -904,6 +905,127 @@ async def test_a_connection_that_is_not_read_is_not_given_up_for_silence(autojum
         nursery.cancel_scope.cancel()
 
 
+# Probes
+
+
+async def test_a_probe_is_answered_at_once_and_not_counted() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    peer = connect(link)
+    assert await deliver(peer, link, SMALL, probe(3), SMALL) == [SMALL, SMALL]
+    assert link.received == 2
+    # What came with it is not passed on yet, so it is not confirmed.
+    assert list(map(read_control, await arrived(peer))) == [Control(answered=3)]
+    link.acknowledge()
+    await deliver(peer, link, probe(4), SMALL)
+    assert list(map(read_control, await arrived(peer))) == [Control(received=2, answered=4)]
+
+
+async def test_a_peer_that_probes_for_ever_and_takes_nothing_gets_only_so_many_answers() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW, high_water=HIGH_WATER)
+    peer = connect(link)
+    link.send([b"x" * HIGH_WATER])
+    await deliver(peer, link, *(probe(number) for number in range(1, 3 * MAX_ANSWERS)), SMALL)
+    assert list(map(read_control, await arrived(peer))) == [
+        None,
+        *(Control(answered=number) for number in range(1, MAX_ANSWERS + 1)),
+    ]
+    await deliver(peer, link, probe(1000), SMALL)
+    assert [read_control(message) for message in await arrived(peer)] == [Control(answered=1000)]
+
+
+async def test_the_answer_to_a_probe_is_told_with_its_number() -> None:
+    answers: list[int] = []
+    link = Link(window=WINDOW, answered=answers.append)
+    peer = connect(link)
+    link.send([SMALL])
+    await deliver(peer, link, acknowledgement(1, probe=5), acknowledgement(1), SMALL)
+    assert answers == [5]
+    assert link.outbox.confirmed == 1
+
+
+# A second connection beside the first
+
+
+async def test_what_came_after_the_count_was_told_is_dropped_when_it_comes_again() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    assert await deliver(old, link, *numbered(0, 3)) == numbered(0, 3)
+    link.acknowledge()
+    told = link.tell_count()
+    assert told == 3
+    assert await deliver(old, link, *numbered(3, 5)) == numbered(3, 5)
+    new = connect(link, told=told)
+    assert await deliver(new, link, *numbered(3, 7)) == numbered(5, 7)
+    assert await deliver(new, link, *numbered(7, 8)) == numbered(7, 8)
+    assert link.received == 8
+
+
+async def test_what_comes_again_may_come_in_pieces_and_with_control_messages_between() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    told = link.tell_count()
+    await deliver(old, link, *numbered(0, 4))
+    new = connect(link, told=told)
+    new.send_nowait([b"0"])
+    new.send_nowait([probe(1), b"1", acknowledgement(0), b"2"])
+    assert await deliver(new, link, b"3", acknowledgement(0), b"4") == [b"4"]
+    assert link.received == 5
+
+
+async def test_a_mark_among_messages_that_come_again_is_dropped_and_one_behind_them_is_not() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    told = link.tell_count()
+    await deliver(old, link, b"0", mark(1), b"1", mark(2))
+    new = connect(link, told=told)
+    assert await deliver(new, link, mark(0), b"0", mark(1), b"1", mark(2), b"2") == [mark(2), b"2"]
+    assert link.received == 3
+
+
+async def test_while_another_connection_resumes_the_link_nothing_beyond_the_told_count_is_confirmed() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    await deliver(old, link, *numbered(0, 3))
+    link.acknowledge()
+    link.tell_count()
+    await deliver(old, link, *numbered(3, 5 + CONFIRM_MESSAGES))
+    link.acknowledge()
+    assert [read_control(message) for message in await arrived(old)] == [Control(received=3)]
+    link.untell_count()
+    await deliver(old, link, SMALL)
+    link.acknowledge()
+    assert [read_control(message) for message in await arrived(old)] == [Control(received=6 + CONFIRM_MESSAGES)]
+
+
+async def test_what_has_come_again_is_confirmed_because_it_fills_the_window_of_the_peer() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    told = link.tell_count()
+    await deliver(old, link, *numbered(0, 2))
+    link.acknowledge()
+    new = connect(link, told=told)
+    new.send_nowait(numbered(0, 2))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(link.receive_batch)
+        assert [read_control(message) for message in await arrived(new)] == [Control(received=2)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_has_come_again_and_was_not_passed_on_is_confirmed_when_it_is() -> None:
+    link = Link(window=WINDOW, receive_window=WINDOW)
+    old = connect(link)
+    told = link.tell_count()
+    await deliver(old, link, *numbered(0, 2))
+    new = connect(link, told=told)
+    await deliver(new, link, *numbered(0, 3))
+    assert await arrived(new) == []
+    link.acknowledge()
+    assert [read_control(message) for message in await arrived(new)] == [Control(received=3)]
+    await deliver(new, link, SMALL)
+    link.acknowledge()
+    assert await arrived(new) == []
+
+
 # Any cuts
 
 
@@ -931,8 +1053,12 @@ class Transfer:
     MAX_SIZE: Final = 400
     LIFETIME: Final = 150
     """Messages and confirmations that come over one connection, at most."""
+    OVERLAPS: Final = 1.0
+    """Part of the connections that are replaced before they are lost."""
 
     def __init__(self, seed: int) -> None:
+        self.told: list[int] | None = None
+        """The counts that the next connection has exchanged; None if it has not."""
         self.chance = random.Random(seed)  # noqa: S311 (the same each time is what is wanted)
         self.links = [Link(window=self.WINDOW, high_water=2000) for _ in range(2)]
         self.said = [
@@ -941,6 +1067,8 @@ class Transfer:
         ]
         self.heard: list[list[bytes]] = [[] for _ in self.links]
         self.connections = 0
+        self.overlapping = 0
+        """Connections that were begun while the one before was alive."""
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -961,18 +1089,34 @@ class Transfer:
         """One connection, from the exchange of counts until it is lost, or until all is said."""
         self.connections += 1
         streams = [Unreliable(stream, self.chance.randint(1, self.LIFETIME)) for stream in memory_message_stream_pair()]
-        counts = [link.received for link in self.links]
-        for link, stream, peer_received in zip(self.links, streams, reversed(counts), strict=True):
-            link.connect(stream, peer_received)
+        counts = [link.received for link in self.links] if self.told is None else self.told
+        self.told = None
+        for link, stream, told, peer_received in zip(self.links, streams, counts, reversed(counts), strict=True):
+            link.connect(stream, peer_received, told)
         async with trio.open_nursery() as nursery:
             for link, heard in zip(self.links, self.heard, strict=True):
                 nursery.start_soon(link.pump)
                 nursery.start_soon(link.keep_alive, PEER_TIMEOUT)
                 nursery.start_soon(self.acknowledge, link)
                 nursery.start_soon(self.listen, link, heard, nursery.cancel_scope)
+            if self.chance.random() < self.OVERLAPS:
+                nursery.start_soon(self.replace, nursery.cancel_scope)
         for link, stream in zip(self.links, streams, strict=True):
             link.disconnect()
             await stream.aclose()
+
+    async def replace(self, connection: trio.CancelScope) -> None:
+        """Resume the links by another connection while this one is alive: the first tells its count earlier."""
+        client, gateway = self.links
+        await trio.sleep(self.chance.choice([0, 0, 0.01]))
+        told = client.tell_count()
+        await trio.sleep(self.chance.choice([0, 0.01]))
+        gateway.disconnect()
+        self.told = [told, gateway.received]
+        self.overlapping += 1
+        # The answer is on its way, and what the old connection has delivered is still read.
+        await trio.sleep(self.chance.choice([0, 0.01]))
+        connection.cancel()
 
     async def listen(self, link: Link, heard: list[bytes], connection: trio.CancelScope) -> None:
         try:
@@ -997,3 +1141,4 @@ async def test_whenever_a_link_is_cut_every_message_arrives_once(seed: int, auto
     await transfer.run()
     assert transfer.heard == list(reversed(transfer.said))
     assert transfer.connections >= Transfer.MESSAGES / Transfer.LIFETIME
+    assert transfer.overlapping > 3

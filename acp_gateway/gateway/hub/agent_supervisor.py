@@ -316,6 +316,7 @@ class AgentSupervisor:
             return None
         self._reaches = 0
         self.agent = self._unrecorded = agent
+        agent.messages.watch_while(lambda: self._owner.multiplexer.busy)
         self._owner.multiplexer.agent_linked(agent.messages.link_id)
         agent.messages.meter.charge = self._owner.charge_agent
         self._end, self._needed = "stopped", trio.CancelScope()

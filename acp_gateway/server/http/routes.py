@@ -62,7 +62,7 @@ from acp_gateway.server.pending import Accepted, Serving
 from acp_gateway.transports.http.head import HttpError, media_types
 from acp_gateway.transports.http.server import HttpConnection, Request, Response
 from acp_gateway.transports.maintained import SLOWEST_PEER
-from acp_gateway.transports.websocket.stream import CONNECTION_ID, REFUSAL_HEADER, RESUME
+from acp_gateway.transports.websocket.stream import CONNECTION_ID, PROBES, REFUSAL_HEADER, RESUME
 
 CODE_SIZE: Final = 1024
 """Maximum bytes of a body with a one-use code. A code has 46; its sender is not known yet."""
@@ -102,8 +102,8 @@ class Upgrade:
     @property
     def headers(self) -> dict[str, str]:
         """Headers for the 101."""
-        count = {} if self.accepted.received is None else {RESUME: str(self.accepted.received)}
-        return {CONNECTION_ID: self.accepted.connection_id} | count
+        link = {} if self.accepted.received is None else {RESUME: str(self.accepted.received), PROBES: "1"}
+        return {CONNECTION_ID: self.accepted.connection_id} | link
 
 
 @dataclass(frozen=True, slots=True)

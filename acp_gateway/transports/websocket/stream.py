@@ -79,6 +79,9 @@ PASSED: Final = "Acp-Gateway-Path"
 RESUME: Final = "Acp-Gateway-Resume"
 """Header that requests a resumable link or resumes one, with the number of messages received over it."""
 
+PROBES: Final = "Acp-Gateway-Probe"
+"""Header of a gateway's answer for a resumable link that says that it answers probes."""
+
 
 class LibraryProtocol(Protocol):
     """The library's protocol, with the limit's setting in the close frame for a message that is too large."""

@@ -1,0 +1,213 @@
+"""When a connection is suspected, when it is probed, and when a second one is dialed."""
+
+import itertools
+
+import pytest
+
+from acp_gateway.client.reconnecting.suspicion import (
+    DIAL_INTERVAL,
+    MAX_ROUND_TRIP,
+    PROBE_INTERVAL,
+    REDIAL_INTERVAL,
+    ROUND_TRIPS,
+    SILENCE,
+    SILENCE_TIMEOUT,
+    STUCK,
+    TIMEOUT,
+    Sample,
+    Suspicion,
+)
+from acp_gateway.transports.path_state import PathState
+
+IN_FLIGHT = PathState(100, in_flight=True, queued=True)
+
+
+def watching(round_trip: float = 0.0, *, answers_probes: bool = True) -> Suspicion:
+    """Watch a connection that was made at 0."""
+    suspicion = Suspicion()
+    suspicion.connected(0.0, round_trip, answers_probes=answers_probes)
+    return suspicion
+
+
+def dials(suspicion: Suspicion, until: float, begin: float = 0.0, **sample: object) -> list[float]:
+    """Look each `PROBE_INTERVAL`, and return the times at which a second connection is dialed."""
+    found, now = [], begin
+    while now <= until:
+        if suspicion.look(Sample(now, **sample)).dial:  # type: ignore[arg-type]
+            found.append(now)
+        now += PROBE_INTERVAL
+    return found
+
+
+def test_an_idle_connection_is_never_looked_at_again() -> None:
+    assert watching().look(Sample(1.0)) == (0, "", float("inf"))
+
+
+def test_a_message_is_probed_at_once_and_suspected_without_an_answer() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    assert suspicion.look(Sample(5.0)) == (1, "", 5.0 + PROBE_INTERVAL)
+    assert suspicion.look(Sample(5.0 + TIMEOUT - 0.01)).dial == ""
+    assert suspicion.look(Sample(5.0 + TIMEOUT)).dial == "no answer for 1.0 s"
+    assert (suspicion.suspected_at, suspicion.silent_since) == (6.0, 5.0)
+
+
+def test_the_look_at_which_a_connection_is_suspected_is_not_late() -> None:
+    suspicion = watching(0.34)
+    suspicion.sent(5.0)
+    now = 5.0
+    while not suspicion.look(Sample(now)).dial:
+        now = suspicion.look(Sample(now)).due
+    assert now == pytest.approx(5.0 + ROUND_TRIPS * 0.34)
+
+
+def test_the_answer_to_a_probe_ends_a_suspicion_and_measures_the_round_trip() -> None:
+    suspicion = watching()
+    suspicion.sent(5.0)
+    suspicion.look(Sample(5.0))
+    suspicion.look(Sample(6.5))
+    assert suspicion.suspected_at is not None
+    suspicion.answered(6.6, 1)
+    assert suspicion.suspected_at is None
+    assert suspicion.round_trip == pytest.approx(1.6)
+    assert suspicion.look(Sample(7.0)).due == float("inf")
+
+
+def test_the_answer_to_a_later_probe_counts_for_an_earlier_one() -> None:
+    suspicion = watching()
+    for now in (5.0, 5.5):
+        suspicion.sent(now)
+        assert suspicion.look(Sample(now)).probe
+    suspicion.answered(5.6, 2)
+    assert suspicion.look(Sample(20.0)).dial == ""
+
+
+def test_messages_in_a_row_are_probed_no_more_often_than_so_and_no_more_than_twice_without_an_answer() -> None:
+    suspicion, probed = watching(), []
+    for step in range(100):
+        now = 1.0 + step / 100
+        suspicion.sent(now)
+        if suspicion.look(Sample(now)).probe:
+            probed.append(now)
+    assert probed == pytest.approx([1.0, 1.0 + PROBE_INTERVAL], abs=0.011)
+
+
+def test_a_slow_network_has_longer_timeouts() -> None:
+    suspicion = watching(2.0)
+    suspicion.sent(0.0)
+    assert dials(suspicion, 16.5) == [ROUND_TRIPS * 2.0, ROUND_TRIPS * 2.0 + DIAL_INTERVAL]
+    assert watching(60.0).timeout == ROUND_TRIPS * MAX_ROUND_TRIP
+
+
+def test_the_silence_of_a_turn_is_probed_and_then_suspected() -> None:
+    suspicion = watching()
+    assert suspicion.look(Sample(SILENCE - 0.01, 0.0, expects=True)).probe == 0
+    assert suspicion.look(Sample(SILENCE, 0.0, expects=True)).probe == 1
+    assert dials(suspicion, 5.0, SILENCE, heard_at=0.0, expects=True) == [SILENCE + TIMEOUT + SILENCE_TIMEOUT]
+
+
+def test_an_agent_that_speaks_is_not_probed() -> None:
+    suspicion = watching()
+    for second in range(100):
+        assert suspicion.look(Sample(second, second - 0.9, expects=True)).probe == 0
+
+
+def test_what_is_heard_puts_off_a_suspicion_and_ends_it() -> None:
+    suspicion = watching()
+    suspicion.sent(1.0)
+    suspicion.look(Sample(1.0))
+    assert suspicion.look(Sample(2.5, heard_at=2.0)).dial == ""
+    assert suspicion.look(Sample(3.0, heard_at=2.0)).dial
+    suspicion.look(Sample(3.5, heard_at=3.4))
+    assert suspicion.suspected_at is None
+
+
+def test_bytes_that_the_peers_system_does_not_confirm_are_a_reason_whatever_is_heard() -> None:
+    suspicion = watching(answers_probes=False)
+    for step in range(5):
+        now = 1.0 + step * PROBE_INTERVAL
+        dial = suspicion.look(Sample(now, heard_at=now, path=IN_FLIGHT)).dial
+        assert bool(dial) == (now == 1.0 + TIMEOUT)
+    suspicion.look(Sample(2.5, heard_at=2.5, path=IN_FLIGHT))
+    assert suspicion.suspected_at is not None
+    suspicion.look(Sample(2.6, path=PathState(200, in_flight=True, queued=True)))
+    assert suspicion.suspected_at is None
+
+
+def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirmed() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    for step in range(400):
+        path = PathState(step * 5000, in_flight=True, queued=True)
+        assert suspicion.look(Sample(step * PROBE_INTERVAL, pending=1000, path=path)).dial == ""
+
+
+def test_what_a_slow_line_has_taken_may_wait_as_long_again_in_a_proxy() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    for second in range(10):
+        suspicion.look(Sample(second, path=PathState(second, in_flight=False, queued=True)))
+    found = dials(suspicion, 30.0, 10.0, path=PathState(10, in_flight=False, queued=False))
+    assert found[0] == pytest.approx(20.0, abs=PROBE_INTERVAL)
+
+
+def test_bytes_that_wait_for_a_peer_that_takes_none_are_a_reason_in_the_end() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    full = PathState(100, in_flight=False, queued=True)
+    (first, *_) = dials(suspicion, 60.0, path=full)
+    assert first == pytest.approx(STUCK, abs=PROBE_INTERVAL)
+
+
+def test_another_source_address_is_a_reason_at_once() -> None:
+    suspicion = watching()
+    for source in ("10.0.0.1", None, "10.0.0.1"):
+        assert suspicion.look(Sample(1.0, source=source)).dial == ""
+    step = suspicion.look(Sample(2.0, source="10.0.0.2"))
+    assert "from 10.0.0.2 instead of 10.0.0.1" in step.dial
+    assert step.probe == 1
+    assert suspicion.look(Sample(2.1, source="10.0.0.2")).dial == ""
+
+
+def test_a_machine_that_has_slept_is_a_reason_even_right_after_an_attempt_in_vain() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    assert dials(suspicion, 1.0) == [1.0]
+    suspicion.answered(1.1, 1)
+    suspicion.disturbed("the machine slept")
+    assert suspicion.look(Sample(1.2)).dial == "the machine slept"
+
+
+def test_attempts_in_vain_are_rare() -> None:
+    suspicion, found = watching(), []
+    for begin in range(0, 100, 2):
+        suspicion.sent(begin)
+        found += dials(suspicion, begin + 1.5, begin)
+        for number in range(200):
+            suspicion.answered(begin + 1.5, number)
+        suspicion.round_trip = 0.0
+    assert len(found) > 5
+    assert all(later - earlier >= DIAL_INTERVAL for earlier, later in itertools.pairwise(found))
+
+
+def test_a_connection_that_stays_silent_is_replaced_as_soon_as_the_network_is_back() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    found = dials(suspicion, 15.0)
+    assert found == [TIMEOUT, *(TIMEOUT + DIAL_INTERVAL + each * REDIAL_INTERVAL for each in range(5))]
+
+
+def test_the_timeout_doubles_with_each_connection_over_which_nothing_came() -> None:
+    suspicion = watching()
+    timeouts = []
+    for moved in (True, False, False, True):
+        suspicion.connected(10.0, 0.0, answers_probes=True, moved=moved)
+        timeouts.append(suspicion.timeout)
+    assert timeouts == [1.0, 2.0, 4.0, 1.0]
+
+
+def test_a_gateway_of_an_earlier_version_is_not_probed() -> None:
+    suspicion = watching(answers_probes=False)
+    suspicion.sent(1.0)
+    assert suspicion.look(Sample(1.0, expects=True)).probe == 0
+    assert suspicion.look(Sample(100.0, expects=True)) == (0, "", 100.0 + PROBE_INTERVAL)
