@@ -167,7 +167,7 @@ def slow(running: Running, *, rate: float, padding: int) -> tuple[list[float], i
 
 def run(bench: Bench) -> list[Section]:
     """Measure the pauses, and count connections that were made in vain."""
-    count = bench.pick(200, 5)
+    count = bench.pick(120, 5)
     agent = (sys.executable, "-I", "-S", str(AGENT))
     cases = {}
     with bench.relays["ours"].running(agent) as running:
