@@ -76,7 +76,7 @@ def read_networks(entry: Entry) -> tuple[Network, ...]:
 
 TAKEN_PATHS: Final = frozenset(
     {"acp", "assets", "chat", "favicon.ico", "healthz", "join", "login", "logout", "manifest.webmanifest", "metrics"}
-    | {"readyz", "ws"}
+    | {"readyz", "worker.js", "ws"}
 )
 """Beginnings of the paths that the gateway serves itself, up to a slash."""
 
