@@ -694,7 +694,8 @@ class Uplink:
             self._lose(LinkLoss(self._replaced, replaced=True))
             return
         self._attempts.take()
-        self.link.untell_count()
+        if all(attempt.told is None for attempt in self._attempts.running):
+            self.link.untell_count()
         self._log.info("no second connection: %s", done.outcome)
         if not isinstance(done.outcome, Unreachable):
             self._refused = done.outcome

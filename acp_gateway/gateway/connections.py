@@ -153,18 +153,22 @@ class Connections:
     def __len__(self) -> int:
         return len(self._watches)
 
-    def make_room(self, access: Access) -> None:
-        """Make room for another connection, if necessary by evicting one that is away. Raises `Busy` if none is."""
+    def make_room(self, access: Access, *, replaces: bool = False) -> None:
+        """Make room for another connection, if necessary by evicting one that is away. Raises `Busy` if none is.
+
+        `replaces` is True if one of this access closes when the new one has begun.
+        """
         limits = self._limits
         account = _account(access)
-        has = self._counts[account]
+        has = self._counts[account] - replaces
         name, most = "connections_per_identity", limits.connections_per_identity
         if access.session is not None:
             name, most = "connections_per_guest", limits.connections_per_guest
         # An identity keeps its own away connections; a guest loses nothing by a new one.
         if has >= most and not (access.session is not None and self._evict_one_away(account)):
             raise Busy(f"{name} ({most}) are there already; try later")
-        if access.session is None and access.role == "observer" and self._sharing[_sharing(access)] >= (most + 1) // 2:
+        sharing = self._sharing[_sharing(access)] - replaces
+        if access.session is None and access.role == "observer" and sharing >= (most + 1) // 2:
             # Observers do not keep the controllers of their identity out.
             raise Busy(f"half of {name} ({most}) are there already as observers; try later")
         most = limits.max_connections
@@ -173,7 +177,7 @@ class Connections:
             # If both are small, half of all are for every identity.
             most -= min(limits.reserved_connections, most // 2)
             why = f"max_connections ({limits.max_connections}) but for reserved_connections are there already"
-        if len(self._watches) >= most and not self._evict_one_away(account, more_than=has):
+        if len(self._watches) - replaces >= most and not self._evict_one_away(account, more_than=has):
             raise Busy(f"{why}; try later")
 
     def rate_limiter(self, identity: str, *, guest: bool = False, observer: bool = False) -> RateLimiter:

@@ -337,8 +337,7 @@ class Gateway:
         does not allow the agent, and `Busy` if there are too many connections.
         """
         grant = self.admissions.authorize(access, connect_request)
-        if not replaces:
-            self.connections.make_room(access)
+        self.connections.make_room(access, replaces=replaces)
         return grant
 
     # Serving

@@ -50,8 +50,12 @@ FORWARDERS: Final = frozenset(
     {"ssh", "sshd", "sshd-session", "dropbear", "dbclient", "socat", "nginx", "haproxy", "caddy", "traefik", "envoy"}
     | {"apache2", "httpd", "stunnel", "stunnel4", "cloudflared", "ngrok", "tailscaled", "frpc", "chisel", "kubectl"}
     | {"docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "passt", "passt.avx2", "gvproxy"}
+    | {"vpnkit", "systemd-socket-proxyd", "tor", "privoxy", "ncat", "nc.openbsd", "VBoxHeadless", "VirtualBoxVM"}
 )
-"""Programs whose connections come from elsewhere: tunnels, proxies, and the networks of containers."""
+"""Programs whose connections come from elsewhere: tunnels, proxies, networks of containers and virtual machines."""
+
+EMULATOR: Final = "qemu-system-"
+"""Beginning of the names of programs that run a virtual machine, by its processor."""
 
 _NAMESPACES: Final = ("net", "pid", "user")
 """Namespaces that a process shares with the gateway if no container is around either alone. Not that of mounts:
@@ -184,7 +188,8 @@ def why_foreign(pid: int, proc: Path = PROC) -> str | None:
         return "its process can't be looked at"
     if not is_near:
         return "its process is in a container"
-    return f"{program} passes connections on for others" if program in FORWARDERS else None
+    forwards = program in FORWARDERS or program.startswith(EMULATOR)
+    return f"{program} passes connections on for others" if forwards else None
 
 
 def identify(

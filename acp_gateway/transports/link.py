@@ -170,8 +170,8 @@ class Link:
         The present one may receive more messages, which the peer will send again over the new one; they are confirmed
         by `connect`, or after `untell_count`.
         """
-        self._told = self.received
-        return self.received
+        self._told = self.received - self._redelivered
+        return self._told
 
     def untell_count(self) -> None:
         """Go on with the present connection: the other one was given up."""
@@ -360,7 +360,7 @@ class Link:
             self._changed.notify()
         much = min(CONFIRM_BYTES, self._receive_window // 4)
         many = self._handled - self._acknowledged >= CONFIRM_MESSAGES or self._unacknowledged_bytes >= much
-        if many or (self._owes and not self._redelivered):
+        if not self._redelivered and (many or self._owes):
             self._send_acknowledgement()
 
     @property
@@ -450,7 +450,9 @@ class Link:
             self._caught_up()
 
     def _send_acknowledgement(self, probe: int = 0) -> None:
-        self._acknowledged = self._handled if self._told is None else min(self._handled, self._told)
+        # The peer has not sent again yet what is redelivered: it would take a confirmation for a miscount.
+        handled = min(self._handled, self.received - self._redelivered)
+        self._acknowledged = handled if self._told is None else min(handled, self._told)
         # Bytes from earlier connections were confirmed when this one began; the rest is once it is passed on.
         self._unacknowledged_bytes = self._unhandled_bytes - self._carried_bytes
         self._owes &= self._handled < self.received

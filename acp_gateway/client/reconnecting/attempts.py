@@ -36,6 +36,9 @@ class Attempt:
     def ask(self) -> int:
         """Return the count to tell."""
         assert self._ask is not None
+        if self.told is not None:
+            # Another address of the gateway was asked with it, and may be the one that answers.
+            return self.told
         count = self._ask(self)
         if not self.scope.cancel_called:
             self.told = count

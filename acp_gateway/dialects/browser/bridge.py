@@ -118,6 +118,8 @@ class BrowserBridge(SessionConnection[Call | Answer]):
 
     def _carry_on(self, page: Page) -> None:
         """Take over from older connections of the page: it has chosen this one."""
+        if self not in page.connections:
+            return  # A later connection has taken over from this one.
         older = page.connections[: page.connections.index(self)]
         for former in older:
             page.connections.remove(former)

@@ -1,6 +1,7 @@
 """Several connections of one page: which of them carries on, and calls that are made again."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -10,10 +11,11 @@ from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_PAGES, MAX_REPLY, 
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
 from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
-from tests.doubles import ServingAgents
+from tests.doubles import ServingAgent, ServingAgents
 
 PAGE = "0123456789abcdef"
 
@@ -159,3 +161,54 @@ def test_pages_are_of_one_principal_and_the_oldest_without_a_connection_is_forgo
     for i in range(MAX_PAGES):
         pages.find(ann, wanted, f"other {i}")
     assert not pages.find(ann, wanted, PAGE)[1]
+
+
+@pytest.fixture
+def modes_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent never answers a change of the mode, so that its call goes on."""
+    answer = ServingAgent._answer
+
+    async def answer_others(agent: ServingAgent, to: Any, name: str) -> None:
+        if name != methods.SET_MODE:
+            await answer(agent, to, name)
+
+    monkeypatch.setattr(ServingAgent, "_answer", answer_others)
+
+
+@pytest.mark.usefixtures("modes_go_on")
+async def test_a_call_that_comes_late_on_a_former_connection_ends_nothing(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, no_bug_showed: None
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        access = bench.access()
+        first = await bench.page(access, "first", page_id=PAGE)
+        session = await first.new_session()
+        await first.send(id="mode", method="session/set_mode", params={"sessionId": session, "modeId": "plan"})
+        await loading_agents[0].got("session/set_mode")
+        second = await bench.page(access, "second", page_id=PAGE)
+        await second.result("session/list")
+        await first.send(id="late", method="session/list", params={})
+        await trio.testing.wait_all_tasks_blocked()
+        assert not first.ended
+        assert not second.ended
+
+
+@pytest.mark.usefixtures("modes_go_on")
+async def test_former_connections_with_calls_under_way_count_towards_the_limit(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner, LimitsSection(connections_per_identity=3)) as bench:
+        access = bench.access()
+        page = await bench.page(access, page_id=PAGE)
+        session = await page.new_session()
+
+        params = {"sessionId": session, "modeId": "plan"}
+        for number in range(2):
+            await page.send(id=f"mode{number}", method="session/set_mode", params=params)
+            await trio.testing.wait_all_tasks_blocked()
+            page = await bench.page(access, page_id=PAGE)
+            await page.result("session/list")
+        await page.send(id="mode", method="session/set_mode", params=params)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(Busy):
+            await bench.page(access, page_id=PAGE)
