@@ -278,6 +278,11 @@ class Uplink:
         """True while a user is to be told that the connection is lost, though a second one is only being dialed."""
 
     @property
+    def lost_at(self) -> float:
+        """Time at which a connection was lost last, by Trio's clock; 0 if none was."""
+        return self._lost_at
+
+    @property
     def up(self) -> bool:
         """True while there is a connection."""
         return self.link.stream is not None

@@ -7,6 +7,7 @@ the token, has lost its agent, or was not reached for `reconnect_timeout`. To th
 """
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -243,14 +244,14 @@ class AgentLink(MaintainedStream):
             self._received.finish("")
 
     async def _bound_outage(self) -> None:
-        """End the link after `reconnect_timeout` without a connection."""
+        """End the link after `reconnect_timeout` without a connection. One may come and go before this task runs."""
+        began = trio.current_time()
         while True:
-            with trio.move_on_after(self._reconnect_timeout):
-                while not self._uplink.up:
-                    await self._received.changed_or_ended.wait()
-            if not self._uplink.up:
+            deadline = max(began, self._uplink.lost_at) + self._reconnect_timeout
+            if not self._uplink.up and trio.current_time() >= deadline:
                 self._received.finish(f"there was no connection for {self._reconnect_timeout:g} s")
-            while self._uplink.up:
+                return
+            with trio.CancelScope(deadline=math.inf if self._uplink.up else deadline):
                 await self._received.changed_or_ended.wait()
 
     def use_spawner(self, spawner: TaskSpawner | None) -> None:
