@@ -54,6 +54,7 @@ from acp_gateway.errors import (
 )
 from acp_gateway.gateway.events.audit import Audit
 from acp_gateway.gateway.rate_limits import EventAggregator, FailureCounter, network_of
+from acp_gateway.server.http.plaintext import HEAD_SIZE, answer_plaintext
 from acp_gateway.server.pending import FREE_STEPS, Measured, PendingConnection
 from acp_gateway.transports.confirmed_bytes import ConfirmedBytes
 from acp_gateway.transports.streams import MessageTooLarge
@@ -573,15 +574,24 @@ class ThrottledListener(trio.abc.Listener[trio.SocketStream]):
 
 
 async def shake_hands(
-    sock: socket.socket, context: ssl.SSLContext, connection: PendingConnection, limiter: HandshakeLimiter
+    sock: socket.socket,
+    context: ssl.SSLContext,
+    connection: PendingConnection,
+    limiter: HandshakeLimiter,
+    *,
+    speaks_http: bool = False,
 ) -> ssl.SSLSocket:
-    """Do the TLS handshake of a connection, a step at a time.
+    """Do the TLS handshake of a connection, a step at a time. With `speaks_http`, a request in plain HTTP is answered.
 
     Raises `ssl.SSLError` and `OSError`. Closes the socket on failure, and when cancelled.
     """
     try:
         # A silent connection costs no TLS state.
         await trio.lowlevel.wait_readable(sock)
+        if speaks_http and (answer := answer_plaintext(sock.recv(HEAD_SIZE, socket.MSG_PEEK))):
+            sock.recv(HEAD_SIZE)  # Closing a socket with unread bytes would reset it, and the answer be lost.
+            sock.send(answer)
+            raise OSError("a request in plain HTTP")
         tls = context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
     except BaseException:
         sock.close()

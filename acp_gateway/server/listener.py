@@ -97,7 +97,7 @@ class Handshakes:
         secured = sock
         if context is not None:
             try:
-                secured = await shake_hands(sock, context, connection, self._limiter)
+                secured = await shake_hands(sock, context, connection, self._limiter, speaks_http=self._speaks_http)
             except OSError as error:
                 self._limiter.refusals.log_end(connection, f"no TLS handshake: {describe(error)}")
                 return None

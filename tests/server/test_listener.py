@@ -1,5 +1,6 @@
 """Listeners over real sockets: TLS, unix sockets, errors, and agents behind them."""
 
+import contextlib
 import json
 import logging
 import socket
@@ -100,13 +101,28 @@ async def test_a_tls_connection_without_a_finished_handshake_is_closed(
     caplog.clear()
 
 
-async def test_who_does_not_speak_tls_is_closed_without_a_fuss(
-    gateway: EchoingGateway, certificate: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        (b"GET /s HTTP/1.1\r\nHost: gpu.example:7443\r\n\r\n", b"Location: https://gpu.example:7443/s\r\n"),
+        (b"POST /acp HTTP/1.1\r\nHost: gpu.example:7443\r\n\r\n", b"This port speaks TLS"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", b""),
+    ],
+)
+async def test_a_client_without_tls_is_told_and_closed_without_a_warning(
+    said: bytes, answer: bytes, gateway: EchoingGateway, certificate: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     async with listening(with_tls("wss://127.0.0.1:0", certificate), gateway) as listener:
-        with pytest.raises((ValueError, IndexError, trio.BrokenResourceError)):
-            await ask(listener, "/acp", *upgrade(bearer(gateway.token())))
+        stream = await connect_tcp("127.0.0.1", port_of(listener))
+        await stream.send_some(memoryview(said))
+        received = b""
+        with contextlib.suppress(trio.BrokenResourceError):
+            while data := await stream.receive_some():
+                received += data
+        assert answer in received
+        assert received or not answer
+        await stream.aclose()
     assert "no TLS handshake" in caplog.text
     assert not [record for record in caplog.records if record.levelno > logging.INFO]
     assert gateway.served == []
