@@ -23,9 +23,14 @@ def read_listen_url(entry: Entry) -> str:
     if not isinstance(entry.value, str):
         raise entry.expected("a URL")
     try:
-        parse_address(entry.value)
+        address = parse_address(entry.value)
     except UsageError as error:
         raise entry.error(str(error)) from None
+    if address.scheme in ("ws", "wss") and address.path != "/acp":
+        raise entry.error(
+            f"has the path {address.path}, which is not served: clients connect to /acp. `path` is for programs "
+            "without a token, `public_url` for the path at a proxy"
+        )
     return entry.value
 
 

@@ -297,7 +297,9 @@ def test_a_trusted_proxy_is_an_address_or_a_network(network: str, read: Read) ->
 
 def test_the_url_of_a_listener_is_kept_as_it_stands_if_it_can_be_parsed(read: Read) -> None:
     assert read(read_listen_url, '"wss://box"') == "wss://box"
+    assert read(read_listen_url, '"ws://box/acp"') == "ws://box/acp"
     assert error_of(read, read_listen_url, '"box"').startswith(": ")
+    assert error_of(read, read_listen_url, '"ws://box/message"').startswith(": has the path /message, ")
     assert error_of(read, read_listen_url, "1") == ": expected a URL, found a whole number"
 
 
