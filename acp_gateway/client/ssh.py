@@ -15,9 +15,10 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import trio
@@ -86,6 +87,9 @@ _FIND_PROGRAM: Final = (
     'exec "$program" "$@"'
 )
 
+_CONTROL_PATH_SIZE: Final = 80
+"""Maximum characters of the path of a shared connection: with what ssh adds, a socket's path has 104 at most."""
+
 _CHANGED: Final = "REMOTE HOST IDENTIFICATION HAS CHANGED"
 _FINGERPRINT: Final = re.compile(r"SHA256:[0-9A-Za-z+/=]+")
 _NOT_VERIFIED: Final = "Host key verification failed"
@@ -111,11 +115,14 @@ class SshTarget:
     """Additional ssh options, each as `Name=value`."""
     asks: bool = False
     """True if ssh may prompt for a password in the terminal."""
+    shared: str | None = None
+    """Path of the socket of one connection for all commands, which the first one opens; see `log_in_once`."""
 
     def arguments(self) -> list[str]:
         """Return the options of ssh and the host; the remote command follows them."""
         address = self.address
-        options = [*(() if self.asks else _NO_PROMPTS), *_FIRST, *self.options, *_DEFAULTS]
+        share = (f"ControlPath={self.shared}", "ControlMaster=auto", "ControlPersist=60") if self.shared else ()
+        options = [*(() if self.asks else _NO_PROMPTS), *_FIRST, *self.options, *share, *_DEFAULTS]
         return [
             *("-T", "-a", "-x"),
             *(word for option in options for word in ("-o", option)),
@@ -131,6 +138,39 @@ class SshTarget:
 
     def __str__(self) -> str:
         return f"ssh to {self.login}"
+
+
+@contextmanager
+def log_in_once(target: SshTarget) -> Iterator[SshTarget]:
+    """Yield the login so that ssh asks for a password once only, however many commands are run.
+
+    The login is unchanged if ssh does not ask, if a connection of the user's own is there to be shared, or on Windows.
+    """
+    if not target.asks or sys.platform == "win32" or _control(target, "check"):
+        yield target
+        return
+    folder = tempfile.mkdtemp(prefix="acp-")
+    path = f"{folder}/ssh"
+    shared = replace(target, shared=path if len(path) <= _CONTROL_PATH_SIZE else None)
+    try:
+        yield shared
+    finally:
+        if os.path.exists(path):
+            _control(shared, "exit")
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _control(target: SshTarget, command: Literal["check", "exit"]) -> bool:
+    """Return whether a shared connection of the login exists and has carried out the command."""
+    done = subprocess.run(
+        [_program(), "-O", command, *target.arguments()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=_environment(),
+        check=False,
+    )
+    return done.returncode == 0
 
 
 def remote_command(command: str | None, arguments: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from acp_gateway.client.ssh import (
     SshTarget,
     find_host_name,
     find_socket,
+    log_in_once,
     mark,
     nonce_of,
     open_command,
@@ -87,6 +89,46 @@ def test_the_host_is_behind_all_options_and_cannot_be_an_option_itself() -> None
     asking = SshTarget(parse_target("ssh://box"), asks=True).arguments()
     assert "BatchMode=yes" not in asking
     assert "RemoteCommand=none" in asking
+
+
+CONTROL = "for word; do case $word in ControlPath=*) path=${word#*=};; check|exit) command=$word;; esac; done; "
+"""For a stand-in, the command for a shared connection, and its path."""
+
+
+def test_commands_share_one_connection_where_ssh_asks(stand_in: StandIn) -> None:
+    stand_in.does(f'{CONTROL} echo "$command $path" >> "$here/told"; [ "$command" = exit ]')
+    with log_in_once(replace(BOX, asks=True)) as login:
+        assert login.shared
+        Path(login.shared).touch()
+        options = login.arguments()
+        # Of each the first one counts.
+        assert options.index("ControlMaster=auto") < options.index("ControlMaster=no")
+    assert (stand_in.directory / "told").read_text().splitlines() == ["check ", f"exit {login.shared}"]
+    assert not Path(login.shared).parent.exists()
+
+
+def test_a_connection_of_the_users_own_is_shared_instead(stand_in: StandIn) -> None:
+    stand_in.does("exit 0")
+    asking = replace(BOX, asks=True)
+    with log_in_once(asking) as login:
+        assert login is asking
+
+
+def test_no_connection_is_shared_where_ssh_does_not_ask(stand_in: StandIn) -> None:
+    stand_in.does("exit 1")
+    with log_in_once(BOX) as login:
+        assert login is BOX
+
+
+def test_no_connection_is_shared_at_a_path_that_is_too_long_for_a_socket(
+    stand_in: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in.does("exit 1")
+    (folder := tmp_path / ("x" * 80)).mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    with log_in_once(replace(BOX, asks=True)) as login:
+        assert login.shared is None
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.parametrize("asks", [False, True])

@@ -131,6 +131,7 @@ def test_in_a_terminal_ssh_asks_for_a_password_and_the_agent_is_tried(
     real.write_text(
         "#!/bin/sh\n"
         f'case "$*" in *BatchMode=yes*) exec {fake.directory}/quiet "$@";; esac\n'
+        '[ "$1" = -O ] && exit 255\n'
         'if [ "$1" != -G ]; then echo "Banner of box" >&2; printf "Password: " >/dev/tty; read -r word </dev/tty; '
         '[ "$word" = open ] || exit 255; fi\n'
         f'FAKE_SSH_ASKED=1 exec {fake.directory}/quiet "$@"\n'

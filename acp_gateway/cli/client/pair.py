@@ -116,7 +116,7 @@ def pair(
     import trio
 
     from acp_gateway.client.pairing import label_of
-    from acp_gateway.client.ssh import SshTarget
+    from acp_gateway.client.ssh import SshTarget, log_in_once
     from acp_gateway.config.editing.section_writer import check_host, write_host
     from acp_gateway.config.hosts import hosts_path, load_hosts
 
@@ -142,11 +142,12 @@ def pair(
     options: dict[str, Value | None] = dict.fromkeys(_WRITTEN, "x")
     check_host(path, name, options | ({"maps": entry.maps} if entry.maps else {}))
 
-    if install:
-        install_there(target)
-    places, offer, replaced = trio.run(
-        partial(_pair, target, entry, label=label, agents=agents, time_limit=connect_timeout)
-    )
+    with log_in_once(target) as login:
+        if install:
+            install_there(login)
+        places, offer, replaced = trio.run(
+            partial(_pair, login, entry, label=label, agents=agents, time_limit=connect_timeout)
+        )
     if not replaced:
         click.echo(
             f"warning: the previous token {before.token_id if before else ''} is still valid: it was not made by "
