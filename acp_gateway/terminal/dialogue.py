@@ -26,11 +26,18 @@ from acp_gateway.protocol.methods import (
     TOOL_CALL_UPDATE,
 )
 from acp_gateway.terminal.content import Option, list_of, members_of, own_meta, read_options, text_of
+from acp_gateway.terminal.forms import Field, read_form
 
 _METHOD_NOT_FOUND: Final = -32601
 
+FILL_IN: Final = "fill_in"
+"""Kind of the option that asks for the fields of a form, and decides nothing."""
+
+_FILL_IN: Final = Option("accept", "Fill in", FILL_IN)
+_ACCEPT: Final = Option("accept", "Accept", "allow_once")
+_VISITED: Final = Option("accept", "I have opened the page", "allow_once")
 _DECLINE: Final = Option("decline", "Decline", "reject_once")
-"""The answer to a form: to fill one in takes an editor, or the page."""
+"""The answers to an elicitation: to a form with fields, to one without, to a page to open, and to all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +73,11 @@ class Question:
     lane: str = ""
     """The session of the sub-agent that asks; empty for the agent itself."""
     is_form: bool = False
-    """True for a form, which can only be declined here."""
+    """True for an elicitation: a form to fill in, or a page to open."""
+    fields: tuple[Field, ...] = ()
+    """The fields of a form."""
+    url: str = ""
+    """The page to open."""
 
     @property
     def update(self) -> Mapping[str, Any]:
@@ -192,6 +203,11 @@ class Dialogue:
             outcome = {"outcome": {"outcome": "selected", "optionId": option.id}}
             self._send({"id": question.id, "result": {"action": option.id} if question.is_form else outcome})
 
+    def fill_in(self, question: Question, content: Mapping[str, object]) -> None:
+        """Answer a form, unless it is not open any more."""
+        if self.questions.pop(question.id, None) is not None:
+            self._send({"id": question.id, "result": {"action": "accept", "content": content}})
+
     def _request(self, method: str, **params: Any) -> None:
         self._methods[self._next_id] = method
         self._send({"id": self._next_id, "method": method, "params": params})
@@ -276,8 +292,7 @@ class Dialogue:
         if method == REQUEST_PERMISSION and options:
             return Question(request_id, members_of(params.get("toolCall")), options, lane)
         if method == CREATE_ELICITATION:
-            # An error would end the question also for clients that are away and could answer it.
-            return Question(request_id, {"title": text_of(params.get("message"))}, (_DECLINE,), lane, is_form=True)
+            return _read_elicitation(request_id, params, lane)
         return None
 
     def _lane(self, params: Mapping[str, Any]) -> str:
@@ -301,3 +316,19 @@ class Dialogue:
             case "closed" | "deleted" as event:
                 return [Closed(f"the session was {event}")]
         return []
+
+
+def _read_elicitation(request_id: int | str, params: Mapping[str, Any], lane: str) -> Question:
+    """Return an elicitation as a question. One that is not understood can be declined.
+
+    An error would end the question also for clients that are away and could answer it.
+    """
+    tool = {"title": text_of(params.get("message"))}
+    if params.get("mode") == "url":
+        url = text_of(params.get("url"))
+        options = (_VISITED, _DECLINE) if url else (_DECLINE,)
+        return Question(request_id, tool, options, lane, is_form=True, url=url)
+    fields = read_form(params.get("requestedSchema"))
+    if fields is None:
+        return Question(request_id, tool, (_DECLINE,), lane, is_form=True)
+    return Question(request_id, tool, (_FILL_IN if fields else _ACCEPT, _DECLINE), lane, is_form=True, fields=fields)

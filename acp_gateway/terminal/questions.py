@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
+from acp_gateway.printable import printable
 from acp_gateway.terminal.content import Option, describe_input, read_tool_content, text_of
-from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.dialogue import FILL_IN, Question
 from acp_gateway.terminal.rendering import Line, Span, Style, one_line
 from acp_gateway.terminal.transcript import Tool
 
@@ -13,6 +14,9 @@ PAUSE: Final = 0.4
 
 NAMES: Final = 200
 """Names of options that are remembered, to tell which one was chosen."""
+
+URL_SIZE: Final = 2000
+"""Characters of a page's address that are shown: more than browsers' address bars take."""
 
 _DIGITS: Final = "123456789"
 
@@ -56,6 +60,10 @@ class Questions:
         self._shown_at = now
         return self.current
 
+    def has(self, question_id: int | str) -> bool:
+        """Return whether a question is open."""
+        return any(question.id == question_id for question in self._open)
+
     def key(self, key: str, now: float) -> tuple[Question, Option] | None:
         """Return the question that a key answers, and the answer; None if it answers none."""
         question = self.current
@@ -70,9 +78,9 @@ class Questions:
 
 
 def keys(options: Sequence[Option]) -> dict[str, Option]:
-    """Return the keys for the answers: digits, and `y` and `n` for those that hold only once."""
+    """Return the keys for the answers: digits, `y` and `n` for those that hold only once, `f` to fill in a form."""
     chosen = dict(zip(_DIGITS, options, strict=False))
-    for key, kind in (("y", "allow_once"), ("n", "reject_once")):
+    for key, kind in (("y", "allow_once"), ("n", "reject_once"), ("f", FILL_IN)):
         option = next((option for option in options if option.kind == kind), None)
         if option is not None:
             chosen[key] = option
@@ -87,9 +95,7 @@ def question_lines(question: Question, tool: Tool | None = None) -> list[Line]:
     told = text_of(question.tool.get("title")) or (tool.title if tool else "") or text_of(question.tool.get("kind"))
     title = one_line(told) or "a tool"
     if question.is_form:
-        asked: Line = [Span(f"? The agent asks for more than a key can answer: {title}", Style.QUESTION)]
-        where: Line = [Span("  Answer in an editor or on the page, or  "), *option_spans(question.options)]
-        return [asked, where]
+        return _form_lines(question, one_line(told) or "a form")
     lines: list[Line] = [[Span(f"? May the agent do this: {title}", Style.QUESTION)]]
     command = describe_input(question.tool.get("rawInput")) or (tool.input if tool else "")
     if command and command not in title:
@@ -98,6 +104,19 @@ def question_lines(question: Question, tool: Tool | None = None) -> list[Line]:
     if text:
         lines.append([Span(f"    {one_line(text)}", Style.DIM)])
     lines.append([Span("  "), *option_spans(question.options)])
+    return lines
+
+
+def _form_lines(question: Question, title: str) -> list[Line]:
+    lines: list[Line] = [[Span(f"? The agent asks: {title}", Style.QUESTION)]]
+    if question.url:
+        lines.append([Span(f"    {printable(question.url, URL_SIZE)}")])
+    elif question.fields:
+        named = ", ".join(field.label for field in question.fields)
+        lines.append([Span(f"    {one_line(named)}", Style.DIM)])
+    can_answer = len(question.options) > 1
+    where = "  " if can_answer else "  Answer in an editor or on the page, or  "
+    lines.append([Span(where), *option_spans(question.options)])
     return lines
 
 

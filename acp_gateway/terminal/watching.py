@@ -6,12 +6,12 @@ call gets a line when it begins and one when it ends, and a plan one for each ch
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Final
 
-from acp_gateway.terminal.ansi import Pen
+from acp_gateway.terminal.ansi import LEAST_COLUMNS, Pen
 from acp_gateway.terminal.content import Diff, Option
 from acp_gateway.terminal.dialogue import (
     Asked,
@@ -26,6 +26,7 @@ from acp_gateway.terminal.dialogue import (
     Updated,
     Withdrawn,
 )
+from acp_gateway.terminal.forms import TEXT_SIZE, Filling
 from acp_gateway.terminal.questions import Questions, question_lines
 from acp_gateway.terminal.rendering import (
     DEFAULT_LINES,
@@ -61,6 +62,9 @@ SHOWN_TOOLS: Final = 1000
 
 SHOWN_PLANS: Final = 100
 """Maximum of the plans whose written text is remembered."""
+
+_ERASE: Final = "\r\x1b[K"
+"""Erases the line of the cursor (ECMA-48, ERASE IN LINE)."""
 
 OVERLAP: Final = 200
 """Characters by which an output is found in a later one that has lost its beginning."""
@@ -114,10 +118,23 @@ class Watcher:
         # What was written of tool calls and plans.
         self._tools: dict[int, _Written] = {}
         self._plans: dict[int, Plan] = {}
+        self._columns = columns
+        # The form that is filled in, what was typed for its present field, and the line that shows it.
+        self._form: tuple[Question, Filling] | None = None
+        self._typed = ""
+        self._line = ""
 
     def take(self) -> str:
-        """Return and forget the text to write now."""
-        return self._pen.take()
+        """Return and forget the text to write now. The line that is being typed stays below all other text."""
+        line = self._typed_line()
+        if line:
+            self._end_stream()
+        text = self._pen.take()
+        if not text and line == self._line:
+            return ""
+        erased = _ERASE if self._line else ""
+        self._line = line
+        return erased + text + line
 
     def receive(self, events: Sequence[Event], now: float) -> None:
         """Write events. `now`, in seconds of any clock, is when they have come."""
@@ -138,9 +155,75 @@ class Watcher:
 
     def answered(self, question_id: int | str, now: float) -> None:
         """Remove a question that needs no answer any more, and write the next one."""
+        if self._form is not None and self._form[0].id == question_id:
+            self._form = None
         following = self._questions.remove(question_id, now)
         if following is not None:
             self._ask(following)
+
+    @property
+    def is_typing(self) -> bool:
+        """True while a form is filled in: what is typed is for `type`."""
+        return self._form is not None
+
+    def begin_form(self, question: Question) -> None:
+        """Ask for the fields of a form, one after the other."""
+        self._form = (question, Filling(question.fields))
+        self._ask_field()
+
+    def type(self, text: str) -> tuple[Question, Mapping[str, object]] | None:
+        """Take what was typed at once; return the form and its content after the last field.
+
+        Enter ends a field, Esc the form. Other escape sequences are ignored, line breaks within a paste are spaces.
+        """
+        if self._form is None or (text[:1] == "\x1b" and text != "\x1b"):
+            return None
+        question, filling = self._form
+        if text == "\x1b":
+            self._form = None
+            self._ask(question)
+            return None
+        for at, character in enumerate(text, 1):
+            if character in "\r\n" and at == len(text):
+                self._enter(filling)
+            elif character in "\x7f\b":
+                self._typed = self._typed[:-1]
+            elif character == "\x15":
+                self._typed = ""
+            else:
+                self._typed = (self._typed + (character if character.isprintable() else " "))[:TEXT_SIZE]
+        if filling.field is not None:
+            return None
+        self._form = None
+        return question, filling.content
+
+    def _enter(self, filling: Filling) -> None:
+        field = filling.field
+        if field is None:
+            return
+        self._pen.lines([[Span(field.caption() + escape(self._typed))]])
+        try:
+            filling.enter(self._typed)
+        except ValueError as error:
+            self._pen.lines([[Span(f"    {error}", Style.BAD)]])
+            self._typed = ""
+        else:
+            self._ask_field()
+
+    def _ask_field(self) -> None:
+        self._typed = ""
+        if self._form is not None and self._form[1].field is not None:
+            self._end_stream()
+            self._pen.lines(self._form[1].field.lines())
+
+    def _typed_line(self) -> str:
+        """Return the line in which a field is typed; of a long text its end. Empty without a form."""
+        field = None if self._form is None else self._form[1].field
+        if field is None:
+            return ""
+        caption = field.caption()
+        room = max((self._columns() if self._columns else 80) - len(caption) - 1, LEAST_COLUMNS)
+        return caption + escape(self._typed)[-room:]
 
     def _receive(self, event: Event, now: float) -> None:
         match event:

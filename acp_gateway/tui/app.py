@@ -1,9 +1,10 @@
 """The screen of `chat`: the list of sessions, the transcript of one, its question and the prompt, and the keys."""
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -12,10 +13,11 @@ import urwid
 from acp_gateway.client.control_feed import ControlFeed, FeedHandler, Overview, Rights
 from acp_gateway.client.dialing import Destination
 from acp_gateway.errors import GatewayError
+from acp_gateway.terminal.dialogue import Question
 from acp_gateway.terminal.rendering import Span, Style, one_line
 from acp_gateway.terminal.session_lines import ordered, session_line, tell_apart
 from acp_gateway.tui.composer import Composer, ComposerBox
-from acp_gateway.tui.dialogs import ChoiceList, Dialog, choice_dialog, help_dialog, new_session_dialog
+from acp_gateway.tui.dialogs import ChoiceList, Dialog, choice_dialog, form_dialog, help_dialog, new_session_dialog
 from acp_gateway.tui.markup import BAR, PALETTE
 from acp_gateway.tui.open_session import MakeSettings, OpenSession
 
@@ -118,6 +120,8 @@ class Chat:
         self._layout: tuple[OpenSession | None, list[str], str] | None = None
         self._focus = "list"
         self._pasting = False
+        # The form in the dialog that is open, and its session.
+        self._form: tuple[OpenSession, Question] | None = None
         self._actions: dict[str, Callable[[], None]] = {
             "f1": lambda: self._show_dialog(help_dialog(self._close_dialog)),
             "f2": self._toggle_list,
@@ -257,6 +261,7 @@ class Chat:
         settings, limits = self._gateway.settings, {"lines": self._lines, "size": self._size}
         opened = OpenSession(session, cwd, destination, settings, self._update, **limits, machine=machine)
         opened.when_open = self._feed.refresh
+        opened.when_form = partial(self._ask_for_fields, opened)
         self._show(opened)
         self._spawn(opened)
 
@@ -286,6 +291,7 @@ class Chat:
         self.root.original_widget = dialog.over(self._frame)
 
     def _close_dialog(self) -> None:
+        self._form = None
         self.root.original_widget = self._frame
 
     def _ask_for_new_session(self) -> None:
@@ -310,6 +316,14 @@ class Chat:
         rows = [(mode, [Span(one_line(name))]) for mode, name in shown.conversation.modes]
         self._show_dialog(choice_dialog("Mode", rows, choose, self._close_dialog))
 
+    def _ask_for_fields(self, opened: OpenSession, question: Question) -> None:
+        def submit(content: Mapping[str, object]) -> None:
+            self._close_dialog()
+            opened.fill_in(question, content)
+
+        self._show_dialog(form_dialog(question, submit, self._close_dialog))
+        self._form = (opened, question)
+
     # Drawing
 
     def _update_list(self) -> None:
@@ -333,6 +347,8 @@ class Chat:
         if self._present_states() != self._states:
             self._update_list()
             return
+        if self._form is not None and not self._form[0].conversation.questions.has(self._form[1].id):
+            self._close_dialog()  # Answered by another client, or withdrawn.
         self._title.set_text(self._title_text())
         asked = "question" in self._places()
         if asked and self._focus == "prompt" and not (self._composer.edit_text or self._pasting):

@@ -1,11 +1,13 @@
 """Dialogs over the screen: a choice, the form of a new session, help."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Final
 
 import urwid
 
-from acp_gateway.terminal.rendering import Line, Span, Style
+from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.forms import Field
+from acp_gateway.terminal.rendering import Line, Span, Style, one_line
 from acp_gateway.tui.markup import BOX, FOCUS, PALETTE, markup
 
 
@@ -69,7 +71,7 @@ KEYS: Final = (
     ("Alt-Enter", "a new line"),
     ("Ctrl-P, Ctrl-N", "an earlier prompt, a later one"),
     ("Tab", "to the list, the question, the prompt"),
-    ("y, n, 1-9", "answer the question that is in focus"),
+    ("y, n, f, 1-9", "answer the question that is in focus; fill in its form"),
     ("Down, Up", "another part of a long question"),
     ("PgUp, PgDn", "scroll the transcript; End follows it again"),
     ("Esc", "cancel the turn; close a dialog"),
@@ -211,3 +213,95 @@ def new_session_dialog(
     hint = urwid.Text(markup([[Span("Space chooses, Enter chooses and opens the session.", Style.DIM)]]))
     framed: Any = urwid.Frame(body, footer=hint)
     return Dialog("New session", framed, close, width=70, height=min(len(rows), 16) + 4)
+
+
+class _Choice(_Pick):
+    """A choice of a form, which Space alone presses."""
+
+    def keypress(self, size: Any, key: str) -> str | None:
+        if key == "enter":
+            self._done()
+            return None
+        return super().keypress(size, key)
+
+
+class _Entry:
+    """The widgets of a field of a form.
+
+    Args:
+        field: the field.
+        done: called by Enter.
+    """
+
+    def __init__(self, field: Field, done: Callable[[], None]) -> None:
+        self.field = field
+        described = [
+            [Span(field.label, Style.QUESTION)],
+            *([[Span(one_line(field.hint), Style.DIM)]] if field.hint else []),
+        ]
+        heading: list[Any] = [urwid.Text(markup(described))]
+        default = field.default
+        self._choices: list[Any] = []
+        self._text: Any = None
+        group: list[Any] = []
+        match field.kind:
+            case "boolean":
+                self._choices = [urwid.CheckBox(one_line(field.title), state=default is True)]
+                heading = heading[:0] if not field.hint else [urwid.Text(markup(described[1:]))]
+            case "one":
+                buttons = [(choice.name, choice.value == default) for choice in field.choices]
+                self._choices = [urwid.RadioButton(group, one_line(name), state=state) for name, state in buttons]
+            case "several":
+                chosen = default if isinstance(default, list) else []
+                self._choices = [urwid.CheckBox(one_line(name), state=value in chosen) for value, name in field.choices]
+            case _:
+                self._text = _Field("> ", "" if default is None else one_line(str(default)), done)
+        inputs = [_Choice(button, done) for button in self._choices] or [self._text]
+        self.first = inputs[0]
+        """The widget that gets the focus if the field is wrong."""
+        self.rows: list[Any] = [*heading, *inputs, urwid.Divider()]
+
+    def value(self) -> object:
+        """Return the value, None if it was left empty. Raises `ValueError` with what is wrong."""
+        if self._text is not None:
+            return self.field.read(self._text.edit_text) if self._text.edit_text.strip() else self.field.check(None)
+        states = [bool(button.state) for button in self._choices]
+        if self.field.kind == "boolean":
+            return states[0]
+        values = [choice.value for choice, state in zip(self.field.choices, states, strict=True) if state]
+        return self.field.check(values if self.field.kind == "several" else values[0] if values else None)
+
+
+def form_dialog(
+    question: Question, submit: Callable[[Mapping[str, object]], None], close: Callable[[], None]
+) -> Dialog:
+    """Return a dialog for the fields of a form.
+
+    Args:
+        question: the form.
+        submit: called with its content, without the fields that were left empty.
+        close: called by Esc.
+    """
+    hint = urwid.Text(markup([[Span("Space chooses, Enter sends, Esc answers later.", Style.DIM)]]))
+
+    def done() -> None:
+        content: dict[str, object] = {}
+        for entry in entries:
+            try:
+                value = entry.value()
+            except ValueError as error:
+                hint.set_text(markup([[Span(f"{one_line(entry.field.title)}: {error}", Style.BAD)]]))
+                body.set_focus(rows.index(entry.first))
+                return
+            if value is not None:
+                content[entry.field.name] = value
+        submit(content)
+
+    entries = [_Entry(field, done) for field in question.fields]
+    title = urwid.Text(one_line(str(question.tool.get("title") or "")))
+    rows: list[Any] = [title, urwid.Divider(), *(row for entry in entries for row in entry.rows)]
+    body = urwid.ListBox(urwid.SimpleFocusListWalker(rows))
+    if entries:
+        body.set_focus(rows.index(entries[0].first))
+    framed: Any = urwid.Frame(body, footer=hint)
+    return Dialog("The agent asks", framed, close, width=70, height=min(len(rows) + 2, 18) + 3)

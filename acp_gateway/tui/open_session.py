@@ -15,7 +15,7 @@ from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.methods import REQUEST_PERMISSION
 from acp_gateway.terminal.content import Option, list_of
 from acp_gateway.terminal.conversation import Conversation
-from acp_gateway.terminal.dialogue import Dialogue, Event, Question
+from acp_gateway.terminal.dialogue import FILL_IN, Dialogue, Event, Question
 from acp_gateway.terminal.rendering import DEFAULT_LINES, Line, Span, Style, render
 from acp_gateway.terminal.transcript import Block, Change, Level, Message, Transcript
 from acp_gateway.tui.markup import Markup, markup
@@ -306,6 +306,8 @@ class OpenSession:
         """True for a session that was not opened here."""
         self.when_open: Callable[[], object] = lambda: None
         """Called when the session is open."""
+        self.when_form: Callable[[Question], object] = lambda _: None
+        """Called when a form is to be filled in."""
         self._joined, self._machine = session, machine
         self._scope = trio.CancelScope()
         self._dialogue = Dialogue(PROGRAM, cwd=cwd, session=session)
@@ -408,8 +410,19 @@ class OpenSession:
         # Other sessions and keys have their turn after each batch.
         await trio.lowlevel.checkpoint()
 
+    def fill_in(self, question: Question, content: Mapping[str, object]) -> None:
+        """Answer a form."""
+        self._dialogue.fill_in(question, content)
+        self._answered(question)
+
     def _answer(self, question: Question, option: Option) -> None:
+        if option.kind == FILL_IN:
+            self.when_form(question)
+            return
         self._dialogue.answer(question, option)
+        self._answered(question)
+
+    def _answered(self, question: Question) -> None:
         self._link.flush()
         self.conversation.questions.remove(question.id, trio.current_time())
         self._show([])

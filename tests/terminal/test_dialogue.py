@@ -125,6 +125,46 @@ def test_a_form_is_a_question_that_can_be_declined() -> None:
     assert sent(dialogue) == [{"id": 7, "result": {"action": "decline"}}]
 
 
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}}
+
+
+@pytest.mark.parametrize(
+    ("params", "options"),
+    [
+        ({"requestedSchema": FORM}, ["Fill in", "Decline"]),
+        ({"requestedSchema": {"type": "object", "properties": {}}}, ["Accept", "Decline"]),
+        ({"requestedSchema": {"properties": {"name": {"type": "object"}}}}, ["Decline"]),
+        ({"mode": "url", "url": "https://box.example/login"}, ["I have opened the page", "Decline"]),
+        ({"mode": "url"}, ["Decline"]),
+    ],
+)
+def test_an_elicitation_has_the_answers_that_a_terminal_can_give(params: dict[str, Any], options: list[str]) -> None:
+    (asked,) = receive(
+        opened(), {"id": 7, "method": "elicitation/create", "params": {"message": "Your name?", **params}}
+    )
+    assert isinstance(asked, Asked)
+    assert [option.name for option in asked.question.options] == options
+
+
+def test_a_form_is_answered_once_with_its_content() -> None:
+    dialogue = opened()
+    params = {"message": "Your name?", "requestedSchema": FORM}
+    (asked,) = receive(dialogue, {"id": 7, "method": "elicitation/create", "params": params})
+    assert isinstance(asked, Asked)
+    dialogue.fill_in(asked.question, {"name": "ann"})
+    dialogue.fill_in(asked.question, {"name": "bob"})
+    assert sent(dialogue) == [{"id": 7, "result": {"action": "accept", "content": {"name": "ann"}}}]
+
+
+def test_a_page_that_was_opened_is_accepted_without_content() -> None:
+    dialogue = opened()
+    params = {"message": "Log in", "mode": "url", "url": "https://box.example/login"}
+    (asked,) = receive(dialogue, {"id": 7, "method": "elicitation/create", "params": params})
+    assert isinstance(asked, Asked)
+    dialogue.answer(asked.question, asked.question.options[0])
+    assert sent(dialogue) == [{"id": 7, "result": {"action": "accept"}}]
+
+
 def test_the_question_of_a_sub_agent_is_in_its_lane() -> None:
     params = {"sessionId": "child", "options": OPTIONS, "toolCall": {"toolCallId": "t"}}
     (asked,) = receive(opened(), {"id": 7, "method": "session/request_permission", "params": params})

@@ -3,7 +3,8 @@
 import pytest
 
 from acp_gateway.terminal.content import Option
-from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.dialogue import FILL_IN, Question
+from acp_gateway.terminal.forms import read_form
 from acp_gateway.terminal.questions import NAMES, PAUSE, Questions, keys, question_lines
 from tests.terminal.updates import HOSTILE, plain_text
 
@@ -83,9 +84,22 @@ def test_a_question_is_shown_with_its_command_and_the_keys_of_its_answers() -> N
 def test_a_form_says_where_it_can_be_filled_in() -> None:
     form = Question(1, {"title": "Your name?"}, (Option("decline", "Decline", "reject_once"),), is_form=True)
     assert plain_text(question_lines(form)) == (
-        "? The agent asks for more than a key can answer: Your name?\n"
-        "  Answer in an editor or on the page, or  [n] Decline\n"
+        "? The agent asks: Your name?\n  Answer in an editor or on the page, or  [n] Decline\n"
     )
+
+
+def test_a_form_names_its_fields_and_a_page_its_whole_address() -> None:
+    fields = read_form({"properties": {"name": {"type": "string"}, "nick": {"type": "string"}}, "required": ["name"]})
+    options = (Option("accept", "Fill in", FILL_IN), Option("decline", "Decline", "reject_once"))
+    form = Question(1, {"title": "Who are you?"}, options, is_form=True, fields=fields or ())
+    assert plain_text(question_lines(form)) == (
+        "? The agent asks: Who are you?\n    name, nick (optional)\n  [f] Fill in   [n] Decline\n"
+    )
+    url = f"https://box.example/{'x' * 500}"
+    page = Question(
+        1, {"title": "Log in"}, (Option("accept", "Opened", "allow_once"), options[1]), is_form=True, url=url
+    )
+    assert plain_text(question_lines(page)) == f"? The agent asks: Log in\n    {url}\n  [y] Opened   [n] Decline\n"
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE.keys())

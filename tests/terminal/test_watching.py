@@ -22,6 +22,7 @@ from acp_gateway.terminal.dialogue import (
     Updated,
     Withdrawn,
 )
+from acp_gateway.terminal.forms import read_form
 from acp_gateway.terminal.questions import PAUSE
 from acp_gateway.terminal.rendering import render
 from acp_gateway.terminal.transcript import Transcript
@@ -253,3 +254,72 @@ def test_in_a_terminal_messages_are_wrapped_at_words_and_code_is_not() -> None:
     assert shown.startswith("> one two three four\n  five six\n\nseven eight nine ten ")
     assert "\b\b\b   \neleven twelve\n" in shown
     assert "+ one two three four five six seven\n" in shown
+
+
+FIELDS = read_form({"properties": {"name": {"type": "string"}, "age": {"type": "integer"}}, "required": ["name"]})
+FORM = Question(
+    7,
+    {"title": "Who?"},
+    (Option("accept", "Fill in", "fill_in"), Option("decline", "Decline", "")),
+    is_form=True,
+    fields=FIELDS or (),
+)
+
+
+def filling(columns: int = 60) -> Watcher:
+    watcher = Watcher(columns=lambda: columns)
+    watcher.receive([OPENED, Asked(FORM)], 0)
+    watcher.take()
+    watcher.begin_form(FORM)
+    return watcher
+
+
+def typed(watcher: Watcher, *keys: str) -> list[object]:
+    return [one for one in map(watcher.type, keys) if one is not None]
+
+
+def test_a_form_is_filled_in_line_by_line() -> None:
+    watcher = filling()
+    assert watcher.is_typing
+    assert watcher.take() == "  name\n  > "
+    assert typed(watcher, "a", "x", "\x7f", "nn") == []
+    assert watcher.take() == "\r\x1b[K  > ann"
+    assert watcher.take() == ""
+    assert typed(watcher, "\r", "seven", "\r") == []
+    assert watcher.take() == ("\r\x1b[K  > ann\n  age (optional)\n  > seven\n    a whole number\n  > ")
+    assert typed(watcher, "7\n") == [(FORM, {"name": "ann", "age": 7})]
+    assert not watcher.is_typing
+    watcher.answered(7, 0)
+    assert watcher.take() == "\r\x1b[K  > 7\n"
+
+
+def test_what_happens_while_a_field_is_typed_is_written_above_it() -> None:
+    watcher = filling()
+    typed(watcher, "a")
+    watcher.take()
+    watcher.receive([Updated(said("hello"), "")], 0)
+    assert watcher.take() == "\r\x1b[K\nhello\n  > a"
+
+
+def test_esc_leaves_a_form_and_escape_sequences_do_not() -> None:
+    watcher = filling()
+    typed(watcher, "\x1b[A", "a\x15b\x1bc\nd")
+    assert watcher.take().endswith("  > b c d")
+    typed(watcher, "\x1b")
+    assert not watcher.is_typing
+    assert watcher.take() == "\r\x1b[K? The agent asks: Who?\n    name, age (optional)\n  [f] Fill in   [2] Decline\n"
+
+
+def test_a_form_that_another_client_answers_is_not_asked_for_any_more() -> None:
+    watcher = filling()
+    watcher.take()
+    watcher.receive([Withdrawn(7)], 0)
+    assert not watcher.is_typing
+    assert watcher.type("x") is None
+    assert watcher.take() == "\r\x1b[K"
+
+
+def test_of_a_long_line_the_end_is_shown() -> None:
+    watcher = filling(columns=30)
+    typed(watcher, "x" * 100 + "end")
+    assert watcher.take() == "  name\n  > " + "x" * 22 + "end"

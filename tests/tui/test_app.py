@@ -406,3 +406,63 @@ async def test_f10_leaves(autojump_clock: MockClock) -> None:
     async with scene() as one:
         await one.type("f1", "f10")
         assert one.chat._leave.is_set()
+
+
+FORM = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {
+        "name": {"type": "string", "title": "Name"},
+        "age": {"type": "integer"},
+        "colour": {"type": "string", "enum": ["red", "green"]},
+        "tests": {"type": "array", "items": {"enum": ["unit", "web"]}, "default": ["web"]},
+        "push": {"type": "boolean", "title": "Push it"},
+    },
+}
+
+
+def answers_of(one: Scene) -> list[Any]:
+    return [message["result"] for message in one.gateway.received if message.get("id") == 7 and "result" in message]
+
+
+async def ask_for_fields(one: Scene) -> None:
+    one.screen.size = (80, 30)
+    one.list(session("s"))
+    one.chat.open("s")
+    await wait_all_tasks_blocked()
+    params = {"sessionId": "s", "message": "Who are you?", "requestedSchema": FORM}
+    one.gateway.send(id=7, method="elicitation/create", params=params)
+    await wait_all_tasks_blocked()
+    await trio.sleep(PAUSE)
+    await one.type("f")
+
+
+async def test_a_form_is_filled_in_in_its_dialog(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await ask_for_fields(one)
+        assert all(map(one.shows, ["Who are you?", "Name", "age (optional)", "( ) green", "[X] web", "[ ] Push it"]))
+        await one.type("enter")
+        assert one.shows("Name: this can't be left empty")
+        await one.type("a", "n", "n", "down", "x", "enter")
+        assert one.shows("age: a whole number")
+        await one.type("backspace", "7", "down", "down", " ", "down", " ", "down", "down", " ", "enter")
+        content = {"name": "ann", "age": 7, "colour": "green", "tests": ["unit", "web"], "push": True}
+        assert answers_of(one) == [{"action": "accept", "content": content}]
+        assert not one.shows("Who are you?")
+
+
+async def test_esc_leaves_a_form_unanswered_and_n_declines_it(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await ask_for_fields(one)
+        await one.type("esc")
+        assert one.shows("[f] Fill in   [n] Decline")
+        await one.type("n")
+        assert answers_of(one) == [{"action": "decline"}]
+
+
+async def test_the_dialog_of_a_form_closes_when_another_client_answers(autojump_clock: MockClock) -> None:
+    async with scene() as one:
+        await ask_for_fields(one)
+        assert one.shows("Space chooses")
+        await one.say("$/cancel_request", requestId=7)
+        assert not one.shows("Space chooses")

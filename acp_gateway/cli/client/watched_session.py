@@ -4,7 +4,7 @@ import codecs
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,7 +16,7 @@ from acp_gateway.client.session_link import SessionLink
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import GatewayError
 from acp_gateway.terminal.content import Option
-from acp_gateway.terminal.dialogue import Closed, Dialogue, Event, Question
+from acp_gateway.terminal.dialogue import FILL_IN, Closed, Dialogue, Event, Question
 from acp_gateway.terminal.watching import Watcher, json_line, link_json_line
 
 READ_SIZE: Final = 1024
@@ -65,10 +65,11 @@ async def keep_single_keys() -> None:
             tty.setcbreak(sys.stdin.fileno(), termios.TCSADRAIN)
 
 
-async def read_keys(handle: Callable[[str], None]) -> None:
+async def read_keys(handle: Callable[[str], None], wants_text: Callable[[], bool] = lambda: False) -> None:
     """Pass on characters as they are typed one by one, until the terminal is gone.
 
-    Several that come at once are an escape sequence, or a paste, whose letters are not keys.
+    Several that come at once are an escape sequence, or a paste, whose letters are not keys: they are passed on only
+    while `wants_text` returns True.
     """
     fd = sys.stdin.fileno()
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -81,7 +82,7 @@ async def read_keys(handle: Callable[[str], None]) -> None:
         if not data:
             return
         typed = decoder.decode(data)
-        if len(typed) == 1 and typed != "\x1b":
+        if wants_text() or (len(typed) == 1 and typed != "\x1b"):
             handle(typed)
 
 
@@ -168,6 +169,23 @@ class _Display:
         """Return the question that a key answers, and the answer; None if it answers none."""
         return None if self._watcher is None else self._watcher.key(key, trio.current_time())
 
+    @property
+    def is_typing(self) -> bool:
+        """True while a form is filled in."""
+        return self._watcher is not None and self._watcher.is_typing
+
+    def begin_form(self, question: Question) -> None:
+        """Ask for the fields of a form."""
+        if self._watcher is not None:
+            self._watcher.begin_form(question)
+            self._changed.unpark_all()
+
+    def type(self, text: str) -> tuple[Question, Mapping[str, object]] | None:
+        """Take what was typed for a form; return the form and its content when it is complete."""
+        typed = None if self._watcher is None else self._watcher.type(text)
+        self._changed.unpark_all()
+        return typed
+
     def answered(self, question: Question) -> None:
         """Show the next question, if there is one."""
         if self._watcher is not None:
@@ -242,14 +260,26 @@ async def watch_session(
 
 
 async def _read_answers(link: SessionLink, display: _Display) -> None:
-    def handle(key: str) -> None:
-        answer = display.answer(key)
-        if answer is not None:
-            link.dialogue.answer(*answer)
-            link.flush()
-            display.answered(answer[0])
+    def handle(typed: str) -> None:
+        if display.is_typing:
+            filled = display.type(typed)
+            if filled is None:
+                return
+            question, content = filled
+            link.dialogue.fill_in(question, content)
+        else:
+            answer = display.answer(typed)
+            if answer is None:
+                return
+            question, option = answer
+            if option.kind == FILL_IN:
+                display.begin_form(question)
+                return
+            link.dialogue.answer(question, option)
+        link.flush()
+        display.answered(question)
 
-    await read_keys(handle)
+    await read_keys(handle, lambda: display.is_typing)
 
 
 async def _wait_for_signal() -> None:

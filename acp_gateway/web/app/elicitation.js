@@ -11,7 +11,7 @@ export function Elicitation({ params, answer, mayAnswer }) {
   const fields = Object.entries(schema.properties ?? {});
   const required = new Set(schema.required ?? []);
   const [values, setValues] = useState(() => Object.fromEntries(fields.map(([name, field]) => [name, firstValue(field)])));
-  const missing = fields.some(([name]) => required.has(name) && (values[name] === "" || values[name] === undefined));
+  const missing = fields.some(([name]) => required.has(name) && isEmpty(values[name]));
   const link = params.mode === "url" ? safeLink(plain(params.url)) : null;
   const accept = () => answer({ action: "accept", ...(link ? {} : { content: contentOf(fields, values) }) });
   return html`
@@ -40,6 +40,15 @@ function Field({ name, field, value, required, disabled, onValue }) {
       <input type="checkbox" checked=${value} disabled=${disabled} onChange=${(event) => onValue(event.target.checked)} />${label}${hint}
     </label>`;
   }
+  if (field.type === "array") {
+    const toggle = (one) => onValue(value.includes(one) ? value.filter((other) => other !== one) : [...value, one]);
+    return html`<fieldset class="field" disabled=${disabled}><legend>${label}</legend>${hint}
+      ${choicesOf(field.items ?? {})?.map((choice) => html`<label class="field is-check" key=${choice.value}>
+        <input type="checkbox" checked=${value.includes(choice.value)} onChange=${() => toggle(choice.value)} />
+        <span>${visible(choice.name)}</span>
+      </label>`)}
+    </fieldset>`;
+  }
   const choices = choicesOf(field);
   const set = (event) => onValue(event.target.value);
   return html`<label class="field">${label}${hint}
@@ -53,18 +62,22 @@ function Field({ name, field, value, required, disabled, onValue }) {
 }
 
 function choicesOf(field) {
-  if (Array.isArray(field.oneOf)) return field.oneOf.map((one) => ({ value: one.const, name: one.title ?? one.const }));
+  const titled = field.oneOf ?? field.anyOf;
+  if (Array.isArray(titled)) return titled.map((one) => ({ value: one.const, name: one.title ?? one.const }));
   if (Array.isArray(field.enum)) return field.enum.map((value, i) => ({ value, name: field.enumNames?.[i] ?? value }));
   return null;
 }
 
 function firstValue(field) {
+  if (field.type === "array") return Array.isArray(field.default) ? field.default : [];
   return field.default ?? (field.type === "boolean" ? false : "");
 }
 
+const isEmpty = (value) => value === undefined || value.length === 0;
+
 /** The values as the schema's types want them, without fields left empty. */
 function contentOf(fields, values) {
-  const given = fields.filter(([name]) => values[name] !== "");
+  const given = fields.filter(([name]) => !isEmpty(values[name]));
   return Object.fromEntries(given.map(([name, field]) => {
     const isNumber = /^(number|integer)$/.test(field.type);
     return [name, isNumber ? Number(values[name]) : values[name]];

@@ -240,8 +240,10 @@ def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) 
             "depth": {"type": "integer", "default": 3},
             "tags": {"type": "boolean", "title": "Tags too"},
             "kind": {"enum": ["merge", "rebase"], "type": "string"},
+            "checks": {"type": "array", "title": "Checks", "items": {"enum": ["unit", "web"]}, "default": ["unit"]},
+            "remotes": {"type": "array", "items": {"anyOf": [{"const": "o", "title": "Origin"}]}},
         },
-        "required": ["branch"],
+        "required": ["branch", "remotes"],
     }
     gateway.ask("s1", 12, {"message": "What shall I push?", "mode": "form", "requestedSchema": schema})
     send = page.get_by_role("button", name="Send", exact=True).first
@@ -250,9 +252,13 @@ def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) 
     page.get_by_label("Branch").fill("main")
     page.get_by_label("Tags too").check()
     page.get_by_label("kind").select_option("rebase")
+    page.get_by_role("group", name="Checks").get_by_label("web").check()
+    page.get_by_label("unit").uncheck()
+    expect(send).to_be_disabled()
+    page.get_by_label("Origin").check()
     send.click()
     expect(page.locator(".permission")).to_have_count(0)
-    content = {"branch": "main", "depth": 3, "tags": True, "kind": "rebase"}
+    content = {"branch": "main", "depth": 3, "tags": True, "kind": "rebase", "checks": ["web"], "remotes": ["o"]}
     assert responses(gateway) == [(12, {"action": "accept", "content": content})]
 
 
