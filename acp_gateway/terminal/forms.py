@@ -140,7 +140,7 @@ class Field:
 
 
 def read_form(schema: object) -> tuple[Field, ...] | None:
-    """Return the fields of a form in their order; None if it is not a form, or has a field that a terminal can't fill in."""
+    """Return the fields of a form in their order; None if a terminal can't fill in one of them, or it is not a form."""
     if not isinstance(schema, dict):
         return None
     form = members_of(schema)
