@@ -22,6 +22,7 @@ from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
+from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_reason
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
@@ -491,6 +492,20 @@ class AgentState:
             if client.translator is not None:
                 own = request.id if request.client is client else None
                 self.out.put(client, client.translator.turn_began(session.id, own, position))
+
+    def end_own_state(self, session: Session, why: str | None) -> None:
+        """End the state that an agent has told, as its process can't; `why` is the reason for the clients, if any."""
+        if not session.own_state or self.link is not None:
+            return  # At another gateway its work goes on.
+        state = updates.idle_update(session)
+        end = None if session.turns or why is None else updates.failed_state(session.id, why)
+        position = session.journal.position
+        update = Carried(state, end) if self.carries else state
+        session.write(update, methods.INFO_UPDATE, self.wall_time)
+        session.own_state = ""
+        self.out.clients(session.attached, update, position)
+        if not session.turns and why is not None:
+            self.notify(session, "turn_ended", stopReason=None, reason=why)
 
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""

@@ -298,6 +298,66 @@ def test_a_turn_that_is_cut_off_with_its_agent_ends_with_an_error() -> None:
     assert end["params"]["update"]["stopReason"] == "error"
 
 
+def start_again(scene: NewScene) -> None:
+    """Have another process of the agent answer what it is asked at its start."""
+    while scene.agent.inbox:
+        for asked in scene.agent.heard():
+            if asked["method"] != "initialize":
+                scene.agent.answer(asked)
+            elif asked["params"]["protocolVersion"] == 2:
+                scene.agent.send(id=asked["id"], result=NEW)
+            else:
+                scene.agent.send(id=asked["id"], error={"code": -32602, "message": "only 2"})
+
+
+def info_states(messages: list[Json]) -> list[Json]:
+    """Return the states that a client of version 1 was told."""
+    found = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update["_meta"]["acp-gateway"]["state"] for update in found if "_meta" in update]
+
+
+@pytest.mark.parametrize("state", ["running", "requires_action"])
+def test_work_without_a_prompt_ends_with_its_agent(state: str) -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.say(told("session_info_update", title="T"))
+    scene.agent.say(told("state_update", state=state))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    (end,) = ann.heard()
+    update = end["params"]["update"]
+    assert (update["state"], update["stopReason"]) == ("idle", "error")
+    (end,) = old.heard()
+    assert end["params"]["update"] == {
+        "sessionUpdate": "session_info_update",
+        "title": "T",
+        "_meta": {"acp-gateway": {"state": "idle"}},
+    }
+    # A process that comes later has it in the history.
+    scene.begin_process()
+    late = scene.come("late", 1)
+    assert late.load() == []
+    start_again(scene)
+    assert info_states(late.heard())[-1] == "idle"
+    assert not scene.multiplexer.busy
+
+
+def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    scene.agent.say(told("state_update", state="running"))
+    scene.agent.say(told("state_update", state="requires_action"))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    assert kinds(ann.heard()) == ["idle"]
+    assert info_states(old.heard()) == ["idle"]
+
+
 def test_a_prompt_that_is_not_accepted_when_its_agent_ends_gets_an_error() -> None:
     scene, (ann,) = opened("ann")
     own = ann.prompt()

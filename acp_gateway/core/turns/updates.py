@@ -16,6 +16,7 @@ from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.table import STATE_UPDATE
 
 _CODE_LENGTH: Final = 12
 """Maximum length of an error code that is read, in digits: codes have 32 bits."""
@@ -194,6 +195,25 @@ def title_update(session: Session, title: str) -> bytes:
     return update
 
 
+def own_state(told: str | None) -> str:
+    """Return the state of an agent where turns do not say it, as `Session.own_state` has it."""
+    return told if told is not None and told in _OWN_STATES else ""
+
+
+def idle_update(session: Session) -> bytes:
+    """Compose the update that the agent does not work any more, with the title that its last one had."""
+    told = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
+    last = next((update for update in told if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
+    kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
+    return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: {"state": "idle"}}))
+
+
+def failed_state(session_id: str, why: str) -> bytes:
+    """Compose the same in version 2, with the reason."""
+    error = jsonrpc.encode({"code": jsonrpc.INTERNAL_ERROR, "message": why})
+    return session_update(session_id, STATE_UPDATE, state=b'"idle"', stopReason=b'"error"', error=error)
+
+
 def option_category(options: bytes, config_id: str | None) -> str | None:
     """Return the category of an option of a session, such as `mode`, from the agent's list of all of them."""
     try:
@@ -245,7 +265,7 @@ def read_state(session: Session, update: Message) -> None:
         if may_have_own_meta(update.text):
             state = lookup.text_param(update, "update", "_meta", META, "state")
             if state is not None:
-                session.own_state = state if state in _OWN_STATES else ""
+                session.own_state = own_state(state)
                 session.note_change()
 
 
