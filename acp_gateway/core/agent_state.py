@@ -37,6 +37,17 @@ from acp_gateway.versions.carried import Carried, only_old
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
 
+NEEDS_ACTION: Final = "requires_action"
+"""State of an agent that waits for a person."""
+
+_WITHOUT_REQUEST: Final[dict[str, Any]] = {
+    "requestId": None,
+    "method": NEEDS_ACTION,
+    "tool": {"toolCallId": None, "title": None, "kind": None},
+    "connected": 0,
+}
+"""Details for the `permission_waiting` hook of an agent that waits without a request."""
+
 _R = TypeVar("_R", bound=ForwardedRequest)
 
 
@@ -125,6 +136,8 @@ class AgentState:
         """Sessions whose journal is being read from the archive."""
         self.unopened = Unopened()
         """Sessions that the agent could not open."""
+        self.needing: dict[Session, float] = {}
+        """Sessions whose agent waits for a person, since when without a request; until the hook has fired."""
         self.surcharge = 0
         """Extra messages that expensive requests count as in rate limits, until they are charged."""
         self.now = 0.0
@@ -493,8 +506,15 @@ class AgentState:
                 own = request.id if request.client is client else None
                 self.out.put(client, client.translator.turn_began(session.id, own, position))
 
+    def note_own_state(self, session: Session) -> None:
+        """Note that an agent has told another state."""
+        self.needing.pop(session, None)
+        if session.own_state == NEEDS_ACTION:
+            self.needing[session] = self.now
+
     def end_own_state(self, session: Session, why: str | None) -> None:
         """End the state that an agent has told, as its process can't; `why` is the reason for the clients, if any."""
+        self.needing.pop(session, None)
         if not session.own_state or self.link is not None:
             return  # At another gateway its work goes on.
         state = updates.idle_update(session)
@@ -522,22 +542,35 @@ class AgentState:
         )
 
     def announce_waiting(self) -> None:
-        """Queue the `permission_waiting` hook, once per request that no connected controller can answer."""
+        """Queue the `permission_waiting` hook, once per request that no connected controller can answer.
+
+        The same for an agent that waits for a person without a request here.
+        """
         for agent_request in self.agent_requests:
             session = agent_request.session
-            if session is None or agent_request.announced or not agent_request.is_decision:
+            if session is None or not agent_request.is_decision:
                 continue
-            for client in session.attached:
-                # Most links are resumed in a moment.
-                if client.controls and (client.connected or self.now - client.away_since < JUST_LOST):
-                    break
-            else:
+            if session in self.needing:
+                # The request says it. Another state may follow its response.
+                self.needing[session] = self.now
+            if not agent_request.announced and self._is_unattended(session):
                 agent_request.announced = True
-                self.out.effect(
-                    HookEvent(
-                        "permission_waiting", session, agent_request.describe(), self.now - agent_request.arrived_at
-                    )
-                )
+                age = self.now - agent_request.arrived_at
+                self.out.effect(HookEvent("permission_waiting", session, agent_request.describe(), age))
+        for session, since in list(self.needing.items()):
+            age = self.now - since
+            if session.own_state != NEEDS_ACTION:
+                del self.needing[session]
+            elif age >= JUST_LOST and self._is_unattended(session):
+                del self.needing[session]
+                self.out.effect(HookEvent("permission_waiting", session, _WITHOUT_REQUEST, age))
+
+    def _is_unattended(self, session: Session) -> bool:
+        """Return True if no controller can answer: most links are resumed in a moment."""
+        return not any(
+            client.controls and (client.connected or self.now - client.away_since < JUST_LOST)
+            for client in session.attached
+        )
 
 
 def describe_client(client: Client | None) -> dict[str, Any]:

@@ -426,7 +426,7 @@ class Multiplexer:
     def set_time(self, now: float, wall_time: int | None = None) -> None:
         """Set the time, in seconds of a monotonic clock and in milliseconds since 1970; None to store no times."""
         self._agent.now, self._agent.wall_time = now, wall_time
-        if not self._agent.agent_requests:
+        if not self._agent.agent_requests and not self._agent.needing:
             return  # For each batch of each client.
         self._agent.announce_waiting()
         for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):

@@ -156,7 +156,10 @@ class Routing:
             # It counts in this session's journal, and under another name at the clients.
             self._agent.send_position(session, session.attached)
         if state is not None:
+            before = session.own_state
             updates.read_state(session, message)
+            if session.own_state != before:
+                self._agent.note_own_state(session)
         elif message.update == methods.SUBAGENT_UPDATE:
             self._remember_child(message, session)
 

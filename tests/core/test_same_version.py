@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.agent_state import JUST_LOST, Policy
 from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
@@ -356,6 +356,71 @@ def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:
     scene.lose_agent()
     assert kinds(ann.heard()) == ["idle"]
     assert info_states(old.heard()) == ["idle"]
+
+
+def waits(scene: NewScene, state: str = "requires_action") -> None:
+    scene.agent.say(told("state_update", state=state))
+
+
+def test_the_permission_waiting_hook_fires_once_for_an_agent_that_waits_without_a_request() -> None:
+    scene, (ann,) = opened("ann")
+    waits(scene)
+    scene.pass_time(60)
+    assert scene.events == []
+    ann.away()
+    scene.pass_time(60 + JUST_LOST)
+    (event,) = scene.events
+    tool = {"toolCallId": None, "title": None, "kind": None}
+    assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 60 + JUST_LOST)
+    assert event.details == {"requestId": None, "method": "requires_action", "tool": tool, "connected": 0}
+    ann.back()
+    ann.away()
+    scene.agent.say(told("session_info_update", title="T"))
+    scene.pass_time(200)
+    assert len(scene.events) == 1
+    waits(scene, "running")
+    waits(scene)
+    scene.pass_time(200 + JUST_LOST)
+    assert len(scene.events) == 2
+
+
+@pytest.mark.parametrize("first", ["state", "request"])
+def test_it_fires_once_for_an_agent_that_waits_for_the_answer_to_a_request(first: str) -> None:
+    scene, (ann, bob) = opened("ann", "bob")
+    for peer in (ann, bob):
+        peer.away()
+    scene.pass_time(60)
+    if first == "state":
+        waits(scene)
+    options = [{"optionId": "y", "name": "Y", "kind": "allow_once"}]
+    scene.agent.send(
+        id=1, method="session/request_permission", params={"sessionId": "s", "title": "May I?", "options": options}
+    )
+    if first == "request":
+        waits(scene)
+    scene.pass_time(100)
+    assert [event.details["method"] for event in scene.events] == ["session/request_permission"]
+    # It goes on a moment after the answer.
+    bob.back()
+    bob.choose(next(message for message in bob.heard() if "id" in message), "y")
+    bob.away()
+    scene.pass_time(102)
+    waits(scene, "running")
+    scene.pass_time(200)
+    assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize("end", ["idle", "lost"])
+def test_it_does_not_fire_for_an_agent_that_waits_no_longer(end: str) -> None:
+    scene, (ann,) = opened("ann")
+    ann.away()
+    waits(scene)
+    if end == "idle":
+        waits(scene, end)
+    else:
+        scene.lose_agent()
+    scene.pass_time(60)
+    assert scene.events == []
 
 
 def test_a_prompt_that_is_not_accepted_when_its_agent_ends_gets_an_error() -> None:
