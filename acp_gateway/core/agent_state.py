@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
+from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
@@ -114,6 +114,7 @@ class AgentState:
         self.agent_requests = AgentRequests(self.out, policy.decision_size)
         """Open requests of the agent to its clients."""
         self.terminals = Terminals()
+        self.mcp_connections = McpConnections()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
         self.live: dict[str, Session] = {}

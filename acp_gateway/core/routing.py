@@ -316,6 +316,13 @@ class Routing:
         if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
             self._forward_to_requester(agent_request)
             return
+        if agent_request.method == methods.MCP_CONNECT:
+            agent_request.translate = self._agent.mcp_connections.connected
+        elif (owner := self._agent.mcp_connections.of(message)) is not None:
+            if agent_request.method == methods.MCP_DISCONNECT:
+                self._agent.mcp_connections.disconnected(message)
+            self._forward(agent_request, [owner])
+            return
         if message.session is not None:
             session = self._session_of(message.session)
         else:
