@@ -516,14 +516,14 @@ class AgentState:
     def end_own_state(self, session: Session, why: str | None) -> None:
         """End the state that an agent has told, as its process can't; `why` is the reason for the clients, if any."""
         self.needing.pop(session, None)
-        if not session.own_state or self.link is not None:
+        if not (session.own_state or session.background) or self.link is not None:
             return  # At another gateway its work goes on.
         state = updates.idle_update(session)
         end = None if session.turns or why is None else updates.failed_state(session.id, why)
         position = session.journal.position
         update = Carried(state, end) if self.carries else state
         session.write(update, methods.INFO_UPDATE, self.wall_time)
-        session.own_state = ""
+        session.own_state, session.background = "", b""
         self.out.clients(session.attached, update, position)
         if not session.turns and why is not None:
             self.notify(session, "turn_ended", stopReason=None, reason=why)

@@ -203,7 +203,7 @@ class Multiplexer:
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those continue.
         asked = any(not request.abandoned for request in agent.open_requests.values())
-        turns = any(session.turns or session.own_state for session in agent.live.values())
+        turns = any(session.turns or session.own_state or session.background for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:

@@ -240,7 +240,7 @@ UPDATES: Final = (
         None,
         STATE_UPDATE,
         to_old="`idle` answers the prompts; `requires_action`, and `running` without a prompt, are told in the `_meta` "
-        "of a `session_info_update`; `background` is lost",
+        "of a `session_info_update`; so is `background`, up to 4,096 bytes",
     ),
     Update(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
     Update(

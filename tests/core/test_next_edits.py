@@ -153,8 +153,8 @@ def test_its_client_is_told_that_it_has_ended_with_the_agent_and_starts_another_
 def test_the_sessions_that_have_ended_are_forgotten(scene: Scene, ann: Peer) -> None:
     bob = scene.join("bob")
     for number in range(MAX_ENDED // MAX_SESSIONS + 1):
-        for name in range(MAX_SESSIONS):
-            start(scene, ann, f"{number}-{name}")
+        for count in range(MAX_SESSIONS):
+            start(scene, ann, f"{number}-{count}")
         scene.lose_agent()
         bob.request("session/list")
         scene.agent.answers("initialize", **scene.welcome)

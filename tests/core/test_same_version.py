@@ -344,6 +344,26 @@ def test_work_without_a_prompt_ends_with_its_agent(state: str) -> None:
     assert not scene.multiplexer.busy
 
 
+def test_an_agent_that_works_in_the_background_is_not_idle_until_it_ends() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    things = [{"type": "terminal", "terminalId": "x"}]
+    scene.agent.say(told("state_update", state="idle", background=things))
+    assert scene.multiplexer.busy
+    late = scene.come("late", 1)
+    assert late.load()[-1]["result"]["_meta"]["acp-gateway"] == {"background": things}
+    scene.agent.say(told("state_update", state="idle"))
+    assert not scene.multiplexer.busy
+    scene.agent.say(told("state_update", state="idle", background=things))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    assert kinds(ann.heard()) == ["idle"]
+    (end,) = old.heard()
+    assert end["params"]["update"]["_meta"]["acp-gateway"] == {"state": "idle", "background": []}
+
+
 def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:
     scene, (ann,) = opened("ann")
     old = scene.come("old", 1)

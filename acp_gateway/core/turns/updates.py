@@ -28,6 +28,7 @@ _END: Final = b'ed"'
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
 
+_NOTHING: Final = b"[]"
 _OWN_STATES: Final = frozenset({"running", "requires_action"})
 
 MANY: Final = 8
@@ -202,10 +203,11 @@ def own_state(told: str | None) -> str:
 
 def idle_update(session: Session) -> bytes:
     """Compose the update that the agent does not work any more, with the title that its last one had."""
-    told = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
-    last = next((update for update in told if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
+    states = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
+    last = next((update for update in states if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
     kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
-    return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: {"state": "idle"}}))
+    told: dict[str, object] = {"state": "idle"} | ({"background": []} if session.background else {})
+    return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: told}))
 
 
 def failed_state(session_id: str, why: str) -> bytes:
@@ -267,6 +269,9 @@ def read_state(session: Session, update: Message) -> None:
             if state is not None:
                 session.own_state = own_state(state)
                 session.note_change()
+            background = lookup.param(update, "update", "_meta", META, "background")
+            if background is not None:
+                session.background = b"" if background == _NOTHING else bytes(background)
 
 
 def error_of(response: Message) -> ErrorObject:
@@ -281,7 +286,7 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     """Compose the result of opening a live session, in its present state.
 
     `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`, which also has the state of
-    an agent that waits for a person, or works without a prompt.
+    an agent that waits for a person, or works without a prompt, and its work in the background.
     """
     result = dict(session.result)
     if with_id:
@@ -289,6 +294,8 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     told = {"truncated": b"true"} if session.journal.truncated else {}
     if session.own_state:
         told["state"] = jsonrpc.encode(session.own_state)
+    if session.background:
+        told["background"] = session.background
     if told:
         meta = lookup.members_at(result.get("_meta", b"{}"))
         meta[META] = jsonrpc.compose(told)
