@@ -313,9 +313,19 @@ class AgentState:
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
+            session, message_id = request.session, lookup.raw_at(message.text.original, "result", "messageId")
+            if session is not None and message_id is not None and request in session.unplaced:
+                chunks = [updates.with_message_id(chunk, message_id) for chunk in session.unplaced.pop(request)]
+                self.write_prompt(session, request, chunks)
             translator = request.client.translator
             if translator is not None:
                 self.out.put(request.client, translator.accepted(request.id, message.text.original))
+
+    def place_prompts(self, session: Session) -> None:
+        """Write the prompts that an agent of version 2 has not accepted, and so not named: others must not overtake."""
+        while session.unplaced and self.link is None:
+            request = next(iter(session.unplaced))
+            self.write_prompt(session, request, session.unplaced.pop(request))
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
         """Write a prompt to the history, and show it to the clients that do not have it.

@@ -100,6 +100,7 @@ class Initialization:
             agent.drop_echo(session)
             if session.state is not SessionState.DORMANT:
                 session.process_exited = reason == AGENT_ENDED
+            agent.place_prompts(session)
             agent.end_own_state(session, reason)
             if session.turns:
                 if reason is not None:

@@ -98,6 +98,8 @@ class Routing:
             return False
         if session.far is not None and session.far.owed:
             self._agent.settle_place(session)
+        if session.unplaced and shown(lines):
+            self._agent.place_prompts(session)
         seen = shown(lines) if session.echo is not None else ()
         if seen:
             if _USER_CHUNK in seen[0]:
@@ -129,6 +131,8 @@ class Routing:
             if session.replay_to is not None:
                 self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
             return
+        if state is None and message.update != ORIGINAL:
+            self._agent.place_prompts(session)
         if session.echo is not None and own and state is None and message.update != ORIGINAL:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
                 self._agent.send_echo(session, session.echo, message.text)

@@ -11,6 +11,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.versions.agent_edge import AgentEdge
 from acp_gateway.versions.carried import Carried, restored, size_of, stored
+from acp_gateway.versions.new_agent import NewAgent
 from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.test_translated_clients import NewPeer, kinds
 from tests.versions.schemas import check_message
@@ -269,6 +270,51 @@ def test_a_prompt_of_a_client_of_version_1_is_shown_to_others_once() -> None:
     assert ann.heard_text() == messages
     assert [m["params"]["update"]["content"]["text"] for m in third.heard()] == ["hi"]
     assert old.heard() == []
+
+
+def user_ids(messages: list[Json]) -> list[Json]:
+    found = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update.get("messageId") for update in found if update["sessionUpdate"] == "user_message_chunk"]
+
+
+@pytest.mark.parametrize("is_named_first", [False, True])
+def test_a_prompt_has_the_id_for_all_that_the_agent_has_given_it(*, is_named_first: bool) -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    asked = asks(scene, ann, "hi")
+    assert third.heard() == []
+    said = told("user_message", messageId="u", content=[block("hi")])
+    if is_named_first:
+        scene.agent.say(said)
+    scene.agent.answer(asked, messageId="u")
+    if not is_named_first:
+        scene.agent.say(said)
+    live = third.heard()
+    assert user_ids(live) == ["u"]
+    check_message(1, "client", live[0])
+    assert user_ids(scene.come("late", 1).load()) == ["u"]
+    # As after a replay by the agent.
+    assert user_ids([json.loads(text) for text in NewAgent().from_agent(said).to_client]) == ["u"]
+
+
+@pytest.mark.parametrize("what", ["chunk", "call", "refusal", "end"])
+def test_a_prompt_that_is_not_accepted_comes_before_what_follows_it(what: str) -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1, link="l")
+    third.load()
+    asked = asks(scene, ann, "hi")
+    match what:
+        case "chunk":
+            scene.agent.say(told("agent_message_chunk", messageId="a", content=block("yo")))
+        case "call":
+            scene.agent.say(told("tool_call_update", toolCallId="t", title="T"))
+        case "refusal":
+            scene.agent.send(id=asked["id"], error={"code": -32602, "message": "no"})
+        case "end":
+            scene.lose_agent()
+    assert user_ids(third.heard()[:1]) == [None]
+    assert third.seen["s"] == scene.place("s")
 
 
 def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_version() -> None:

@@ -414,7 +414,8 @@ class Session:
         self.far_former: dict[str, int] = {}
         """The former epochs there, each with its last position, as opening the session told them."""
         self.unplaced: dict[Request, list[bytes]] = {}
-        """Prompts that have no place in that history yet, with the updates for the other clients."""
+        """Prompts that have no place in that history yet, or that an agent of version 2 has not accepted, with the
+        updates for the other clients."""
         self.asked_epoch: str | None = None
         """The epoch in that history from which it is to continue, while opening."""
         self.finish_opening: Callable[[], None] | None = None

@@ -165,6 +165,14 @@ def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> li
     return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
 
 
+def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
+    """Return a chunk of a prompt under the id, as JSON text, that the agent has given it."""
+    at = spans.find(chunk, "params", "update")
+    assert at is not None
+    update = lookup.members_at(chunk, "params", "update") | {"messageId": message_id}
+    return spans.splice(chunk, [(*at, jsonrpc.compose(update))])
+
+
 def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
     for block in blocks[:_TITLE_BLOCKS]:
