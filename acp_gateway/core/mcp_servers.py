@@ -58,6 +58,8 @@ class McpConnections:
 
     def of(self, request: Message) -> Client | None:
         """Return the client of the connection that a request of the agent names; None if there is none."""
+        if request.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
+            return None
         owner = self._owners.get(lookup.text_param(request, "connectionId") or "")
         return None if owner is None or owner.gone else owner
 

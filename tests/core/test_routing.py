@@ -819,6 +819,18 @@ def test_messages_of_a_server_are_those_of_the_client_that_has_it() -> None:
     assert scene.agent.heard() == []
 
 
+def test_no_other_request_goes_to_the_client_of_a_connection() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob = scene.join("bob")
+    bob.new_session("t")
+    scene.agent.send(
+        id=7, method="session/request_permission", params={"sessionId": "t", "connectionId": "c", "options": []}
+    )
+    assert (kinds(ann), kinds(bob)) == ([], ["session/request_permission"])
+
+
 @pytest.mark.parametrize("params", [{}, {"connectionId": "d"}, {"connectionId": 1}, {"serverId": "tools"}])
 def test_a_message_of_no_server_is_refused(params: dict[str, Any]) -> None:
     scene = Scene()
