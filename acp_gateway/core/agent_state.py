@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from acp_gateway.core import capabilities
 from acp_gateway.core.agent_requests import AgentRequest, AgentRequests, Option
 from acp_gateway.core.capabilities import Abilities
-from acp_gateway.core.mcp_servers import LIST_LENGTH, McpPolicy
+from acp_gateway.core.mcp_servers import LIST_LENGTH, McpConnections, McpPolicy
 from acp_gateway.core.output import AuditEvent, HookEvent, Outgoing
 from acp_gateway.core.requests import ErrorObject, ForwardedRequest, LostErrors, TurnOutcome
 from acp_gateway.core.sessions.far_places import note_own_message, place_of
@@ -22,6 +22,7 @@ from acp_gateway.core.sessions.registry import Registry, Unopened
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Decision, Request, Session
 from acp_gateway.core.states import AGENT_TRANSITIONS, AgentPhase, SessionState, moved
 from acp_gateway.core.terminals import Terminals
+from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import cut_reason
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.journal import Journal
@@ -35,6 +36,17 @@ from acp_gateway.versions.carried import Carried, only_old
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
+
+NEEDS_ACTION: Final = "requires_action"
+"""State of an agent that waits for a person."""
+
+_WITHOUT_REQUEST: Final[dict[str, Any]] = {
+    "requestId": None,
+    "method": NEEDS_ACTION,
+    "tool": {"toolCallId": None, "title": None, "kind": None},
+    "connected": 0,
+}
+"""Details for the `permission_waiting` hook of an agent that waits without a request."""
 
 _R = TypeVar("_R", bound=ForwardedRequest)
 
@@ -102,6 +114,7 @@ class AgentState:
         self.agent_requests = AgentRequests(self.out, policy.decision_size)
         """Open requests of the agent to its clients."""
         self.terminals = Terminals()
+        self.mcp_connections = McpConnections()
         self.clients: dict[Client, None] = {}
         """The earliest first."""
         self.live: dict[str, Session] = {}
@@ -124,6 +137,8 @@ class AgentState:
         """Sessions whose journal is being read from the archive."""
         self.unopened = Unopened()
         """Sessions that the agent could not open."""
+        self.needing: dict[Session, float] = {}
+        """Sessions whose agent waits for a person, since when without a request; until the hook has fired."""
         self.surcharge = 0
         """Extra messages that expensive requests count as in rate limits, until they are charged."""
         self.now = 0.0
@@ -298,9 +313,19 @@ class AgentState:
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
+            session, message_id = request.session, lookup.raw_at(message.text.original, "result", "messageId")
+            if session is not None and message_id is not None and request in session.unplaced:
+                chunks = [updates.with_message_id(chunk, message_id) for chunk in session.unplaced.pop(request)]
+                self.write_prompt(session, request, chunks)
             translator = request.client.translator
             if translator is not None:
                 self.out.put(request.client, translator.accepted(request.id, message.text.original))
+
+    def place_prompts(self, session: Session) -> None:
+        """Write the prompts that an agent of version 2 has not accepted, and so not named: others must not overtake."""
+        while session.unplaced and self.link is None:
+            request = next(iter(session.unplaced))
+            self.write_prompt(session, request, session.unplaced.pop(request))
 
     def write_prompt(self, session: Session, request: Request, chunks: Sequence[bytes]) -> None:
         """Write a prompt to the history, and show it to the clients that do not have it.
@@ -492,6 +517,27 @@ class AgentState:
                 own = request.id if request.client is client else None
                 self.out.put(client, client.translator.turn_began(session.id, own, position))
 
+    def note_own_state(self, session: Session) -> None:
+        """Note that an agent has told another state."""
+        self.needing.pop(session, None)
+        if session.own_state == NEEDS_ACTION:
+            self.needing[session] = self.now
+
+    def end_own_state(self, session: Session, why: str | None) -> None:
+        """End the state that an agent has told, as its process can't; `why` is the reason for the clients, if any."""
+        self.needing.pop(session, None)
+        if not (session.own_state or session.background) or self.link is not None:
+            return  # At another gateway its work goes on.
+        state = updates.idle_update(session)
+        end = None if session.turns or why is None else updates.failed_state(session.id, why)
+        position = session.journal.position
+        update = Carried(state, end) if self.carries else state
+        session.write(update, methods.INFO_UPDATE, self.wall_time)
+        session.own_state, session.background = "", b""
+        self.out.clients(session.attached, update, position)
+        if not session.turns and why is not None:
+            self.notify(session, "turn_ended", stopReason=None, reason=why)
+
     def turn_ended(self, session: Session, began: float, outcome: TurnOutcome) -> None:
         """Notify subscribers that a turn, which began at this time, has ended, and queue the `turn_end` hook."""
         session.last_turn = outcome
@@ -507,22 +553,35 @@ class AgentState:
         )
 
     def announce_waiting(self) -> None:
-        """Queue the `permission_waiting` hook, once per request that no connected controller can answer."""
+        """Queue the `permission_waiting` hook, once per request that no connected controller can answer.
+
+        The same for an agent that waits for a person without a request here.
+        """
         for agent_request in self.agent_requests:
             session = agent_request.session
-            if session is None or agent_request.announced or not agent_request.is_decision:
+            if session is None or not agent_request.is_decision:
                 continue
-            for client in session.attached:
-                # Most links are resumed in a moment.
-                if client.controls and (client.connected or self.now - client.away_since < JUST_LOST):
-                    break
-            else:
+            if session in self.needing:
+                # The request says it. Another state may follow its response.
+                self.needing[session] = self.now
+            if not agent_request.announced and self._is_unattended(session):
                 agent_request.announced = True
-                self.out.effect(
-                    HookEvent(
-                        "permission_waiting", session, agent_request.describe(), self.now - agent_request.arrived_at
-                    )
-                )
+                age = self.now - agent_request.arrived_at
+                self.out.effect(HookEvent("permission_waiting", session, agent_request.describe(), age))
+        for session, since in list(self.needing.items()):
+            age = self.now - since
+            if session.own_state != NEEDS_ACTION:
+                del self.needing[session]
+            elif age >= JUST_LOST and self._is_unattended(session):
+                del self.needing[session]
+                self.out.effect(HookEvent("permission_waiting", session, _WITHOUT_REQUEST, age))
+
+    def _is_unattended(self, session: Session) -> bool:
+        """Return True if no controller can answer: most links are resumed in a moment."""
+        return not any(
+            client.controls and (client.connected or self.now - client.away_since < JUST_LOST)
+            for client in session.attached
+        )
 
 
 def describe_client(client: Client | None) -> dict[str, Any]:

@@ -90,6 +90,7 @@ class Initialization:
             end_wait(agent.loading_journals.popitem()[0])
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
+        agent.mcp_connections.clear()
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
             agent.move_to(AgentPhase.ABSENT)
         self._routing.clear()
@@ -99,6 +100,8 @@ class Initialization:
             agent.drop_echo(session)
             if session.state is not SessionState.DORMANT:
                 session.process_exited = reason == AGENT_ENDED
+            agent.place_prompts(session)
+            agent.end_own_state(session, reason)
             if session.turns:
                 if reason is not None:
                     session.end_turn()

@@ -9,6 +9,8 @@ Ambiguous servers are treated as local, or refused: a repeated member, an unknow
 spelling that only some parsers accept. Lists of servers deeper in the request, where some agents read options of their
 own, are local as a whole.
 
+Servers that the protocol carries run at the client. Their messages are for that client only, and from it.
+
 A request may be large, and blocks all clients while it is checked. So nested lists are found by one regular expression
 in one pass, and the main list is limited.
 """
@@ -16,13 +18,15 @@ in one pass, and the main list is limited.
 import ipaddress
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final, Literal
 from urllib.parse import unquote
 
-from acp_gateway.protocol import methods
+from acp_gateway.core.sessions.session import Client
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 
@@ -36,6 +40,72 @@ NESTED: Final = "nested"
 
 LIST_LENGTH: Final = 256
 """Default of the maximum number of servers in a list, and of lists."""
+
+
+MAX_CONNECTIONS: Final = 1000
+"""Maximum number of remembered connections to servers of the clients of one agent; a session has a handful."""
+
+
+class McpConnections:
+    """Connections of an agent to servers that its clients carry, with the client of each.
+
+    A draft of the protocol has `mcp/connect` and `mcp/disconnect`, a later one names the server and the request that a
+    message belongs to.
+    """
+
+    def __init__(self) -> None:
+        self._owners: dict[str, Client] = {}
+
+    def of(self, request: Message) -> Client | None:
+        """Return the client of the connection that a request of the agent names; None if there is none."""
+        if request.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
+            return None
+        owner = self._owners.get(lookup.text_param(request, "connectionId") or "")
+        return None if owner is None or owner.gone else owner
+
+    def connected(self, client: Client, response: bytes) -> bytes:
+        """Take a client's response to `mcp/connect`, and return that for the agent: no client has another one's."""
+        name = lookup.text_at(response, "result", "connectionId")
+        if name is None:
+            return response
+        if self._owners.setdefault(name, client) is not client:
+            why = "the client has named a connection that is there already"
+            return jsonrpc.error(jsonrpc.parse(response).id, jsonrpc.INTERNAL_ERROR, why)
+        if len(self._owners) > MAX_CONNECTIONS:
+            del self._owners[next(iter(self._owners))]
+        return response
+
+    def disconnected(self, request: Message) -> None:
+        """Forget the connection that `mcp/disconnect` ends."""
+        self._owners.pop(lookup.text_param(request, "connectionId") or "", None)
+
+    def is_of(self, client: Client, message: Message, asked: Iterable[Message]) -> bool:
+        """Return True if a client's `mcp/message` is of a connection of its own, or of a request that it was asked."""
+        name = lookup.text_param(message, "connectionId")
+        if name is not None:
+            return self._owners.get(name) is client
+        server, request = (lookup.text_param(message, member) for member in ("serverId", "requestId"))
+        return request is not None and any(
+            (other.method, lookup.text_param(other, "serverId"), lookup.text_param(other, "requestId"))
+            == (methods.MCP_MESSAGE, server, request)
+            for other in asked
+        )
+
+    def reclaim(self, client: Client, links: Iterable[str]) -> None:
+        """Give a client the connections that it had over other links."""
+        identity, links = client.scope.identity, {*links}
+        for name, owner in self._owners.items():
+            if owner.gone and owner.link in links and owner.scope.identity == identity:
+                self._owners[name] = client
+
+    def client_gone(self, client: Client) -> None:
+        """Forget the connections of a client that has gone and can't come back."""
+        if client.link is None:
+            self._owners = {name: owner for name, owner in self._owners.items() if owner is not client}
+
+    def clear(self) -> None:
+        """Forget all: the agent has ended."""
+        self._owners.clear()
 
 
 def _spellings(name: str) -> bytes:

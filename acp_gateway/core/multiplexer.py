@@ -88,6 +88,8 @@ class MemoryUse:
         self._agent.waiting.drop_abandoned_prompts(identity)
 
 
+_NO_CONNECTION: Final = "mcp/message is for a connection that this client has, or a request that it was asked"
+
 _NOTHING: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 
@@ -126,6 +128,7 @@ class Multiplexer:
             methods.NES_START: self._next_edits.start,
             methods.NES_SUGGEST: self._next_edits.suggest,
             methods.NES_CLOSE: self._next_edits.close,
+            methods.MCP_MESSAGE: self._mcp_message,
         }
 
     def take_output(self) -> Output:
@@ -200,7 +203,7 @@ class Multiplexer:
         agent = self._agent
         # Requests of clients that have gone do not count, except for turns: those continue.
         asked = any(not request.abandoned for request in agent.open_requests.values())
-        turns = any(session.turns or session.own_state for session in agent.live.values())
+        turns = any(session.turns or session.own_state or session.background for session in agent.live.values())
         return asked or turns or agent.waiting.busy or len(agent.agent_requests) > 0
 
     def waiting(self, session: Session | None) -> list[AgentRequest]:
@@ -354,6 +357,7 @@ class Multiplexer:
         for session in list(client.sessions):
             self._agent.detach(session, client)
         self._agent.terminals.client_gone(client)
+        self._agent.mcp_connections.client_gone(client)
         self._next_edits.client_gone(client)
         self._agent.waiting.client_gone(client)
         self._agent.client_gone(client)
@@ -426,7 +430,7 @@ class Multiplexer:
     def set_time(self, now: float, wall_time: int | None = None) -> None:
         """Set the time, in seconds of a monotonic clock and in milliseconds since 1970; None to store no times."""
         self._agent.now, self._agent.wall_time = now, wall_time
-        if not self._agent.agent_requests:
+        if not self._agent.agent_requests and not self._agent.needing:
             return  # For each batch of each client.
         self._agent.announce_waiting()
         for agent_request in self._agent.agent_requests.overdue(now, self._agent.policy.permission_timeout):
@@ -511,6 +515,17 @@ class Multiplexer:
         elif request.message.session is None or agent.session_of_request(client, request) is not None:
             agent.forward(request, agent.respond)
 
+    def _mcp_message(self, client: Client, request: Request) -> None:
+        """Handle `mcp/message`, of a server that the client carries."""
+        if self._has_connection(client, request.message):
+            self._other(client, request)
+        else:
+            self._agent.refuse(request, jsonrpc.INVALID_PARAMS, _NO_CONNECTION)
+
+    def _has_connection(self, client: Client, message: Message) -> bool:
+        asked = (request.message for request in self._agent.agent_requests.asked(client).values())
+        return self._agent.mcp_connections.is_of(client, message, asked)
+
     def _notification_from_client(self, client: Client, message: Message) -> None:
         self._agent.surcharge += methods.SURCHARGES.get(message.method, 0)
         if message.method == methods.CANCEL_REQUEST:
@@ -523,6 +538,8 @@ class Multiplexer:
             self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
+        elif message.method == methods.MCP_MESSAGE and not self._has_connection(client, message):
+            self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
         elif self._agent.phase is AgentPhase.READY:
             self._agent.out.agent(message.text)
 

@@ -1,6 +1,7 @@
 """Sessions in which an agent suggests the next edits of a file: `nes/…`, and `document/…` that tells about the files.
 
-Such a session belongs to the client that has started it, and ends with it at the latest. It is not one of the registry:
+Such a session belongs to the client that has started it, and ends with it, or with the agent's process: a new process
+has not the text of the open files, which the editor tells anew with a new session. It is not one of the registry:
 it has no history, no other client lists or joins it, and its id is unknown to all of them.
 """
 
@@ -13,6 +14,7 @@ from acp_gateway.core.output import CheckDirectories
 from acp_gateway.core.requests import OwnRequest
 from acp_gateway.core.sessions import preconditions
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, DirectoryCheck, Request
+from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Message
@@ -22,6 +24,9 @@ from acp_gateway.protocol.text.strict_parsing import members_strictly
 
 MAX_SESSIONS: Final = 16
 """Maximum number of such sessions of one client; an editor has one for each window."""
+
+MAX_ENDED: Final = 256
+"""Maximum number of ended sessions whose clients are told why: those of a process that has ended."""
 
 # Parsers of URIs drop or change some characters, so that another path would be read than is checked here.
 _FILE_URI: Final = re.compile(r"file://(?:localhost)?(/[^\x00-\x20\x7f\\?#]*)", re.IGNORECASE)
@@ -43,6 +48,8 @@ class NextEdits:
     def __init__(self, agent: AgentState) -> None:
         self._agent = agent
         self._owners: dict[str, Client] = {}
+        # Clients of the sessions that have ended with their process.
+        self._ended: dict[str, Client] = {}
 
     def owns(self, client: Client, session_id: str) -> bool:
         """Return True if a client has started this session."""
@@ -72,9 +79,14 @@ class NextEdits:
         for session_id in [each for each, owner in self._owners.items() if owner is client]:
             del self._owners[session_id]
             self._close(session_id)
+        self._ended = {each: owner for each, owner in self._ended.items() if owner is not client}
 
     def clear(self) -> None:
-        """Forget the sessions of a process that has ended."""
+        """End the sessions of a process that has ended."""
+        for session_id, owner in self._owners.items():
+            self._ended[session_id] = owner
+            if len(self._ended) > MAX_ENDED:
+                del self._ended[next(iter(self._ended))]
         self._owners.clear()
 
     def _count(self, client: Client) -> int:
@@ -88,10 +100,15 @@ class NextEdits:
     def _is_own(self, client: Client, request: Request) -> bool:
         """Refuse a request in a session that its client has not started; return True for any other."""
         session_id = request.message.session
-        own = session_id is not None and self.owns(client, session_id)
-        if not own:
+        if session_id is not None and self.owns(client, session_id):
+            return True
+        if session_id is not None and self._ended.get(session_id) is client:
+            why = f"session {session_id:.80} has ended with the agent's process; nes/start starts another one"
+            data = {"sessionId": session_id, "reason": AGENT_ENDED}
+            self._agent.refuse(request, jsonrpc.SESSION_NOT_FOUND, why, data)
+        else:
             self._agent.refuse_unknown(request, session_id)
-        return own
+        return False
 
     def _is_permitted(self, client: Client, request: Request) -> bool:
         """Return True if the directories of a request are permitted; else it was refused, or waits for their check."""
@@ -129,6 +146,7 @@ class NextEdits:
         elif request.abandoned:
             self._close(session_id)
         else:
+            self._ended.pop(session_id, None)
             self._owners[session_id] = request.client
             self._agent.respond(request, response)
 

@@ -98,6 +98,8 @@ class Routing:
             return False
         if session.far is not None and session.far.owed:
             self._agent.settle_place(session)
+        if session.unplaced and shown(lines):
+            self._agent.place_prompts(session)
         seen = shown(lines) if session.echo is not None else ()
         if seen:
             if _USER_CHUNK in seen[0]:
@@ -129,6 +131,8 @@ class Routing:
             if session.replay_to is not None:
                 self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
             return
+        if state is None and message.update != ORIGINAL:
+            self._agent.place_prompts(session)
         if session.echo is not None and own and state is None and message.update != ORIGINAL:
             if message.update == methods.USER_CHUNK and session.echo.take(message.text):
                 self._agent.send_echo(session, session.echo, message.text)
@@ -156,7 +160,10 @@ class Routing:
             # It counts in this session's journal, and under another name at the clients.
             self._agent.send_position(session, session.attached)
         if state is not None:
+            before = session.own_state
             updates.read_state(session, message)
+            if session.own_state != before:
+                self._agent.note_own_state(session)
         elif message.update == methods.SUBAGENT_UPDATE:
             self._remember_child(message, session)
 
@@ -312,6 +319,13 @@ class Routing:
         message = agent_request.message
         if agent_request.method == methods.CREATE_ELICITATION and message.session is None:
             self._forward_to_requester(agent_request)
+            return
+        if agent_request.method == methods.MCP_CONNECT:
+            agent_request.translate = self._agent.mcp_connections.connected
+        elif (owner := self._agent.mcp_connections.of(message)) is not None:
+            if agent_request.method == methods.MCP_DISCONNECT:
+                self._agent.mcp_connections.disconnected(message)
+            self._forward(agent_request, [owner])
             return
         if message.session is not None:
             session = self._session_of(message.session)

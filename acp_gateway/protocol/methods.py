@@ -82,6 +82,8 @@ SET_TITLE = "session/set_title"
 NES_START = "nes/start"
 NES_SUGGEST = "nes/suggest"
 NES_CLOSE = "nes/close"
+MCP_CONNECT = "mcp/connect"
+MCP_DISCONNECT = "mcp/disconnect"
 MCP_MESSAGE = "mcp/message"
 
 EARLY_NAMES = {
@@ -126,7 +128,7 @@ _CHECKED = (
     ),
     *("value", "requestId", "cursor", "protocolVersion", "clientCapabilities", "methodId"),
     *("update", "toolCall", "options", "terminalId", "elicitationId", "path"),
-    *("workspaceUri", "workspaceFolders"),
+    *("workspaceUri", "workspaceFolders", "serverId", "connectionId"),
 )
 """The members of `params` that the gateway reads in methods that it knows, from either side."""
 

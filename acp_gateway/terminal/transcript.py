@@ -195,6 +195,7 @@ class Transcript:
         """The id of the present mode; empty if unknown."""
         self.state = ""
         """The agent's state where turns do not say it: `running` without a prompt, or `requires_action`."""
+        self._background: tuple[str, ...] = ()
         self._limit = size
         self._size = 0
         self._sizes: dict[int, int] = {}
@@ -251,9 +252,12 @@ class Transcript:
         elif kind == "session_info_update":
             if not lane and "title" in payload:
                 self.title = text_of(payload["title"])
-            state = text_of(own_meta(payload).get("state"))
+            told = own_meta(payload)
+            state = text_of(told.get("state"))
             if not lane and state:
                 self._set_state(state)
+            if not lane and "background" in told:
+                yield from self._show_background(list_of(told["background"]))
         elif kind and kind not in _SILENT:
             yield self._unknown(kind, lane)
 
@@ -315,6 +319,20 @@ class Transcript:
             return Change(plan, new=False)
         plan = self._plans[key] = Plan(number=self._number(), lane=lane, entries=entries, name=shown)
         return self._add(plan)
+
+    def _show_background(self, works: list[object]) -> Iterator[Change]:
+        """Note what the agent does in the background, by the titles of its tool calls, if that has changed."""
+        names = tuple(dict.fromkeys(self._name_of(members_of(work)) for work in works))
+        if names != self._background:
+            self._background = names
+            text = f"in the background: {', '.join(names)}" if names else "nothing goes on in the background"
+            yield self._add(Note(number=self._number(), text=text))
+
+    def _name_of(self, work: Mapping[str, Any]) -> str:
+        terminal = text_of(work.get("terminalId"))
+        tools = (tool for tool in self._tools.values() if any(shown.terminal == terminal for shown in tool.outputs))
+        tool = next(tools, None) if terminal else self.tool(work.get("toolCallId"))
+        return (tool.title if tool is not None else "") or text_of(work.get("type")).strip("_") or "work"
 
     def _set_state(self, state: str) -> None:
         if state == "idle" or (state == "running" and not self.state):

@@ -56,6 +56,11 @@ INFO_SIZE: Final = 4096
 
 IDLE: Final = "idle"
 
+NOTHING: Final = b"[]"
+
+BACKGROUND_SIZE: Final = 4096
+"""Bytes of a list of work in the background that is told at most; each entry has an id."""
+
 PLANS: Final = 32
 """Plans of one session that are shown or named at most; each agent at work has one."""
 
@@ -100,6 +105,8 @@ class _Session:
         """Terminals that no tool call refers to."""
         self.state = IDLE
         """The state that the client was told last."""
+        self.background = NOTHING
+        """The work in the background that the client was told last."""
         self.info: _Members = {}
         """Title and time of the session as they were told last."""
 
@@ -169,7 +176,7 @@ class NewAgent(Translator[_Session]):
         session.pending.clear()
         session.plans.clear()
         session.alone.clear()
-        session.state = IDLE
+        session.state, session.background = IDLE, NOTHING
 
     def turn_began(self, session_id: str, request: RawId | None = None, position: int | None = None) -> Output:
         """Do nothing: an agent of version 2 says so itself."""
@@ -185,7 +192,7 @@ class NewAgent(Translator[_Session]):
         session = self._session(session_id)
         self._flush(session, out)
         ended = TurnEnded(session.foreground.cut(), {} if error is None else {"error": error})
-        self._tell_state(session, out)
+        self._tell_state(session, out, NOTHING)
         session.answer(ended, out)
         return out
 
@@ -460,7 +467,7 @@ class NewAgent(Translator[_Session]):
             for name in list(session.alone):
                 self._show_alone(session, name, out)
         events = session.foreground.updated(update)
-        self._tell_state(session, out)
+        self._tell_state(session, out, update.get("background", NOTHING))
         for event in events:
             if isinstance(event, TurnEnded):
                 session.answer(event, out)
@@ -468,13 +475,19 @@ class NewAgent(Translator[_Session]):
                     words = text(members(update.get("error")).get("message")) or "it said nothing"
                     self._say(params, f"[acp-gateway: the agent's work has ended with an error: {words}]", out)
 
-    def _tell_state(self, session: _Session, out: Output) -> None:
-        """Tell a state that version 1 has no word for: the agent waits for a person, or works by itself."""
-        state = session.foreground.state
-        if state == session.state or (state == "running" and session.state == IDLE and session.foreground.has_prompts):
+    def _tell_state(self, session: _Session, out: Output, background: bytes) -> None:
+        """Tell what version 1 has no word for: the agent waits for a person, works by itself, or in the background."""
+        state, told = session.foreground.state, {}
+        if state != session.state and not (
+            state == "running" and session.state == IDLE and session.foreground.has_prompts
+        ):
+            session.state, told["state"] = state, _encode(state)
+        background = array(elements(background)) if len(background) <= BACKGROUND_SIZE else session.background
+        if background != session.background:
+            session.background = told["background"] = background
+        if not told:
             return
-        session.state = state
-        about = {"sessionUpdate": _encode(methods.INFO_UPDATE), **session.info, "_meta": own_meta(state=_encode(state))}
+        about = {"sessionUpdate": _encode(methods.INFO_UPDATE), **session.info, "_meta": own_meta(**told)}
         self._send({"sessionId": _encode(session.id)}, about, out)
 
     def _say(self, params: _Members, words: str, out: Output, **told: bytes) -> None:

@@ -41,6 +41,8 @@ _THOUGHT: Final = ".thought"
 
 _KIND: Final = b'"sessionUpdate"'
 
+NOTHING: Final = b"[]"
+
 _STATE: Final = table.STATE_UPDATE.encode()
 _OPTIONS: Final = b'"configOptions"'
 
@@ -94,6 +96,8 @@ class _Session:
         """True while the agent works without a prompt."""
         self.is_replaying = False
         """True while the client gets the history."""
+        self.background = NOTHING
+        """What an agent of version 2 does in the background."""
         self.plans: list[str] = []
         """Ids of the plans of an agent of version 2."""
         self.is_silent = False
@@ -148,7 +152,7 @@ class OldAgent(Translator[_Session]):
 
     def begin_replay(self, session_id: str) -> None:
         session = self._session(session_id)
-        session.message, session.is_replaying, session.plans = None, True, []
+        session.message, session.is_replaying, session.plans, session.background = None, True, [], NOTHING
 
     def turn_boundary(self, session_id: str) -> None:
         self._session(session_id).message = None
@@ -376,11 +380,12 @@ class OldAgent(Translator[_Session]):
         }
         found["configOptions"] = self._options(session)
         if asked.method == methods.RESUME:
-            state = text(told.own(found).get("state"))
+            own = told.own(found)
+            state, session.background = text(own.get("state")), own.get("background", NOTHING)
             if state is not None and not session.is_running:
                 session.is_running = session.works_alone = True
             now = state or ("running" if session.is_running else "idle")
-            self._update({"sessionId": _encode(session.id)}, _state(_encode(now)), out)
+            self._tell(session, now, out)
         out.to_client.append(result(asked.id, _compose(found)))
 
     def _options(self, session: _Session) -> bytes:
@@ -422,11 +427,18 @@ class OldAgent(Translator[_Session]):
     def _run(self, session: _Session, out: Output) -> None:
         if not session.is_running:
             session.is_running = True
-            self._update({"sessionId": _encode(session.id)}, _state(b'"running"'), out)
+            self._tell(session, "running", out)
 
     def _rest(self, session: _Session, end: _Members, out: Output) -> None:
         session.is_running = session.works_alone = False
-        self._update({"sessionId": _encode(session.id)}, _state(b'"idle"') | end, out)
+        self._tell(session, "idle", out, end)
+
+    def _tell(self, session: _Session, state: str, out: Output, end: _Members | None = None) -> None:
+        """Send a state, with the work in the background."""
+        update = {"sessionUpdate": _encode(table.STATE_UPDATE), "state": _encode(state), **(end or {})}
+        if session.background != NOTHING:
+            update["background"] = session.background
+        self._update({"sessionId": _encode(session.id)}, update, out)
 
     def _made(self, session: _Session, kind: str, position: int | None) -> str:
         if position is not None:
@@ -490,7 +502,7 @@ class OldAgent(Translator[_Session]):
         """Send what `_meta` tells of an agent of version 2, and return the rest of the update; None without one."""
         rest = told.without_own(update)
         if kind == methods.INFO_UPDATE:
-            self._tell_state(session, text(told.own(update).get("state")), out)
+            self._tell_state(session, told.own(update), out)
             return rest if rest.keys() > {"sessionUpdate"} else None
         about = {"sessionId": params.get("sessionId", b'""')}
         if kind == table.PLAN:
@@ -507,16 +519,20 @@ class OldAgent(Translator[_Session]):
             self._update(about, terminal, out)
         return rest if rest.keys() > {"sessionUpdate", "toolCallId"} else None
 
-    def _tell_state(self, session: _Session, state: str | None, out: Output) -> None:
+    def _tell_state(self, session: _Session, own: _Members, out: Output) -> None:
         """Tell that the agent waits for a person, or works without a prompt; the end of a turn is told by itself."""
         if session.is_replaying:
             return
+        state, before = text(own.get("state")), session.background
+        session.background = own.get("background", before)
         if state in ("running", "requires_action"):
             session.works_alone = session.works_alone or not session.is_running
             session.is_running = True
-            self._update({"sessionId": _encode(session.id)}, _state(_encode(state)), out)
+            self._tell(session, state, out)
         elif state == "idle" and session.works_alone:
             self._rest(session, {}, out)
+        elif session.background != before:
+            self._tell(session, "running" if session.is_running else "idle", out)
 
     def _update(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
@@ -601,10 +617,6 @@ class OldAgent(Translator[_Session]):
             return None
         rest = {"_meta": update["_meta"]} if "_meta" in update else {}
         return {"sessionUpdate": _encode(methods.CONFIG_UPDATE), "configOptions": options, **rest}
-
-
-def _state(state: bytes) -> _Members:
-    return {"sessionUpdate": _encode(table.STATE_UPDATE), "state": state}
 
 
 def _with_mode(option: bytes, current: bytes) -> bytes:

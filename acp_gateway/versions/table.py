@@ -240,7 +240,7 @@ UPDATES: Final = (
         None,
         STATE_UPDATE,
         to_old="`idle` answers the prompts; `requires_action`, and `running` without a prompt, are told in the `_meta` "
-        "of a `session_info_update`; `background` is lost",
+        "of a `session_info_update`; so is `background`, up to 4,096 bytes",
     ),
     Update(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
     Update(
@@ -317,6 +317,8 @@ MEMBERS: Final = (
     Member("capabilities of the agent", "auth.logout", None, "always there", "with `authMethods`"),
     Member("capabilities of the client", "session", None, "always there", "all is offered"),
     Member("capabilities of the client", "auth.terminal", "auth.terminal", "an object", "true or false"),
+    Member("capabilities of the client", "subagents", None, "passed on"),
+    Member("result of `session/status`", None, "state", to_old="passed on"),
     Member(AUTH_METHOD, "id", "methodId"),
     Member(AUTH_METHOD, "type", "type", "`agent` if there is none", "a method of an unknown type is left out"),
     Member(AUTH_METHOD, "env", "env", "a list", "an object"),
@@ -343,9 +345,11 @@ MEMBERS: Final = (
     ),
     Member("content of a tool call", "terminal", "terminal", "refers to a terminal without output", "a text"),
     Member("tool call", None, "capabilities", to_old="lost: a tool call is not cancelled alone"),
+    Member("link to a resource", None, "icons", to_old="passed on"),
     Member("place in a file", "line", "line", "0 is left out"),
     Member("annotations", "priority", "priority", "left out beyond 0 to 1"),
     Member("annotations", "audience", "audience", to_old="unknown roles are left out"),
+    Member("`session/request_permission`", "toolCall", "subject", "of the type `tool_call`", "made if it has none"),
     Member(
         "result of `session/request_permission`",
         "outcome",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.next_edits import MAX_SESSIONS
+from acp_gateway.core.next_edits import MAX_ENDED, MAX_SESSIONS
 from acp_gateway.core.requests import DirectoryCheckResult, Problem
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Role
 from tests.core.scene import Peer, Scene, make_policy
@@ -128,13 +128,42 @@ def test_a_session_for_suggestions_ends_with_the_agent(scene: Scene, ann: Peer, 
     assert not scene.agent.heard()
 
 
-def test_a_later_agent_process_does_not_know_the_session(scene: Scene, ann: Peer) -> None:
+@pytest.mark.parametrize("method", ["nes/suggest", "nes/close"])
+def test_its_client_is_told_that_it_has_ended_with_the_agent_and_starts_another_one(
+    scene: Scene, ann: Peer, method: str
+) -> None:
+    bob = scene.join("bob")
     start(scene, ann)
     scene.lose_agent()
-    ann.request("nes/suggest", sessionId="n")
+    ann.request(method, sessionId="n")
     scene.agent.answers("initialize", **scene.welcome)
-    assert error_of(ann)["data"] == {"sessionId": "n"}
+    error = error_of(ann)
+    assert error["data"] == {"sessionId": "n", "reason": "agent_ended"}
+    assert error["message"] == "session n has ended with the agent's process; nes/start starts another one"
+    bob.request(method, sessionId="n")
+    assert error_of(bob)["data"] == {"sessionId": "n"}
     assert not scene.agent.heard()
+    # The new process may name it the same.
+    start(scene, ann)
+    ann.request(method, sessionId="n")
+    scene.agent.answers(method)
+    assert ann.hears()["result"] == {}
+
+
+def test_the_sessions_that_have_ended_are_forgotten(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob")
+    for number in range(MAX_ENDED // MAX_SESSIONS + 1):
+        for count in range(MAX_SESSIONS):
+            start(scene, ann, f"{number}-{count}")
+        scene.lose_agent()
+        bob.request("session/list")
+        scene.agent.answers("initialize", **scene.welcome)
+        scene.agent.heard()
+    reasons = []
+    for name in ("0-0", "1-0"):
+        ann.request("nes/suggest", sessionId=name)
+        reasons.append(error_of(ann)["data"].get("reason"))
+    assert reasons == [None, "agent_ended"]
 
 
 def test_a_client_that_goes_while_the_agent_starts_again_closes_nothing(scene: Scene, ann: Peer) -> None:

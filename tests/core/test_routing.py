@@ -790,6 +790,117 @@ def test_a_server_of_tools_that_names_no_session_is_the_only_clients() -> None:
     assert scene.agent.hears()["error"]["code"] == -32800
 
 
+def connected(scene: Scene, peer: Peer, name: str = "c") -> None:
+    """The agent connects to a server of the only client that is there."""
+    scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
+    peer.send(id=peer.hears()["id"], result={"connectionId": name})
+    assert scene.agent.hears()["result"] == {"connectionId": name}
+
+
+def test_messages_of_a_server_are_those_of_the_client_that_has_it() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob = scene.join("bob")
+    # To the client.
+    scene.agent.send(id=2, method="mcp/message", params={"connectionId": "c", "method": "tools/list"})
+    assert (kinds(ann), kinds(bob)) == (["mcp/message"], [])
+    # From it.
+    for peer, passes in ((ann, True), (bob, False)):
+        peer.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+        assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"] * passes
+        peer.request("mcp/message", connectionId="c")
+        assert [asked["method"] for asked in scene.agent.heard()] == ["mcp/message"] * passes
+        assert [answer["error"]["code"] for answer in peer.heard()] == [-32602] * (not passes)
+    # None has its name.
+    scene.agent.send(id=3, method="mcp/disconnect", params={"connectionId": "c"})
+    assert (kinds(ann), kinds(bob)) == (["mcp/disconnect"], [])
+    ann.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert scene.agent.heard() == []
+
+
+def test_no_other_request_goes_to_the_client_of_a_connection() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob = scene.join("bob")
+    bob.new_session("t")
+    scene.agent.send(
+        id=7, method="session/request_permission", params={"sessionId": "t", "connectionId": "c", "options": []}
+    )
+    assert (kinds(ann), kinds(bob)) == ([], ["session/request_permission"])
+
+
+@pytest.mark.parametrize("params", [{}, {"connectionId": "d"}, {"connectionId": 1}, {"serverId": "tools"}])
+def test_a_message_of_no_server_is_refused(params: dict[str, Any]) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    ann.request("mcp/message", **params)
+    assert ann.hears()["error"]["code"] == -32602
+    assert scene.agent.heard() == []
+
+
+def test_a_connection_of_another_client_is_not_named_again() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session("s")
+    connected(scene, ann)
+    bob = scene.join("bob")
+    bob.new_session("t")
+    scene.agent.send(id=4, method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
+    bob.send(id=bob.hears()["id"], result={"connectionId": "c"})
+    answer = scene.agent.hears()
+    assert (answer["id"], answer["error"]["code"]) == (4, -32603)
+    bob.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert scene.agent.heard() == []
+
+
+def test_a_connection_ends_with_its_client_and_with_the_agent() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    ann.gone()
+    bob = scene.join("bob")
+    connected(scene, bob)
+    scene.lose_agent()
+    bob.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert scene.agent.heard() == []
+
+
+def test_a_client_has_its_connections_over_another_link_too() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l1")
+    ann.new_session()
+    connected(scene, ann)
+    ann.gone()
+    bob, ann = scene.join("bob", link="l2"), scene.join("ann", link="l3")
+    for peer, link in ((bob, "l2"), (ann, "l1")):
+        peer.comes_back(connection=link)
+        peer.heard()
+    for peer, passes in ((bob, False), (ann, True)):
+        peer.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+        assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"] * passes
+    scene.agent.send(id=6, method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert (kinds(ann), kinds(bob)) == (["mcp/message"], [])
+
+
+def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    scene.agent.send(id=5, method="mcp/message", params={"serverId": "tools", "requestId": "r", "method": "tools/call"})
+    (asked,) = ann.heard()
+    bob = scene.join("bob")
+    progress = {"serverId": "tools", "requestId": "r", "method": "notifications/progress"}
+    for peer, passes in ((ann, True), (bob, False)):
+        peer.send(method="mcp/message", params=progress)
+        assert [told["params"] for told in scene.agent.heard()] == [progress] * passes
+    ann.send(id=asked["id"], result={"result": {}})
+    assert scene.agent.hears()["id"] == 5
+    ann.send(method="mcp/message", params=progress)
+    assert scene.agent.heard() == []
+
+
 # Elicitations.
 
 

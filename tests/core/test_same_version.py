@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core.agent_state import Policy
+from acp_gateway.core.agent_state import JUST_LOST, Policy
 from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.versions.agent_edge import AgentEdge
 from acp_gateway.versions.carried import Carried, restored, size_of, stored
+from acp_gateway.versions.new_agent import NewAgent
 from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.test_translated_clients import NewPeer, kinds
 from tests.versions.schemas import check_message
@@ -271,6 +272,51 @@ def test_a_prompt_of_a_client_of_version_1_is_shown_to_others_once() -> None:
     assert old.heard() == []
 
 
+def user_ids(messages: list[Json]) -> list[Json]:
+    found = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update.get("messageId") for update in found if update["sessionUpdate"] == "user_message_chunk"]
+
+
+@pytest.mark.parametrize("is_named_first", [False, True])
+def test_a_prompt_has_the_id_for_all_that_the_agent_has_given_it(*, is_named_first: bool) -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    asked = asks(scene, ann, "hi")
+    assert third.heard() == []
+    said = told("user_message", messageId="u", content=[block("hi")])
+    if is_named_first:
+        scene.agent.say(said)
+    scene.agent.answer(asked, messageId="u")
+    if not is_named_first:
+        scene.agent.say(said)
+    live = third.heard()
+    assert user_ids(live) == ["u"]
+    check_message(1, "client", live[0])
+    assert user_ids(scene.come("late", 1).load()) == ["u"]
+    # As after a replay by the agent.
+    assert user_ids([json.loads(text) for text in NewAgent().from_agent(said).to_client]) == ["u"]
+
+
+@pytest.mark.parametrize("what", ["chunk", "call", "refusal", "end"])
+def test_a_prompt_that_is_not_accepted_comes_before_what_follows_it(what: str) -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1, link="l")
+    third.load()
+    asked = asks(scene, ann, "hi")
+    match what:
+        case "chunk":
+            scene.agent.say(told("agent_message_chunk", messageId="a", content=block("yo")))
+        case "call":
+            scene.agent.say(told("tool_call_update", toolCallId="t", title="T"))
+        case "refusal":
+            scene.agent.send(id=asked["id"], error={"code": -32602, "message": "no"})
+        case "end":
+            scene.lose_agent()
+    assert user_ids(third.heard()[:1]) == [None]
+    assert third.seen["s"] == scene.place("s")
+
+
 def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_version() -> None:
     scene, (ann,) = opened("ann")
     old, third = scene.come("old", 1), scene.come("third", 1)
@@ -296,6 +342,151 @@ def test_a_turn_that_is_cut_off_with_its_agent_ends_with_an_error() -> None:
     scene.lose_agent()
     (end,) = ann.heard()
     assert end["params"]["update"]["stopReason"] == "error"
+
+
+def start_again(scene: NewScene) -> None:
+    """Have another process of the agent answer what it is asked at its start."""
+    while scene.agent.inbox:
+        for asked in scene.agent.heard():
+            if asked["method"] != "initialize":
+                scene.agent.answer(asked)
+            elif asked["params"]["protocolVersion"] == 2:
+                scene.agent.send(id=asked["id"], result=NEW)
+            else:
+                scene.agent.send(id=asked["id"], error={"code": -32602, "message": "only 2"})
+
+
+def info_states(messages: list[Json]) -> list[Json]:
+    """Return the states that a client of version 1 was told."""
+    found = [message["params"]["update"] for message in messages if message.get("method") == "session/update"]
+    return [update["_meta"]["acp-gateway"]["state"] for update in found if "_meta" in update]
+
+
+@pytest.mark.parametrize("state", ["running", "requires_action"])
+def test_work_without_a_prompt_ends_with_its_agent(state: str) -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.say(told("session_info_update", title="T"))
+    scene.agent.say(told("state_update", state=state))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    (end,) = ann.heard()
+    update = end["params"]["update"]
+    assert (update["state"], update["stopReason"]) == ("idle", "error")
+    (end,) = old.heard()
+    assert end["params"]["update"] == {
+        "sessionUpdate": "session_info_update",
+        "title": "T",
+        "_meta": {"acp-gateway": {"state": "idle"}},
+    }
+    # A process that comes later has it in the history.
+    scene.begin_process()
+    late = scene.come("late", 1)
+    assert late.load() == []
+    start_again(scene)
+    assert info_states(late.heard())[-1] == "idle"
+    assert not scene.multiplexer.busy
+
+
+def test_an_agent_that_works_in_the_background_is_not_idle_until_it_ends() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    things = [{"type": "terminal", "terminalId": "x"}]
+    scene.agent.say(told("state_update", state="idle", background=things))
+    assert scene.multiplexer.busy
+    late = scene.come("late", 1)
+    assert late.load()[-1]["result"]["_meta"]["acp-gateway"] == {"background": things}
+    scene.agent.say(told("state_update", state="idle"))
+    assert not scene.multiplexer.busy
+    scene.agent.say(told("state_update", state="idle", background=things))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    assert kinds(ann.heard()) == ["idle"]
+    (end,) = old.heard()
+    assert end["params"]["update"]["_meta"]["acp-gateway"] == {"state": "idle", "background": []}
+
+
+def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    scene.agent.answer(asks(scene, ann), messageId="u")
+    scene.agent.say(told("state_update", state="running"))
+    scene.agent.say(told("state_update", state="requires_action"))
+    for peer in (ann, old):
+        peer.heard()
+    scene.lose_agent()
+    assert kinds(ann.heard()) == ["idle"]
+    assert info_states(old.heard()) == ["idle"]
+
+
+def waits(scene: NewScene, state: str = "requires_action") -> None:
+    scene.agent.say(told("state_update", state=state))
+
+
+def test_the_permission_waiting_hook_fires_once_for_an_agent_that_waits_without_a_request() -> None:
+    scene, (ann,) = opened("ann")
+    waits(scene)
+    scene.pass_time(60)
+    assert scene.events == []
+    ann.away()
+    scene.pass_time(60 + JUST_LOST)
+    (event,) = scene.events
+    tool = {"toolCallId": None, "title": None, "kind": None}
+    assert (event.name, event.session, event.age) == ("permission_waiting", scene.session(), 60 + JUST_LOST)
+    assert event.details == {"requestId": None, "method": "requires_action", "tool": tool, "connected": 0}
+    ann.back()
+    ann.away()
+    scene.agent.say(told("session_info_update", title="T"))
+    scene.pass_time(200)
+    assert len(scene.events) == 1
+    waits(scene, "running")
+    waits(scene)
+    scene.pass_time(200 + JUST_LOST)
+    assert len(scene.events) == 2
+
+
+@pytest.mark.parametrize("first", ["state", "request"])
+def test_it_fires_once_for_an_agent_that_waits_for_the_answer_to_a_request(first: str) -> None:
+    scene, (ann, bob) = opened("ann", "bob")
+    for peer in (ann, bob):
+        peer.away()
+    scene.pass_time(60)
+    if first == "state":
+        waits(scene)
+    options = [{"optionId": "y", "name": "Y", "kind": "allow_once"}]
+    scene.agent.send(
+        id=1, method="session/request_permission", params={"sessionId": "s", "title": "May I?", "options": options}
+    )
+    if first == "request":
+        waits(scene)
+    scene.pass_time(100)
+    assert [event.details["method"] for event in scene.events] == ["session/request_permission"]
+    # It goes on a moment after the answer.
+    bob.back()
+    bob.choose(next(message for message in bob.heard() if "id" in message), "y")
+    bob.away()
+    scene.pass_time(102)
+    waits(scene, "running")
+    scene.pass_time(200)
+    assert len(scene.events) == 1
+
+
+@pytest.mark.parametrize("end", ["idle", "lost"])
+def test_it_does_not_fire_for_an_agent_that_waits_no_longer(end: str) -> None:
+    scene, (ann,) = opened("ann")
+    ann.away()
+    waits(scene)
+    if end == "idle":
+        waits(scene, end)
+    else:
+        scene.lose_agent()
+    scene.pass_time(60)
+    assert scene.events == []
 
 
 def test_a_prompt_that_is_not_accepted_when_its_agent_ends_gets_an_error() -> None:

@@ -97,8 +97,8 @@ class Client:
     async def post(self, body: Any, **headers: str) -> Reply:
         return await self.ask("POST", body, **{**JSON, **headers})
 
-    async def initialize(self, target: str = "/acp") -> Reply:
-        reply = await self.ask("POST", INITIALIZE, target, **JSON)
+    async def initialize(self, target: str = "/acp", body: Any = INITIALIZE) -> Reply:
+        reply = await self.ask("POST", body, target, **JSON)
         assert reply.status == 200
         self.link = reply.headers["acp-connection-id"]
         return reply

@@ -109,6 +109,22 @@ def test_watch_writes_the_lines_of_a_terminal_as_they_come() -> None:
     ) == ("◐ make\n    one\n    two\n    thr\n✗ make (failed) exit code 1\n")
 
 
+def test_work_in_the_background_is_named_when_it_changes() -> None:
+    works = [{"type": "terminal", "terminalId": "x"}, {"type": "tool_call", "toolCallId": "u"}, {"type": "_odd"}, 1]
+    idle = new("state_update", state="idle", background=works)
+    assert watched(
+        runs(content=[TERMINAL]),
+        output("one\n"),
+        new("tool_call_update", toolCallId="u", title="serve"),
+        idle,
+        idle,
+        new("state_update", state="idle"),
+    ).splitlines()[-2:] == [
+        "-- in the background: make, serve, odd, work",
+        "-- nothing goes on in the background",
+    ]
+
+
 def test_watch_writes_no_line_of_a_terminal_twice_though_its_content_is_repeated() -> None:
     large = content("x" * FREE_REPEATS)
     lines = [f"line {number}\n" for number in range(30)]

@@ -489,6 +489,29 @@ def test_a_state_that_version_1_has_no_word_for_is_told() -> None:
     assert states(said(it, RUNNING, IDLE, WAITS, IDLE)) == ["running", "idle", "requires_action", "idle"]
 
 
+def works_on(state: str, *things: Json) -> bytes:
+    return update("state_update", state=state, background=list(things))
+
+
+def test_work_in_the_background_is_told_when_it_changes() -> None:
+    it = NewAgent()
+    thing, other = {"type": "terminal", "terminalId": "x"}, {"type": "_odd", "n": 1}
+    accepted(it)
+    sent = said(it, RUNNING, works_on("running", thing), works_on("running", thing), works_on("running", thing, other))
+    assert [one["_meta"]["acp-gateway"] for one in sent] == [{"background": [thing]}, {"background": [thing, other]}]
+    # It may go on after the turn.
+    (answer,) = to_client(it.from_agent(works_on("idle", thing, other)))
+    assert answer["id"] == 2
+    (sent,) = said(it, works_on("running", other))
+    assert sent["_meta"]["acp-gateway"] == {"state": "running", "background": [other]}
+    # None and null are nothing; too long a list changes nothing.
+    (sent,) = said(it, works_on("idle", *[other] * 1000))
+    assert sent["_meta"]["acp-gateway"] == {"state": "idle"}
+    assert [one["_meta"]["acp-gateway"] for one in said(it, update("state_update", state="idle", background=None))] == [
+        {"background": []}
+    ]
+
+
 def test_a_state_is_told_with_the_title_which_it_replaces() -> None:
     it = NewAgent()
     said(it, update("session_info_update", title="T", updatedAt="now", x=1))

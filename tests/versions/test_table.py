@@ -1,6 +1,7 @@
 """The table of both versions, compared with the official schemas and with the translators that use it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -93,6 +94,33 @@ def test_every_update_of_the_schemas_has_a_row(version: int) -> None:
     rows = [(row.old if version == 1 else row.new, row.draft) for row in table.UPDATES]
     assert {name for name, draft in rows if name and not draft} == schemas.updates(version)
     assert {name for name, _ in rows if name} == schemas.updates(version, draft=True)
+
+
+def members_of(version: int, definition: Any, seen: frozenset[str] = frozenset()) -> set[str]:
+    """The members of a definition, with those of all its branches."""
+    found = set(definition.get("properties", {}))
+    for branch in [each for word in ("allOf", "anyOf", "oneOf") for each in definition.get(word, [])]:
+        name = branch.get("$ref", "").rpartition("/")[2]
+        if name not in seen:
+            inner = schemas.definitions(version, draft=True)[name] if name else branch
+            found |= members_of(version, inner, seen | {name} - {""})
+    return found
+
+
+def test_every_member_that_only_one_version_has_is_named_in_the_table() -> None:
+    """A new release of the schemas shows here which member has no line in docs/reference/versions.md."""
+    rows: list[Any] = [*table.METHODS, *table.UPDATES, *table.MEMBERS]
+    cells = [text for row in rows for text in (row.old, row.new) if text]
+    notes = [word for row in rows for note in (row.to_new, row.to_old) for word in re.findall("`([^`]+)`", note)]
+    named = {word for text in [*cells, *notes] for word in re.split("[., ]+", text)}
+    old, new = (schemas.definitions(version, draft=True) for version in (1, 2))
+    unnamed = {
+        (name, member)
+        for name in (old.keys() & new.keys()) - {"SessionUpdate"}
+        for member in members_of(1, old[name]) ^ members_of(2, new[name])
+        if member not in named
+    }
+    assert unnamed == set()
 
 
 def test_each_method_has_the_side_that_sends_it() -> None:

@@ -152,6 +152,29 @@ def test_work_without_a_prompt_and_waiting_are_told() -> None:
     assert json.loads(end)["params"]["update"]["state"] == "idle"
 
 
+def backgrounds(sent: list[Json]) -> list[Json]:
+    return [(one["state"], one.get("background")) for one in sent if one["sessionUpdate"] == "state_update"]
+
+
+def test_work_in_the_background_is_told() -> None:
+    it = Through()
+    things = [{"type": "tool_call", "toolCallId": "t"}, {"type": "_odd", "n": 1.50}]
+    assert backgrounds(it.says(state("running", background=things))) == [("running", things)]
+    assert backgrounds(it.says(state("idle", background=things[1:]))) == [("idle", things[1:])]
+    assert backgrounds(it.says(state("idle", background=[]))) == [("idle", None)]
+    # Within the turn of a prompt, and after it.
+    it.new_agent.from_client(request(1, "session/prompt", sessionId=S, prompt=[text("hi")]))
+    it.old_agent.turn_began(S)
+    assert backgrounds(it.says(state("running", background=things))) == [("running", things)]
+    (end,) = it.old_agent.turn_ended(S).to_client
+    assert json.loads(end)["params"]["update"]["background"] == things
+    # A client that comes later.
+    late = OldAgent()
+    late.from_client(request(1, "session/resume", sessionId=S, cwd="/"))
+    now, _ = map(json.loads, late.from_agent(result(1, own(background=things))).to_client)
+    assert backgrounds([now["params"]["update"]]) == [("idle", things)]
+
+
 def test_a_title_that_comes_with_a_state_is_passed_on_without_it() -> None:
     sent = update("session_info_update", title="T", **own(state="running"))
     told, titled = (json.loads(one)["params"]["update"] for one in OldAgent().from_agent(sent).to_client)

@@ -167,15 +167,28 @@ def test_a_client_of_version_2_that_comes_later_sees_what_the_first_one_sees(con
     for begin, place in starts:
         joined = OldAgent()
         joined.begin_replay(S)
-        seen: list[list[bytes] | None] = []
-        for update in conversation[begin:]:
-            if update is None:
-                joined.turn_boundary(S)
-                seen.append(None)
-            else:
-                seen.append(joined.from_agent(as_message(update), place).to_client)
-                place += 1
-        assert without_modes(seen) == without_modes(live[begin:])
+        assert without_modes(replayed(joined, conversation[begin:], place)) == without_modes(live[begin:])
+    for cut in range(len(conversation) + 1):
+        # It has seen a part, from which on it gets the rest.
+        begin, place = max(start for start in starts if start[0] <= cut)
+        seen = [as_message(update) for update in conversation[begin:cut]]
+        returned = OldAgent()
+        returned.begin_replay(S)
+        returned.prime(S, seen, place)
+        assert without_modes(replayed(returned, conversation[cut:], place + len(seen))) == without_modes(live[cut:])
+
+
+def replayed(it: OldAgent, conversation: list[Json], place: int) -> list[list[bytes] | None]:
+    """Return what becomes of a history from this position on; None for the end of a turn."""
+    outputs: list[list[bytes] | None] = []
+    for update in conversation:
+        if update is None:
+            it.turn_boundary(S)
+            outputs.append(None)
+        else:
+            outputs.append(it.from_agent(as_message(update), place).to_client)
+            place += 1
+    return outputs
 
 
 def without_modes(outputs: list[list[bytes] | None]) -> list[list[bytes] | None]:

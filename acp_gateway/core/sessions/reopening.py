@@ -140,6 +140,8 @@ class FarOpening:
         """Take over the turns that another gateway has, and end the one that it has not."""
         told = lookup.members_at(response.text, "result", "_meta", methods.META)
         session.cut = lookup.text_at(told.get("cut", b"null"))
+        session.own_state = updates.own_state(lookup.text_at(told.get("state", b"null")))
+        session.background = bytes(told.get("background", b""))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
         session.far_former = former_told(told)
         self._turns.take_over(session, told)

@@ -363,6 +363,8 @@ class Session:
         self.own_state = ""
         """State of the agent where turns do not say it: `running` without a prompt, or `requires_action`; else empty.
         Agents of version 2 tell it."""
+        self.background = b""
+        """What an agent of version 2 does in the background, as a JSON array; empty if there is nothing."""
         self.echo: Echo[Request] | None = None
         """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.cwd: str | None = None
@@ -412,7 +414,8 @@ class Session:
         self.far_former: dict[str, int] = {}
         """The former epochs there, each with its last position, as opening the session told them."""
         self.unplaced: dict[Request, list[bytes]] = {}
-        """Prompts that have no place in that history yet, with the updates for the other clients."""
+        """Prompts that have no place in that history yet, or that an agent of version 2 has not accepted, with the
+        updates for the other clients."""
         self.asked_epoch: str | None = None
         """The epoch in that history from which it is to continue, while opening."""
         self.finish_opening: Callable[[], None] | None = None
@@ -440,7 +443,7 @@ class Session:
         self._state = moved(SESSION_TRANSITIONS, self._state, state)
         has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
         self.process_exited = self.process_exited and has_no_agent
-        self.own_state = "" if has_no_agent else self.own_state
+        self.own_state, self.background = ("", b"") if has_no_agent else (self.own_state, self.background)
         self.archive.note_change(self)
 
     @property

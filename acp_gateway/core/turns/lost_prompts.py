@@ -156,6 +156,7 @@ def reclaim_requests(
     agent_requests: list[int] = []
     if client.controls and rejoin.connections:
         client.mint_above(min(max(rejoin.agent_requests, default=0), MAX_ID))
+        agent.mcp_connections.reclaim(client, rejoin.connections)
         for link in rejoin.connections:
             agent_requests += agent.agent_requests.reclaim(session, client, link, rejoin.agent_requests)
     listed = b",".join(prompts), b",".join(b"%d" % number for number in agent_requests)

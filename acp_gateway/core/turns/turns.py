@@ -98,7 +98,8 @@ class Turns:
             # memory.
             if chunks and sum(map(len, chunks)) <= self._agent.policy.journal_limit:
                 session.echo = Echo(request, chunks)
-            if self._agent.link is not None:
+            if self._agent.link is not None or self._agent.carries:
+                # Another gateway tells its place, an agent of version 2 its id.
                 session.unplaced[request] = chunks
             else:
                 self._agent.write_prompt(session, request, chunks)
@@ -123,6 +124,7 @@ class Turns:
     def _turn_ended(self, request: Request, response: Message, *, session: Session) -> None:
         if session.echo is not None and session.echo.request is request:
             self._agent.end_echo(session)
+        self._agent.place_prompts(session)
         session.unplaced.pop(request, None)
         note_end(session, request, response)
         self._agent.respond(request, response)

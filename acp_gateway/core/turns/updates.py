@@ -16,6 +16,7 @@ from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.table import STATE_UPDATE
 
 _CODE_LENGTH: Final = 12
 """Maximum length of an error code that is read, in digits: codes have 32 bits."""
@@ -27,6 +28,7 @@ _END: Final = b'ed"'
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
 
+_NOTHING: Final = b"[]"
 _OWN_STATES: Final = frozenset({"running", "requires_action"})
 
 MANY: Final = 8
@@ -163,6 +165,14 @@ def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> li
     return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
 
 
+def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
+    """Return a chunk of a prompt under the id, as JSON text, that the agent has given it."""
+    at = spans.find(chunk, "params", "update")
+    assert at is not None
+    update = lookup.members_at(chunk, "params", "update") | {"messageId": message_id}
+    return spans.splice(chunk, [(*at, jsonrpc.compose(update))])
+
+
 def title_of(blocks: Sequence[bytes]) -> str | None:
     """Return the first line of a prompt's text, shortened, as the title of a session without one; None without text."""
     for block in blocks[:_TITLE_BLOCKS]:
@@ -192,6 +202,26 @@ def title_update(session: Session, title: str) -> bytes:
     update = session_update(session.id, INFO_UPDATE, title=jsonrpc.encode(title))
     read_state(session, jsonrpc.parse(update))
     return update
+
+
+def own_state(told: str | None) -> str:
+    """Return the state of an agent where turns do not say it, as `Session.own_state` has it."""
+    return told if told is not None and told in _OWN_STATES else ""
+
+
+def idle_update(session: Session) -> bytes:
+    """Compose the update that the agent does not work any more, with the title that its last one had."""
+    states = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
+    last = next((update for update in states if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
+    kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
+    told: dict[str, object] = {"state": "idle"} | ({"background": []} if session.background else {})
+    return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: told}))
+
+
+def failed_state(session_id: str, why: str) -> bytes:
+    """Compose the same in version 2, with the reason."""
+    error = jsonrpc.encode({"code": jsonrpc.INTERNAL_ERROR, "message": why})
+    return session_update(session_id, STATE_UPDATE, state=b'"idle"', stopReason=b'"error"', error=error)
 
 
 def option_category(options: bytes, config_id: str | None) -> str | None:
@@ -245,8 +275,11 @@ def read_state(session: Session, update: Message) -> None:
         if may_have_own_meta(update.text):
             state = lookup.text_param(update, "update", "_meta", META, "state")
             if state is not None:
-                session.own_state = state if state in _OWN_STATES else ""
+                session.own_state = own_state(state)
                 session.note_change()
+            background = lookup.param(update, "update", "_meta", META, "background")
+            if background is not None:
+                session.background = b"" if background == _NOTHING else bytes(background)
 
 
 def error_of(response: Message) -> ErrorObject:
@@ -261,7 +294,7 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     """Compose the result of opening a live session, in its present state.
 
     `with_id` is for responses to `session/new`. A truncated history is flagged in `_meta`, which also has the state of
-    an agent that waits for a person, or works without a prompt.
+    an agent that waits for a person, or works without a prompt, and its work in the background.
     """
     result = dict(session.result)
     if with_id:
@@ -269,6 +302,8 @@ def opening_result(session: Session, *, with_id: bool) -> bytes:
     told = {"truncated": b"true"} if session.journal.truncated else {}
     if session.own_state:
         told["state"] = jsonrpc.encode(session.own_state)
+    if session.background:
+        told["background"] = session.background
     if told:
         meta = lookup.members_at(result.get("_meta", b"{}"))
         meta[META] = jsonrpc.compose(told)

@@ -125,14 +125,20 @@ function Note({ block }) {
   </details>`;
 }
 
-/** The plan in one line, while it is under way; unfolds to all of it. */
-export function PlanLine({ entries }) {
+/** Each plan in one line, while it is under way. */
+export function PlanLines({ plans }) {
+  const known = (plans ?? []).filter(({ entries }) => entries);
+  return known.map(({ id, entries }) => html`<${PlanLine} key=${id} name=${known.length > 1 ? id : ""} entries=${entries} />`);
+}
+
+/** A plan in one line; unfolds to all of it. */
+function PlanLine({ name, entries }) {
   if (!entries || entries.length === 0 || entries.every((entry) => entry.status === "completed")) return null;
   const now = entries.find((entry) => entry.status === "in_progress") ?? entries.find((entry) => entry.status !== "completed");
   const done = entries.filter((entry) => entry.status === "completed").length;
   return html`<details class="plan-line">
     <summary>
-      <${Icon} name="plan" /><span class="muted">${done} of ${entries.length}</span><span class="plan-now">${oneLine(now.content, 200)}</span>
+      <${Icon} name="plan" />${name && html`<span class="muted">${oneLine(name, 40)}</span>`}<span class="muted">${done} of ${entries.length}</span><span class="plan-now">${oneLine(now.content, 200)}</span>
       <progress max=${entries.length} value=${done} aria-label="Steps done"></progress><${Icon} name="chevron" />
     </summary>
     <${PlanSteps} entries=${entries} />

@@ -20,12 +20,14 @@ import {
   merge,
   noticeOf,
   parentTool,
+  plansNow,
   plansOf,
   setMembers,
   setSubagent,
   stateChanges,
   toolKey,
   STATE,
+  withKnown,
   withTerminals,
 } from "./fold_blocks.js";
 import { plain, recordOf, timeOf } from "./format.js";
@@ -83,7 +85,7 @@ export function prepend(transcript, updates) {
 export function begin(transcript, payloads) {
   const folding = new Folding(transcript);
   for (const payload of payloads.filter(isObject)) {
-    if (payload.sessionUpdate === "plan") folding.state(null, "plan", plansOf(payload).at(-1)?.entries ?? []);
+    if (payload.sessionUpdate === "plan") folding.state(null, "plan", plansNow(payload, null));
     else folding.stateOf(null, payload);
   }
   folding.changed = true;
@@ -244,7 +246,7 @@ class Folding {
    */
   plan(base, child, payload) {
     const plans = plansOf(payload, this.t.plans.get(base.sub ?? ""));
-    this.state(child, "plan", plans.find(({ removed }) => !removed)?.entries ?? []);
+    this.state(child, "plan", plansNow(payload, this.t.plan));
     for (const plan of plans) this.planBlock({ ...this.made("plan", base), ...plan });
   }
 
@@ -325,7 +327,8 @@ class Folding {
       this.fresh.delete(block); // Known outside.
     }
     for (const key of newer.byTool.keys()) t.byTool.set(key, /** @type {Block} */ (this.known(`tool ${key}`)));
-    for (const name of STATE) if (newer.seen.has(name)) this.state(null, name, newer[name]);
+    const plan = withKnown(newer.plan ?? [], t.plan);
+    for (const name of STATE) if (newer.seen.has(name)) this.state(null, name, { ...newer, plan }[name]);
     t.lastSeq = newer.lastSeq;
     t.missing = newer.missing;
     this.before = newer;

@@ -39,13 +39,15 @@ import { plain, recordOf } from "./format.js";
  * @property {number|null} exitCode
  * @property {string|null} signal
  * @property {boolean} [whole] - the updates of this block told all output, also what came before them.
+ * @typedef {{id: string, entries: import("./content.js").PlanEntry[]|null}} PlanNow - without entries that are unknown.
  * @typedef {object} Transcript
  * @property {number} version - grows with each change.
  * @property {number} firstSeq - 0 while empty.
  * @property {number} lastSeq - 0 while empty.
  * @property {Block[]} blocks
  * @property {{since: number, next: number}|null} missing - updates between these numbers have not come.
- * @property {import("./content.js").PlanEntry[]|null} plan - the last plan of the session itself.
+ * @property {PlanNow[]|null} plan - the plans of the session itself; the last one changed last.
+ * @property {string[]} background - ids of the tool calls and terminals at work in the background; kinds of other work.
  * @property {any[]|null} commands
  * @property {string|null} modeId
  * @property {any[]|null} configOptions
@@ -67,7 +69,7 @@ const NO_TERMINAL = { output: "", exitCode: null, signal: null };
 /** Characters of a terminal's output that the gateway tells, the last ones. */
 const TERMINAL_SIZE = 64 * 1024;
 /** Members of a transcript that state updates set. */
-export const STATE = /** @type {const} */ (["plan", "commands", "modeId", "configOptions", "usage", "title"]);
+export const STATE = /** @type {const} */ (["plan", "commands", "modeId", "configOptions", "usage", "title", "background"]);
 
 /** @returns {Transcript} */
 export function emptyTranscript() {
@@ -83,6 +85,7 @@ export function emptyTranscript() {
     configOptions: null,
     usage: null,
     title: null,
+    background: [],
     byTool: new Map(),
     places: new Map(),
     plans: new Map(),
@@ -194,6 +197,42 @@ export function plansOf(payload, open = []) {
   return [...found, ...shown];
 }
 
+/**
+ * Returns the plans that there are after an update.
+ * @param {Record<string, any>} payload
+ * @param {PlanNow[]|null} before
+ * @returns {PlanNow[]}
+ */
+export function plansNow(payload, before) {
+  const { plans } = ownMeta(payload);
+  const ids = Array.isArray(plans) ? plans.map(plain) : [""];
+  const shown = plansOf(payload).map(({ id, entries }) => ({ id, entries }));
+  return withKnown([...ids.slice(0, -1).map((id) => ({ id, entries: null })), ...shown], before);
+}
+
+/**
+ * Returns plans with the entries that are known from before.
+ * @param {PlanNow[]} plans
+ * @param {PlanNow[]|null} before
+ */
+export function withKnown(plans, before) {
+  const known = new Map((before ?? []).map(({ id, entries }) => [id, entries]));
+  return plans.map(({ id, entries }) => ({ id, entries: entries ?? known.get(id) ?? null }));
+}
+
+/**
+ * Returns the names of what the agent does in the background.
+ * @param {Transcript} transcript
+ * @returns {string[]}
+ */
+export function backgroundOf({ background, byTool }) {
+  const titles = background.map((id) => {
+    const tool = byTool.get(id) ?? [...byTool.values()].find(({ terminals }) => terminals && id in terminals);
+    return tool?.title || id;
+  });
+  return [...new Set(titles)];
+}
+
 /** @param {any} value */
 function isGiven(value) {
   return value !== undefined && value !== null;
@@ -217,8 +256,15 @@ export function stateChanges(payload) {
       const { used, size, cost = null } = payload;
       return { usage: { used: Number(used) || 0, size: Number(size) || 0, cost } };
     }
-    case "session_info_update":
-      return payload.title === undefined ? {} : { title: plain(payload.title) || null };
+    case "session_info_update": {
+      const { background } = ownMeta(payload);
+      const idOf = (/** @type {any} */ work) =>
+        plain(work.toolCallId) || plain(work.terminalId) || plain(work.type) || "work";
+      return {
+        ...(payload.title !== undefined && { title: plain(payload.title) || null }),
+        ...(Array.isArray(background) && { background: background.filter(isObject).map(idOf) }),
+      };
+    }
     default:
       return null;
   }

@@ -1,8 +1,9 @@
 /** The open session: head, transcript, the agent's questions, composer. */
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
-import { PlanLine } from "./blocks.js";
+import { PlanLines } from "./blocks.js";
 import { Composer } from "./composer.js";
-import { sentence } from "./format.js";
+import { backgroundOf } from "./fold_blocks.js";
+import { oneLine, sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
@@ -24,6 +25,7 @@ const LAST_WORDS = 400;
 export function SessionView({ state, store, route, notices, onBack, onShare, onDelete }) {
   const { current, connection, info, agents } = state;
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
+  const background = backgroundOf(current.transcript);
   const mayControl = session.mayControl !== false && info?.role !== "observer";
   const actions = {
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
@@ -35,7 +37,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
     ${notices}
-    ${session.turn && html`<${PlanLine} entries=${current.transcript.plan} />`}
+    ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
     <${Announcer} current=${current} session=${session} />
     <div class="foot">
@@ -43,6 +45,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
         wanted=${route.requestId} respond=${store.respond} />
       ${mayControl && session.status === "waiting" && current.pending.length === 0 && session.waiting?.length === 0 &&
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
+      ${background.length > 0 && html`<p class="turn-end" role="status">In the background: ${oneLine(background.join(", "), 200)}</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
       ${current.phase === "ready" && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}

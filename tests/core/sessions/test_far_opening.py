@@ -25,6 +25,18 @@ def opened_by_bob(scene: Scene) -> Scene:
     return scene
 
 
+def test_work_without_a_prompt_that_goes_on_elsewhere_is_known() -> None:
+    scene = linked(Registry("me", Shelf()))
+    stored(scene, FarPlace("e", "former", 0), "one")
+    bob = scene.join("bob", link="b2")
+    bob.comes_back(epoch="e", position=1, connection="b1")
+    loaded(scene)
+    asked = scene.agent.takes("session/load")
+    mark(scene, s=("e", 1))
+    scene.agent.answer(asked, _meta={"acp-gateway": {**TOLD["acp-gateway"], "state": "running"}})
+    assert scene.session().own_state == "running"
+
+
 @pytest.fixture
 def scene() -> Scene:
     """A scene in which bob has opened the session again first."""

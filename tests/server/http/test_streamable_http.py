@@ -35,6 +35,7 @@ from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
 from tests.server.http_client import EVENTS, INITIALIZE, JSON, NEW, Client, Events, http_client, new_session
 from tests.transports.wires import MIB, MemoryBytes, memory_wire
+from tests.versions.schemas import check_message
 
 
 @pytest.fixture
@@ -51,6 +52,30 @@ async def test_initialize_is_answered_in_its_body_and_names_the_connection(gatew
         assert reply.headers["content-type"] == "application/json"
         assert json.loads(reply.body)["result"]["protocolVersion"] == 1
         assert (await ann.post(INITIALIZE)).status == 400
+
+
+async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: ServingAgents) -> None:
+    async with http_client(gateway) as ann:
+        info = {"name": "ann", "version": "1"}
+        params = {"protocolVersion": 2, "info": info, "capabilities": {}}
+        reply = await ann.initialize(body={**INITIALIZE, "params": params})
+        answer = json.loads(reply.body)
+        check_message(2, "client", answer, "initialize")
+        assert answer["result"]["protocolVersion"] == 2
+        async with ann.stream() as events:
+            session = await new_session(ann, events)
+            async with ann.stream(session) as updates:
+                prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
+                await ann.post({"jsonrpc": "2.0", "id": 3, "method": "session/prompt", "params": prompt})
+                await agents[0].got("session/prompt")
+                cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+                await ann.post(cancel)
+                told = [await updates.next() for _ in range(4)]
+    for message in told:
+        check_message(2, "client", message, "session/prompt")
+    said, running, end = (message["params"]["update"] for message in told[1:])
+    assert said["messageId"] == told[0]["result"]["messageId"]
+    assert (running["state"], end["state"], end["stopReason"]) == ("running", "idle", "cancelled")
 
 
 async def test_initialize_needs_an_id_and_a_size(gateway: Gateway) -> None:

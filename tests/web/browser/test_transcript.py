@@ -251,6 +251,24 @@ def test_what_was_done_to_a_file_is_named_and_each_plan_is_its_own(open_page: Op
     expect(page.locator(".note", has_text="Plan two")).to_contain_text("was removed")
 
 
+def test_each_of_several_plans_has_its_line_and_what_goes_on_in_the_background_is_named(open_page: Opens) -> None:
+    def plan(plans: list[str], *steps: str) -> Message:
+        entries = [{"content": step, "priority": "low", "status": "pending"} for step in steps]
+        return {"sessionUpdate": "plan", "entries": entries, **own(plans=plans, entries=len(steps))}
+
+    tells = {"sessionUpdate": "session_info_update", **own(background=[{"type": "tool_call", "toolCallId": "t"}])}
+    updates = [tool_call("t", "Serve", "execute"), plan(["one"], "a"), plan(["one", "two"], "b", "c"), tells]
+    numbered = [update(number, payload) for number, payload in enumerate(updates, start=1)]
+    working = session("s", "S", turn=True, status="running")
+    page, gateway = open_page(Scene([working], {"s": numbered}), "#/s/s")
+    expect(page.locator(".plan-line summary")).to_have_text(
+        [re.compile("one.*0 of 1.*a"), re.compile("two.*0 of 2.*b")]
+    )
+    expect(page.get_by_text("In the background: Serve")).to_be_visible()
+    gateway.add("s", {"sessionUpdate": "session_info_update", **own(background=[])})
+    expect(page.get_by_text("In the background")).to_have_count(0)
+
+
 def test_a_notice_is_a_line_of_its_own(open_page: Opens) -> None:
     notice = {"severity": "warning", "title": "Slow", "description": "Many ask now"}
     updates = [

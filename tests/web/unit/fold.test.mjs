@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { begin, emptyTranscript, fold, prepend, toolKey } from "../../../acp_gateway/web/app/fold.js";
+import { backgroundOf } from "../../../acp_gateway/web/app/fold_blocks.js";
 import { valueOf } from "../../../acp_gateway/web/app/format.js";
 import { asked, batches, forSeeds, numbered, randomUpdates, said, SHELL, text, thought } from "./helpers.mjs";
 
@@ -214,7 +215,9 @@ test("each of several plans has its block, until it is removed", () => {
   const updates = [asked("go"), plan(["p"], "a"), plan(["p", "q"], "b"), said("."), plan(["q", "p"], "a", "c")];
   const transcript = folded(updates);
   assert.deepEqual(shown(transcript), [["p", "a,c", false], ["q", "b", false]]);
-  assert.deepEqual(transcript.plan.map(({ content }) => content), ["a", "c"]);
+  const now = ({ plan }) => plan.map(({ id, entries }) => [id, entries?.map(({ content }) => content).join() ?? null]);
+  assert.deepEqual(now(transcript), [["q", "b"], ["p", "a,c"]]);
+  assert.deepEqual(now(folded(updates.slice(-1))), [["q", null], ["p", "a,c"]]);
   assert.deepEqual(shown(folded([...updates, plan(["q"], "b")])), [["p", "a,c", true], ["q", "b", false]]);
   const none = folded([...updates, plan([])]);
   assert.deepEqual(shown(none), [["p", "a,c", true], ["q", "b", true]]);
@@ -225,6 +228,16 @@ test("each of several plans has its block, until it is removed", () => {
     const joined = prepend(fold(emptyTranscript(), all.slice(at)), all.slice(0, at));
     assert.deepEqual(substance(joined), substance(fold(emptyTranscript(), numbered(updates))));
   }
+});
+
+test("what goes on in the background is named by its tool calls", () => {
+  const tells = (background) => ({ sessionUpdate: "session_info_update", ...own({ background }) });
+  const works = [{ type: "tool_call", toolCallId: "t" }, { type: "terminal", terminalId: "y" }, { type: "_odd" }, 1];
+  const call = { sessionUpdate: "tool_call", toolCallId: "t", title: "serve" };
+  const transcript = folded([call, tells(works), { sessionUpdate: "session_info_update", title: "T" }]);
+  assert.deepEqual([backgroundOf(transcript), transcript.title], [["serve", "y", "_odd"], "T"]);
+  assert.deepEqual(backgroundOf(folded([call, tells(works), tells([])])), []);
+  assert.deepEqual(kinds(transcript), ["tool"]);
 });
 
 test("a plan replaces the plan of its turn, and the next turn has its own", () => {
@@ -238,7 +251,8 @@ test("a plan replaces the plan of its turn, and the next turn has its own", () =
     transcript.blocks[1].entries.map(({ content }) => content),
     ["a", "b"],
   );
-  assert.deepEqual(transcript.plan, [{ content: "c", priority: "medium", status: "pending" }]);
+  const entries = [{ content: "c", priority: "medium", status: "pending" }];
+  assert.deepEqual(transcript.plan, [{ id: "", entries }]);
 });
 
 test("the last of each state update holds", () => {
@@ -423,7 +437,7 @@ test("a transcript may begin in a state, which its updates change and older ones
   let transcript = begin(emptyTranscript(), state);
   transcript = fold(transcript, numbered([{ sessionUpdate: "usage_update", used: 6, size: 9 }], 3));
   transcript = prepend(transcript, old);
-  assert.deepEqual([transcript.modeId, transcript.usage.used, transcript.plan[0].content], ["plan", 6, "a"]);
+  assert.deepEqual([transcript.modeId, transcript.usage.used, transcript.plan[0].entries[0].content], ["plan", 6, "a"]);
   assert.deepEqual(kinds(transcript), ["agent"]);
 });
 
