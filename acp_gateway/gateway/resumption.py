@@ -143,8 +143,9 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     """
     attachment = link.attachment
     if attachment is None or not attachment.outbox.confirmed <= peer_received <= attachment.outbox.written:
-        if attachment is not None and attachment.away_since is not None:
-            # No connection has it: its client will begin a new link, and reopen its sessions there.
+        if attachment is not None and attachment.away_since is not None and peer_received > attachment.outbox.written:
+            # No connection has it: its client will begin a new link, and reopen its sessions there. Too low a count may
+            # be that of an attempt that the client has given up, and that was long on its way.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
     attachment.drop_connection()
