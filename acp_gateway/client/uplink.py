@@ -574,7 +574,7 @@ class Uplink:
         if loss.too_large:
             # It would be received again.
             raise ProtocolError(loss.why)
-        if not self._handler.started:
+        if not self._handler.started and not self._attempts.asked:
             error = final_error(loss, resumable=self.link.resumable, waiting=self._handler.waiting)
             if error is not None:
                 raise error

@@ -951,6 +951,25 @@ async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_wit
     assert 210 <= trio.current_time() <= 211
 
 
+async def test_a_connection_that_is_closed_because_another_one_takes_over_does_not_end_it_before_the_first_success(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    owner = beginner()
+    async with kept_up(gateway, owner=owner) as (uplink, _):
+        await connected(gateway, uplink, owner)
+        gateway.answers_after = 2.0
+        first = gateway.last
+        first.near.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.testing.wait_all_tasks_blocked()
+        first.near.revive()
+        await first.far.aclose()
+        await connected(gateway, uplink, owner, 2)
+        await gateway.receive("up")
+    assert len(gateway.attempts) == 2
+
+
 async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clock: MockClock) -> None:
     near, far = memory_stream_pair()
     uri = WebSocketURI(False, "box", 80, "/acp", "")
