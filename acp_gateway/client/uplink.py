@@ -736,7 +736,7 @@ class Uplink:
             self._attempt_now()
         elif self.link.resumable:
             self._spread = True
-            self._suspicion.disturbed("the machine slept")
+            self._suspicion.slept(seconds)
             self._look_wanted.set()
 
 

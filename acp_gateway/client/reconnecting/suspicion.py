@@ -104,7 +104,9 @@ class Suspicion:
         self._why = ""
         # True if only a confirmation shows that the connection is alive: what is heard does not come from these bytes.
         self._needs_confirmation = False
+        # Times of the last dial, and of the last one that was in vain.
         self._dialed_at = -inf
+        self._vain_at = -inf
         self._acknowledged = 0
         # Times of the last confirmation by the peer's system, and of the last progress of bytes that wait.
         self._confirmed_at = -inf
@@ -132,7 +134,7 @@ class Suspicion:
         self._answers_probes = answers_probes
         self._probes.clear()
         self._message_at = self._source = None
-        self._probed_at = self._dialed_at = -inf
+        self._probed_at = self._dialed_at = self._vain_at = -inf
         self._acknowledged = self._pending = 0
         self._in_flight_at = self._waits_since = None
         self._progress_at, self._passing_until = now, -inf
@@ -151,9 +153,11 @@ class Suspicion:
         self._probes = [probe for probe in self._probes if probe.number > number]
         self._clear()
 
-    def disturbed(self, why: str) -> None:
-        """Something has happened after which connections are often dead."""
-        self._urgent = why
+    def slept(self, seconds: float) -> None:
+        """The machine has slept for so long: connections are often dead then. The clock did not advance."""
+        self._urgent = "the machine slept"
+        self._dialed_at -= seconds
+        self._vain_at -= seconds
 
     # Decisions
 
@@ -180,8 +184,8 @@ class Suspicion:
         if self.suspected_at is None:
             self._judge(sample)
         probe = self._next_probe(sample)
-        dial, self._urgent = self._urgent, ""
-        self._why = dial or self._why
+        dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
+        self._urgent, self._why = "", dial or self._why
         if not dial and self.suspected_at is not None:
             interval = DIAL_INTERVAL if now < self.suspected_at + DIAL_INTERVAL else REDIAL_INTERVAL
             dial = self.describe(now) if now >= self._dialed_at + interval else ""
@@ -190,6 +194,8 @@ class Suspicion:
         return Step(probe, dial, self._due(sample))
 
     def _clear(self) -> None:
+        if self.suspected_at is not None and self._dialed_at >= self.suspected_at:
+            self._vain_at = self._dialed_at
         self.suspected_at = None
         self._needs_confirmation = False
         self._urgent = ""

@@ -169,13 +169,36 @@ def test_another_source_address_is_a_reason_at_once() -> None:
     assert suspicion.look(Sample(2.1, source="10.0.0.2")).dial == ""
 
 
-def test_a_machine_that_has_slept_is_a_reason_even_right_after_an_attempt_in_vain() -> None:
+def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_attempt_in_vain() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
     assert dials(suspicion, 1.0) == [1.0]
     suspicion.answered(1.1, 1)
-    suspicion.disturbed("the machine slept")
-    assert suspicion.look(Sample(1.2)).dial == "the machine slept"
+    suspicion.slept(DIAL_INTERVAL - 0.3)
+    step = suspicion.look(Sample(1.2))
+    assert step.dial == ""
+    assert step.probe == 2
+    suspicion.answered(1.25, 2)
+    suspicion.slept(DIAL_INTERVAL)
+    assert suspicion.look(Sample(1.3)).dial == "the machine slept"
+
+
+def test_a_source_address_that_changes_on_and_on_causes_few_attempts_in_vain() -> None:
+    suspicion, found = watching(), []
+    for second in range(100):
+        step = suspicion.look(Sample(second, source=f"10.0.0.{second % 2}"))
+        if step.dial:
+            found.append(second)
+        suspicion.answered(second + 0.1, step.probe)
+    assert found == list(range(1, 100, int(DIAL_INTERVAL)))
+
+
+def test_another_source_address_is_a_reason_at_once_while_the_connection_has_not_answered() -> None:
+    suspicion = watching()
+    suspicion.look(Sample(0.0, source="10.0.0.1"))
+    suspicion.slept(3600)
+    assert suspicion.look(Sample(0.5, source="10.0.0.1")).dial
+    assert "10.0.0.2" in suspicion.look(Sample(2.0, source="10.0.0.2")).dial
 
 
 def test_attempts_in_vain_are_rare() -> None:
