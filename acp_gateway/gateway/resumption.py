@@ -81,6 +81,8 @@ class ResumeClaim:
     peer_received: int
     received: int
     """Number of messages received from the client over the link."""
+    takes_over: bool
+    """True if the link had a connection, which was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,10 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
             # be that of an attempt that the client has given up, and that was long on its way.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
+    takes_over = attachment.away_since is None
     attachment.drop_connection()
     link.claims += 1
-    return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
+    return ResumeClaim(link, link.claims, peer_received, attachment.link.received, takes_over)
 
 
 async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:

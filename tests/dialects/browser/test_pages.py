@@ -41,6 +41,7 @@ async def test_a_second_connection_of_a_page_carries_on_as_the_same_client(
         assert first.ended
         assert [it["you"] for it in got["session"]["clients"]] == [True]
         assert {len(it["session"]["clients"]) for it in watching.of("session/changed")} == {1}
+        assert bench.audit.of("taken_over") == [{"connection": "second", "former": "first", "identity": "ann"}]
         await says(loading_agents[0], session, "a")
         assert texts(await second.until_updates(session, 1)) == ["a"]
         assert len(loading_agents) == 1
