@@ -639,6 +639,7 @@ class Uplink:
             link.stream.pending_bytes,
             link.stream.path,
             self._source,
+            link.received,
         )
         step = suspicion.look(sample)
         if step.probe:

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from acp_gateway.client.reconnecting.suspicion import (
+    DEAF,
     DIAL_INTERVAL,
     MAX_ROUND_TRIP,
     PROBE_INTERVAL,
@@ -134,6 +135,28 @@ def test_bytes_that_the_peers_system_does_not_confirm_are_a_reason_whatever_is_h
     assert suspicion.suspected_at is None
 
 
+def test_a_probe_without_an_answer_is_a_reason_in_the_end_although_messages_come() -> None:
+    suspicion, found = watching(), []
+    suspicion.sent(0.0)
+    for step in range(100):
+        now = step * PROBE_INTERVAL
+        # A proxy confirms bytes that it cannot pass on.
+        path = PathState(step, in_flight=False, queued=False)
+        if suspicion.look(Sample(now, heard_at=now, received=step, path=path)).dial:
+            found.append(now)
+    assert found == [DEAF, DEAF + DIAL_INTERVAL, DEAF + DIAL_INTERVAL + REDIAL_INTERVAL, 22.0, 23.0, 24.0]
+    suspicion.answered(25.0, 1)
+    assert suspicion.suspected_at is None
+
+
+def test_an_answer_may_wait_behind_a_large_message_over_a_slow_line() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    for step in range(1000):
+        now = step * PROBE_INTERVAL
+        assert suspicion.look(Sample(now, heard_at=now)).dial == ""
+
+
 def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirmed() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
@@ -178,9 +201,10 @@ def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_att
     step = suspicion.look(Sample(1.2))
     assert step.dial == ""
     assert step.probe == 2
-    suspicion.answered(1.25, 2)
+    assert suspicion.look(Sample(1.35)).dial
+    suspicion.answered(1.4, 2)
     suspicion.slept(DIAL_INTERVAL)
-    assert suspicion.look(Sample(1.3)).dial == "the machine slept"
+    assert suspicion.look(Sample(1.5)).dial == "the machine slept"
 
 
 def test_a_source_address_that_changes_on_and_on_causes_few_attempts_in_vain() -> None:
