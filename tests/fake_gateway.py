@@ -14,6 +14,7 @@ from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
+from acp_gateway.transports.path_state import Route
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import FAIL, FragileStream
 
@@ -37,17 +38,23 @@ class WallClock:
 class MortalStream(FragileStream):
     """A client's end of a connection over which, from some time on, nothing comes any more, and no end notices."""
 
+    route = Route("10.0.0.1", ("192.0.2.7", 7443))
+
     def __init__(self, stream: MaintainedStream) -> None:
         super().__init__(stream)
         self.writes = 0
         """Calls of `send_nowait`."""
-        self._dead = False
+        self._dead = self._deaf = False
         self._revived = trio.lowlevel.ParkingLot()
         self._lost: list[bytes] = []
 
     def die(self) -> None:
         """Pass nothing on, in both directions."""
         self._dead = True
+
+    def deafen(self) -> None:
+        """Pass nothing on to the gateway."""
+        self._deaf = True
 
     def revive(self) -> None:
         """Pass on what was sent until then, as TCP does."""
@@ -65,7 +72,7 @@ class MortalStream(FragileStream):
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
         self.writes += 1
-        if self._dead:
+        if self._dead or self._deaf:
             self._lost += messages
         else:
             super().send_nowait(messages)
@@ -122,6 +129,8 @@ class FakeGateway:
         """Links by connection id."""
         self.connections: list[Connection] = []
         self.wall_clock = WallClock()
+        self.source: str | None = None
+        """Address from which it would be reached now."""
         self._changed = trio.lowlevel.ParkingLot()
         self._nursery: trio.Nursery | None = None
 
@@ -138,7 +147,11 @@ class FakeGateway:
     def reconnect_settings(self, **changes: Any) -> ReconnectSettings:
         """Return settings that dial this gateway, with the longest backoff that jitter allows."""
         settings = ReconnectSettings(
-            connect_timeout=15.0, dial=self.dial, jitter=lambda: 1.0, wall_clock=self.wall_clock
+            connect_timeout=15.0,
+            dial=self.dial,
+            jitter=lambda: 1.0,
+            wall_clock=self.wall_clock,
+            source=lambda _: self.source,
         )
         return settings._replace(**changes)
 

@@ -574,7 +574,7 @@ class Uplink:
         if loss.too_large:
             # It would be received again.
             raise ProtocolError(loss.why)
-        if not self._handler.started:
+        if not self._handler.started and not self._attempts.asked:
             error = final_error(loss, resumable=self.link.resumable, waiting=self._handler.waiting)
             if error is not None:
                 raise error
@@ -639,6 +639,7 @@ class Uplink:
             link.stream.pending_bytes,
             link.stream.path,
             self._source,
+            link.received,
         )
         step = suspicion.look(sample)
         if step.probe:
@@ -736,7 +737,7 @@ class Uplink:
             self._attempt_now()
         elif self.link.resumable:
             self._spread = True
-            self._suspicion.disturbed("the machine slept")
+            self._suspicion.slept(seconds)
             self._look_wanted.set()
 
 

@@ -4,11 +4,13 @@ All are tried, each a moment after the one before, and the first is used that th
 for `REMEMBER_TIME` seconds, and tried first by the next connection, together with the better ones: so one of those that
 is back is used from then on. Connections that exist stay.
 
-Only one address at a time asks the gateway, because each that does is a client to it. The others connect until then.
+Only one address at a time asks the gateway, because each that does is a client to it. The others connect until then;
+one that is not answered is given up before the next one asks.
 """
 
 import hashlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -43,7 +45,7 @@ ADDRESS_TIMEOUT: Final = 11.0
 """Seconds for one address: less than for an attempt with all of them, and ssh reports its own timeout before."""
 
 TURN_PATIENCE: Final = 1.0
-"""Seconds that an address waits for the gateway's answer to another one before it asks as well."""
+"""Seconds that an address has for the gateway's answer at least before another one asks in its place."""
 
 REMEMBER_TIME: Final = 3600.0
 """Seconds for which the address that was used is tried first: a costly one that is better gets its turn again."""
@@ -145,12 +147,12 @@ async def dial_any(destination: "Destination", dial: Callable[["Destination", Tu
     addresses = destination.addresses
     memory = destination.memory or WayMemory(None)
     order, at_once = order_of(addresses, memory.recall(addresses))
-    turn = _make_turn()
+    turns = _Turns()
 
     async def try_one(address: Address) -> "Dialed":
         log.debug("trying %s", address)
         with trio.move_on_after(ADDRESS_TIMEOUT):
-            return await dial(destination.at(address), turn)
+            return await dial(destination.at(address), partial(turns.take, trio.current_time()))
         raise Unreachable(f"{address}: no answer within {ADDRESS_TIMEOUT:g} s")
 
     ways = [partial(try_one, address) for address in order]
@@ -164,20 +166,32 @@ async def dial_any(destination: "Destination", dial: Callable[["Destination", Tu
     return outcome
 
 
-def _make_turn() -> Turn:
-    """Return turns. One is taken at a time, unless another takes longer than `TURN_PATIENCE`."""
-    free = trio.Semaphore(1)
+class _Turns:
+    """Lets one address at a time ask the gateway, which gives a link to the connection that asks last."""
+
+    def __init__(self) -> None:
+        self._free = trio.Semaphore(1)
+        # The address that asks, and the time until which it has its turn though another one waits.
+        self._asking = trio.CancelScope()
+        self._until = math.inf
 
     @asynccontextmanager
-    async def turn() -> AsyncIterator[None]:
-        with trio.move_on_after(TURN_PATIENCE) as waiting:
-            await free.acquire()
-        try:
-            yield
-        except BaseException:
-            # After a success the others must not ask any more.
-            if not waiting.cancelled_caught:
-                free.release()
-            raise
+    async def take(self, began: float) -> AsyncIterator[None]:
+        """Wait until no other address asks, and keep the turn for this block.
 
-    return turn
+        While another address waits, the block is cancelled after `TURN_PATIENCE`, or after the time that connecting has
+        taken since `began` if that is longer. Raises `Unreachable` then.
+        """
+        self._asking.deadline = self._until
+        await self._free.acquire()
+        now = trio.current_time()
+        self._until = now + max(TURN_PATIENCE, now - began)
+        others_wait = self._free.statistics().tasks_waiting > 0
+        with trio.CancelScope(deadline=self._until if others_wait else math.inf) as self._asking:
+            try:
+                yield
+            except BaseException:
+                self._free.release()
+                raise
+            return  # After a success the others must not ask any more.
+        raise Unreachable(f"no answer within {trio.current_time() - now:.1f} s; another address was asked instead")

@@ -448,9 +448,16 @@ class Gateway:
 
     async def serve_resumed(self, stream: MaintainedStream, resumption: ResumeClaim, name: str) -> None:
         """Serve a link over this connection until that is lost or the client has gone; the stream is closed then."""
-        log.info("%s: resumes the link of %s", name, resumption.link.client.name)
-        self.bound(stream, resumption.link.client.role, *_kinds(resumption.link.client.scope))
+        link = resumption.link
+        log.info("%s: resumes the link of %s", name, link.client.name)
+        if resumption.takes_over:
+            self.note_takeover(name, link.client.name, link.access)
+        self.bound(stream, link.client.role, *_kinds(link.client.scope))
         await serve_resumed(stream, resumption)
+
+    def note_takeover(self, name: str, former: str, access: Access) -> None:
+        """Record that a client goes on over another connection, although the former one was not lost."""
+        self.audit_throttle.record("taken_over", connection=name, former=former, identity=access.identity)
 
     def _find_hub(self, grant: Grant) -> Hub | None:
         """The hub for a connection, a new one if need be; None where the session that it came for has gone."""

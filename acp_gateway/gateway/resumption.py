@@ -81,6 +81,8 @@ class ResumeClaim:
     peer_received: int
     received: int
     """Number of messages received from the client over the link."""
+    takes_over: bool
+    """True if the link had a connection, which was dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,15 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
     """
     attachment = link.attachment
     if attachment is None or not attachment.outbox.confirmed <= peer_received <= attachment.outbox.written:
-        if attachment is not None and attachment.away_since is not None:
-            # No connection has it: its client will begin a new link, and reopen its sessions there.
+        if attachment is not None and attachment.away_since is not None and peer_received > attachment.outbox.written:
+            # No connection has it: its client will begin a new link, and reopen its sessions there. Too low a count may
+            # be that of an attempt that the client has given up, and that was long on its way.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
+    takes_over = attachment.away_since is None
     attachment.drop_connection()
     link.claims += 1
-    return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
+    return ResumeClaim(link, link.claims, peer_received, attachment.link.received, takes_over)
 
 
 async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:

@@ -16,7 +16,7 @@ from trio.testing import MockClock, lockstep_stream_pair, memory_stream_pair, wa
 from acp_gateway.client import shim
 from acp_gateway.client.dialing import Destination, Resume
 from acp_gateway.client.feedback import NO_FEEDBACK, Feedback, StatusFile
-from acp_gateway.client.uplink import LinkLoss
+from acp_gateway.client.uplink import SHOWN, LinkLoss
 from acp_gateway.errors import (
     ConfigError,
     Forbidden,
@@ -97,6 +97,7 @@ async def shimmed(
     destination: Callable[[], Destination] = lambda: DESTINATION,
     lockstep: bool = False,
     feedback: Feedback = NO_FEEDBACK,
+    link_changed: Callable[[shim.LinkState], None] = lambda _: None,
     **changes: Any,
 ) -> AsyncIterator[Editor]:
     """A shim at work, which must end in the way that `raises` says."""
@@ -108,6 +109,7 @@ async def shimmed(
         reconnect=gateway.reconnect_settings(**changes),
         backlog=backlog,
         feedback=feedback,
+        link_changed=link_changed,
     )
 
     async def run() -> None:
@@ -744,6 +746,27 @@ async def test_the_log_tells_of_recoveries_and_never_what_was_said(
 
 
 # Feedback
+
+
+async def test_a_connection_that_is_silent_is_shown_as_lost_though_it_is_not_given_up(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    states: list[shim.LinkState] = []
+    async with shimmed(gateway, link_changed=states.append) as editor:
+        await editor.start()
+        gateway.hangs = True
+        gateway.last.near.die()
+        await editor.send({"method": "news"})
+        await trio.sleep(SHOWN - 0.1)
+        assert states == [shim.LinkState.CONNECTED]
+        await trio.sleep(0.5)
+        assert states == [shim.LinkState.CONNECTED, shim.LinkState.LOST]
+        gateway.last.near.revive()
+        await gateway.receive("news")
+        await wait_all_tasks_blocked()
+        assert states == [shim.LinkState.CONNECTED, shim.LinkState.LOST, shim.LinkState.CONNECTED]
+        assert len(gateway.connections) == 1
+        await editor.close()
 
 
 async def test_an_outage_is_told_and_the_status_kept_for_those_who_ask_for_it(

@@ -335,6 +335,81 @@ async def test_a_message_of_the_agent_comes_over_a_second_connection_while_a_tur
     assert sequence(owner) == [1]
 
 
+async def test_a_message_is_sent_again_if_the_way_there_alone_is_dead_and_the_agent_speaks(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.last.near.deafen()
+        uplink.link.send([b'{"method":"up"}'])
+        for number in range(60):
+            gateway.send(method="down", params=number)
+            await trio.sleep(0.2)
+    assert len(gateway.attempts) == 2
+    assert [message["method"] for message in gateway.received] == ["up"]
+    assert sequence(owner) == list(range(60))
+
+
+async def test_another_source_address_leads_to_a_second_connection_while_a_turn_is_open(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.source = "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        owner.waiting = True
+        await connected(gateway, uplink, owner)
+        await trio.sleep(20.5)
+        assert len(gateway.attempts) == 1
+        # Without a way there is nothing to dial over.
+        gateway.source = None
+        await trio.sleep(20)
+        assert len(gateway.attempts) == 1
+        gateway.source = "10.0.0.2"
+        gateway.last.near.die()
+        changed_at = trio.current_time()
+        await connected(gateway, uplink, owner, 2)
+        assert trio.current_time() - changed_at <= 1.0 + PROBE_INTERVAL
+
+
+async def test_while_idle_the_source_address_and_the_clock_are_looked_at_when_something_is_sent(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.source = "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        for change in ("source", "sleep"):
+            uplink.link.send([b'{"method":"up"}'])
+            await trio.sleep(20.5)
+            count = len(gateway.connections)
+            if change == "source":
+                gateway.source = "10.0.0.2"
+                await trio.sleep(20.5)
+                assert len(gateway.connections) == count
+            else:
+                gateway.wall_clock.sleep(3600)
+            gateway.last.near.die()
+            uplink.link.send([b'{"method":"up"}'])
+            sent_at = trio.current_time()
+            await connected(gateway, uplink, owner, count + 1)
+            assert trio.current_time() - sent_at == pytest.approx(SPREAD if change == "sleep" else 0)
+            await gateway.receive("up", 2 * count)
+
+
+async def test_without_a_connection_another_source_address_leads_to_an_attempt_within_a_second(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.source = "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        gateway.down = True
+        gateway.last.cut()
+        # From here on a pause takes 15 s.
+        await gateway.attempted(10)
+        for source, attempts in ((None, 10), ("10.0.0.2", 11)):
+            gateway.source = source
+            await trio.sleep(1.0 + SPREAD)
+            assert len(gateway.attempts) == attempts
+
+
 async def test_while_idle_nothing_is_probed(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
@@ -949,6 +1024,25 @@ async def test_a_connection_that_is_lost_before_the_first_success_is_resumed_wit
         gateway.down = True
         gateway.last.cut()
     assert 210 <= trio.current_time() <= 211
+
+
+async def test_a_connection_that_is_closed_because_another_one_takes_over_does_not_end_it_before_the_first_success(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    owner = beginner()
+    async with kept_up(gateway, owner=owner) as (uplink, _):
+        await connected(gateway, uplink, owner)
+        gateway.answers_after = 2.0
+        first = gateway.last
+        first.near.die()
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.attempted(2)
+        await trio.testing.wait_all_tasks_blocked()
+        first.near.revive()
+        await first.far.aclose()
+        await connected(gateway, uplink, owner, 2)
+        await gateway.receive("up")
+    assert len(gateway.attempts) == 2
 
 
 async def test_the_gateways_close_code_and_its_words_are_understood(autojump_clock: MockClock) -> None:

@@ -188,7 +188,11 @@ class Network:
         await trio.sleep(self.connects.get(address, math.inf))
         async with turn():
             self.note("ask", address)
-            await trio.sleep(self.answers.get(address, 0.1))
+            try:
+                await trio.sleep(self.answers.get(address, 0.1))
+            except trio.Cancelled:
+                self.note("given up", address)
+                raise
             if address in self.errors:
                 raise self.errors[address]
             return Dialed(memory_message_stream_pair()[0], "c1", 0, address=address)
@@ -267,12 +271,35 @@ async def test_an_address_asks_in_its_turn_when_another_one_has_failed(
     assert network.times("ask") == {LAN: 0.4, VPN: 0.9}
 
 
-async def test_an_address_that_never_answers_delays_the_others_for_a_second(
+async def test_an_address_that_never_answers_delays_the_others_for_a_second_and_is_given_up_before_they_ask(
     network: Network, autojump_clock: trio.testing.MockClock
 ) -> None:
-    network.connects, network.answers = {LAN: 0.0, VPN: 0.0}, {LAN: math.inf}
-    assert await network.run(gateway(LAN, VPN)) == VPN
-    assert network.times("ask") == {LAN: 0.0, VPN: STAGGER + TURN_PATIENCE}
+    network.connects, network.answers = {LAN: 0.0, VPN: 0.0, PUBLIC: 0.0}, {LAN: math.inf, VPN: math.inf}
+    assert await network.run(gateway(LAN, VPN, PUBLIC)) == PUBLIC
+    asked = {LAN: 0.0, VPN: TURN_PATIENCE, PUBLIC: 2 * TURN_PATIENCE}
+    assert network.log[4:] == [
+        ("given up", LAN, asked[VPN]),
+        ("ask", VPN, asked[VPN]),
+        ("given up", VPN, asked[PUBLIC]),
+        ("ask", PUBLIC, asked[PUBLIC]),
+        ("use", PUBLIC, asked[PUBLIC] + 0.1),
+    ]
+
+
+async def test_an_address_that_takes_long_to_connect_may_take_as_long_to_be_answered(
+    network: Network, autojump_clock: trio.testing.MockClock
+) -> None:
+    network.connects, network.answers = {LAN: 3.0, VPN: 3.0}, {LAN: 2.9}
+    assert await network.run(gateway(LAN, VPN)) == LAN
+    assert network.times("ask") == {LAN: 3.0}
+
+
+async def test_the_answer_that_comes_when_another_address_is_about_to_ask_is_used(
+    network: Network, autojump_clock: trio.testing.MockClock
+) -> None:
+    network.connects, network.answers = {LAN: 0.0, VPN: 0.0}, {LAN: TURN_PATIENCE}
+    used = await network.run(gateway(LAN, VPN))
+    assert [address for address in network.times("ask") if address not in network.times("given up")] == [used]
 
 
 async def test_ssh_is_not_started_while_another_address_is_about_to_work(

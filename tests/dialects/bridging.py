@@ -63,7 +63,7 @@ class Bench:
         self.nursery = nursery
         self.audit = audit
         self.away = AwayClients(gateway)
-        self.pages = Pages()
+        self.pages = Pages(gateway.services.inputs, gateway.services.memory_grew)
 
     def access(self, identity: str = "ann", **options: Any) -> Access:
         """With a token of this identity."""

@@ -748,9 +748,9 @@ class ResumingClient:
         self.link.connect(self.stream, resumption.received)
         self.take_over(ours, resumption)
 
-    def take_over(self, ours: MaintainedStream, resumption: ResumeClaim) -> None:
+    def take_over(self, ours: MaintainedStream, resumption: ResumeClaim, name: str = "ann") -> None:
         """Have the gateway serve the link over another connection."""
-        self._nursery.start_soon(self._gateway.serve_resumed, ours, resumption, "ann")
+        self._nursery.start_soon(self._gateway.serve_resumed, ours, resumption, name)
 
 
 @asynccontextmanager
@@ -842,7 +842,8 @@ async def test_a_second_connection_takes_a_link_over_at_once_from_one_that_is_al
 ) -> None:
     notebook = Notebook()
     access = scene.access()
-    gateway = scene.gateway(audit=notebook)
+    # A connection that takes over counts in no limit a second time.
+    gateway = scene.gateway(audit=notebook, limits=LimitsSection(connections_per_identity=1))
     async with resuming_client(gateway, access) as client:
         session = await client.new_session()
         for number in range(3):
@@ -853,13 +854,24 @@ async def test_a_second_connection_takes_a_link_over_at_once_from_one_that_is_al
             stream, ours = memory_message_stream_pair()
             client.stream = stream
             client.link.connect(stream, resumption.received, told)
-            client.take_over(ours, resumption)
+            client.take_over(ours, resumption, f"ann again {number}")
             assert (await client.request("test/number"))["result"] == 1
             with pytest.raises(trio.BrokenResourceError):
                 old.send_nowait([b"{}"])
             assert len(gateway.connections) == 1
         assert [update["params"]["n"] for update in client.updates] == [0, 1, 2]
-        assert [event for event, _ in notebook.of("attached", "detached")] == ["attached"]
+        with pytest.raises(Busy):
+            gateway.admit(access, ConnectRequest())
+        await client.lose()
+        client.resume(access)
+        assert (await client.request("test/number"))["result"] == 1
+        (attached, _), *takeovers = notebook.of("attached", "detached", "taken_over")
+        assert attached == "attached"
+        # One line for each, and none for a link that was away.
+        assert takeovers == [
+            ("taken_over", {"connection": f"ann again {number}", "former": "ann", "identity": "ann"})
+            for number in range(3)
+        ]
 
 
 async def test_a_link_is_not_taken_over_with_another_token(scene: Scene, agents: ServingAgents) -> None:

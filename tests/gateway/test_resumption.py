@@ -194,6 +194,24 @@ async def test_a_count_that_cannot_be_leaves_the_link_to_who_has_it() -> None:
         assert len(await ann.waiting()) == 1
 
 
+async def test_a_late_request_of_an_attempt_that_was_given_up_leaves_a_link_that_is_away() -> None:
+    async with resuming() as (scene, ann):
+        ann.link.send_control(b'{"jsonrpc":"2.0","method":"_acp-gateway/ack","params":{"received":2}}')
+        await say(scene, 1)
+        await ann.lose()
+        with pytest.raises(LinkGone):
+            claim(ann.ticket, 1)
+        await ann.resume()
+        await say(scene, 1)
+        assert len(await ann.waiting()) >= 1
+        await ann.lose()
+        with pytest.raises(LinkGone):
+            claim(ann.ticket, 1000)
+        await ann.gone.wait()
+        assert ann.disconnect is not None
+        assert ann.disconnect.reason == "miscounted"
+
+
 async def test_a_resumption_says_how_much_has_come_from_the_client() -> None:
     async with resuming() as (_, ann):
         # `initialize` and `session/new`.

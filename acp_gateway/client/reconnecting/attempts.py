@@ -113,6 +113,11 @@ class Attempts:
         self._call_done()
 
     @property
+    def asked(self) -> bool:
+        """True if one of the attempts has asked for the link, so that the gateway may have dropped its connection."""
+        return any(attempt.told is not None for attempt in (*self.running, *self._done))
+
+    @property
     def done(self) -> Attempt | None:
         """An attempt with an outcome; None without any."""
         return self._done[0] if self._done else None

@@ -5,6 +5,7 @@ it may be early. It comes from
 
 - a probe without an answer: one is sent behind a message, and in a silence while an answer is expected;
 - bytes that the peer's system does not confirm;
+- in the end, a probe without an answer while messages come;
 - another source address for the gateway, and a machine that has slept.
 
 A second connection cuts off a message that is on its way, which has to be sent from its beginning. Over a slow line
@@ -43,6 +44,10 @@ MAX_ROUND_TRIP: Final = 3.0
 STUCK: Final = 20.0
 """Seconds without progress until bytes that wait are a reason: the peer may take little at a time."""
 
+DEAF: Final = 10.0
+"""Seconds until a probe without an answer is a reason although messages come: the way there may be dead alone, or the
+answer waits behind them."""
+
 _MAX_PROBES: Final = 2
 """Probes without an answer after which no more are sent."""
 
@@ -62,6 +67,8 @@ class Sample(NamedTuple):
     """State of the connection in the system, where it tells."""
     source: str | None = None
     """Address from which the gateway would be reached now; None if it is not known."""
+    received: int = 0
+    """Number of messages from the gateway so far. A large one that comes over a slow line counts at its end."""
 
 
 class Step(NamedTuple):
@@ -80,6 +87,8 @@ class _Probe(NamedTuple):
     sent_at: float
     message_at: float | None
     """Time of the first message that it stands behind; None for a probe in a silence."""
+    received: int
+    """Number of messages from the gateway before it."""
 
 
 class Suspicion:
@@ -104,7 +113,11 @@ class Suspicion:
         self._why = ""
         # True if only a confirmation shows that the connection is alive: what is heard does not come from these bytes.
         self._needs_confirmation = False
+        # True if only the answer to a probe does.
+        self._needs_answer = False
+        # Times of the last dial, and of the last one that was in vain.
         self._dialed_at = -inf
+        self._vain_at = -inf
         self._acknowledged = 0
         # Times of the last confirmation by the peer's system, and of the last progress of bytes that wait.
         self._confirmed_at = -inf
@@ -132,7 +145,7 @@ class Suspicion:
         self._answers_probes = answers_probes
         self._probes.clear()
         self._message_at = self._source = None
-        self._probed_at = self._dialed_at = -inf
+        self._probed_at = self._dialed_at = self._vain_at = -inf
         self._acknowledged = self._pending = 0
         self._in_flight_at = self._waits_since = None
         self._progress_at, self._passing_until = now, -inf
@@ -151,9 +164,11 @@ class Suspicion:
         self._probes = [probe for probe in self._probes if probe.number > number]
         self._clear()
 
-    def disturbed(self, why: str) -> None:
-        """Something has happened after which connections are often dead."""
-        self._urgent = why
+    def slept(self, seconds: float) -> None:
+        """The machine has slept for so long: connections are often dead then. The clock did not advance."""
+        self._urgent = "the machine slept"
+        self._dialed_at -= seconds
+        self._vain_at -= seconds
 
     # Decisions
 
@@ -175,13 +190,13 @@ class Suspicion:
         self._note_source(sample.source)
         if self.suspected_at is not None:
             heard = sample.heard_at > self.suspected_at and not self._needs_confirmation
-            if heard or self._confirmed_at > self.suspected_at:
+            if not self._needs_answer and (heard or self._confirmed_at > self.suspected_at):
                 self._clear()
         if self.suspected_at is None:
             self._judge(sample)
         probe = self._next_probe(sample)
-        dial, self._urgent = self._urgent, ""
-        self._why = dial or self._why
+        dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
+        self._urgent, self._why = "", dial or self._why
         if not dial and self.suspected_at is not None:
             interval = DIAL_INTERVAL if now < self.suspected_at + DIAL_INTERVAL else REDIAL_INTERVAL
             dial = self.describe(now) if now >= self._dialed_at + interval else ""
@@ -190,8 +205,10 @@ class Suspicion:
         return Step(probe, dial, self._due(sample))
 
     def _clear(self) -> None:
+        if self.suspected_at is not None and self._dialed_at >= self.suspected_at:
+            self._vain_at = self._dialed_at
         self.suspected_at = None
-        self._needs_confirmation = False
+        self._needs_confirmation = self._needs_answer = False
         self._urgent = ""
         # A confirmation is missing from now on at the earliest.
         self._in_flight_at = None
@@ -241,6 +258,10 @@ class Suspicion:
             return
         first = self._probes[0]
         since = first.sent_at if first.message_at is None else first.message_at
+        if sample.received > first.received and now >= first.sent_at + max(DEAF * self._patience, self.timeout):
+            self._suspect(now, since)
+            self._needs_answer = True
+            return
         since = max(since, sample.heard_at, self._progress_at if sample.pending else -inf)
         if now >= since + (SILENCE_TIMEOUT if first.message_at is None else 0.0) + self.timeout:
             self._suspect(now, since)
@@ -261,7 +282,7 @@ class Suspicion:
         if not (behind or quiet or self._urgent):
             return 0
         self._number += 1
-        self._probes.append(_Probe(self._number, now, self._message_at))
+        self._probes.append(_Probe(self._number, now, self._message_at, sample.received))
         self._message_at, self._probed_at = None, now
         return self._number
 

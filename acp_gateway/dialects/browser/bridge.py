@@ -123,6 +123,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         older = page.connections[: page.connections.index(self)]
         for former in older:
             page.connections.remove(former)
+            self.gateway.note_takeover(self.name, former.name, self.access)
             self.sessions.take_over(former.sessions.hand_over())
             former.start(former._retire)  # noqa: SLF001 - of this class.
 

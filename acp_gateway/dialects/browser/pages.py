@@ -4,20 +4,25 @@ A page that doubts its connection opens another one beside it. What it has calle
 calls again, with the same id; that is carried out once.
 """
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, MutableSet
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import trio
 
 from acp_gateway.gateway.access import Access, ConnectRequest
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.protocol.jsonrpc import RawId
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge
 
-MAX_PAGES: Final = 256
-"""Pages that are remembered, those of present connections included; a person has a handful open."""
+MAX_OWN_PAGES: Final = 32
+"""Pages of one credential that are remembered, besides those of present connections; a person has a handful open."""
+
+MAX_PAGES: Final = 1024
+"""The same of all together: a page whose connection was lost is back within seconds, or was closed."""
 
 MAX_CALLS: Final = 32
 """Finished calls that are remembered of a page; unanswered are those of the last seconds."""
@@ -43,11 +48,18 @@ class _Once:
 
 
 class Page:
-    """A page that was connected."""
+    """A page that was connected: an `Input` of the memory limit, with the outcomes of its calls.
 
-    def __init__(self) -> None:
+    Args:
+        identity: the identity that it belongs to.
+        grew: called with the number of bytes that are kept in addition.
+    """
+
+    def __init__(self, identity: str, grew: Callable[[int], None] = lambda _: None) -> None:
+        self.identity = identity
         self.connections: list[BrowserBridge] = []
         """Those that are served, the present one last."""
+        self._grew = grew
         self._calls: dict[RawId, _Once] = {}
 
     async def once(self, call_id: RawId, carry_out: Callable[[], Awaitable[bytes | None]]) -> bytes | None:
@@ -63,12 +75,12 @@ class Page:
             return known.reply
         call = self._calls[call_id] = _Once()
         try:
-            call.reply = await carry_out()
-            call.kept = call.reply is None or len(call.reply) <= MAX_REPLY
-            return call.reply
+            reply = await carry_out()
+            if reply is None or len(reply) <= MAX_REPLY:
+                call.reply, call.kept = reply, True
+                self._grew(len(call_id) + len(reply or b""))
+            return reply
         finally:
-            if not call.kept:
-                call.reply = None
             call.finished.set()
             self._forget_oldest()
 
@@ -77,11 +89,28 @@ class Page:
         for call_id in finished[: max(0, len(self._calls) - MAX_CALLS)]:
             del self._calls[call_id]
 
+    @property
+    def input_bytes(self) -> int:
+        """Bytes of the outcomes that are kept."""
+        return sum(len(call_id) + len(call.reply or b"") for call_id, call in self._calls.items() if call.kept)
+
+    def close(self, _: Disconnect) -> None:
+        """Forget these outcomes, but not which calls were carried out. Connections stay."""
+        for call in self._calls.values():
+            call.kept, call.reply = False, None
+
 
 class Pages:
-    """The pages of one gateway that were connected last."""
+    """The pages of one gateway that were connected last.
 
-    def __init__(self) -> None:
+    Args:
+        inputs: what counts in the memory limit; each page is in it for as long as it is remembered.
+        grew: called with the number of bytes that are kept in addition.
+    """
+
+    def __init__(self, inputs: MutableSet[Any], grew: Callable[[int], None]) -> None:
+        self._inputs = inputs
+        self._grew = grew
         self._pages: dict[_Key, Page] = {}
 
     def find(self, access: Access, wanted: ConnectRequest, page_id: str) -> tuple[Page, bool]:
@@ -89,7 +118,19 @@ class Pages:
         key = access.credential, wanted, page_id
         page = self._pages.pop(key, None)
         known = page is not None
-        self._pages[key] = page = page or Page()
-        for old in [key for key, page in self._pages.items() if not page.connections][: len(self._pages) - MAX_PAGES]:
-            del self._pages[old]
+        self._pages[key] = page = page or Page(access.identity, self._grew)
+        self._inputs.add(page)
+        if not known:
+            self._forget_one(access.credential)
         return page, known
+
+    def _forget_one(self, credential: str) -> None:
+        """Forget the oldest page without a connection of a credential that has many, or of the one that has most."""
+        unused = [key for key, page in self._pages.items() if not page.connections]
+        counts = Counter(key[0] for key in unused)
+        if counts[credential] <= MAX_OWN_PAGES:
+            if len(unused) <= MAX_PAGES:
+                return
+            credential = max(counts, key=lambda each: counts[each])
+        oldest = next(key for key in unused if key[0] == credential)
+        self._inputs.discard(self._pages.pop(oldest))

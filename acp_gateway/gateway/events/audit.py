@@ -61,6 +61,11 @@ EVENTS: Final = {
         "A client is attached to an agent; `request` is the id that another gateway gave.",
     ),
     "detached": EventKind("connection identity why", "A client is detached."),
+    "taken_over": EventKind(
+        "connection former identity",
+        "A client, or a page, goes on over a second connection beside the one that was not lost; `former` is the name "
+        "of its first connection.",
+    ),
     "node_link": EventKind(
         "agent identity request speaks_for",
         "This gateway opens a link to a node; `speaks_for` is true if the node counts it as that identity's.",

@@ -32,7 +32,7 @@ worth it."""
 
 
 class Input(Protocol):
-    """A connection that no hub has, such as that of a browser, with what it has sent."""
+    """A connection that no hub has, such as that of a browser, with what it has sent; or what is kept of such ones."""
 
     @property
     def identity(self) -> str:
@@ -40,10 +40,10 @@ class Input(Protocol):
 
     @property
     def input_bytes(self) -> int:
-        """Bytes that were received over it and are kept."""
+        """Bytes that are kept for it."""
 
     def close(self, disconnect: Disconnect) -> None:
-        """End the connection, and drop these bytes."""
+        """Drop these bytes, with the connection if there is one."""
 
 
 class MemoryLimiter:
@@ -170,7 +170,7 @@ class MemoryLimiter:
             inputs = [it for it in self._inputs if it.identity == most]
             largest = max(inputs, key=lambda it: it.input_bytes, default=None)
             if largest is not None and (place is None or largest.input_bytes > place[1].incoming_bytes):
-                log.warning("%s: a connection is closed: %s", most, why)
+                log.warning("%s: the largest part of what it has sent is dropped: %s", most, why)
                 largest.close(Disconnect(CloseReason.POLICY, why, TOO_SLOW))
             elif place is not None:
                 place[0].detach(place[1], why)

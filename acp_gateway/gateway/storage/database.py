@@ -29,8 +29,9 @@ from acp_gateway.gateway.storage.state_folder import check_state_file
 _APPLICATION: Final = 0x41435067
 """SQLite's application id of the file, "ACPg"."""
 
-_VERSION: Final = 4
-"""Version of the tables. Files of earlier versions get the columns that they lack."""
+_VERSION: Final = 5
+"""Version of the file. Those of earlier versions get the columns that they lack. Since 5, a stored message may have the
+one that it was made of beside it (`versions.carried`), which earlier programs would take for a part of its text."""
 
 _BUSY: Final = 5.0
 """Seconds to wait while another process has the file locked. The command line locks it for milliseconds."""

@@ -142,7 +142,7 @@ class SharedState:
         """The links over Streamable HTTP."""
         self.away = AwayClients(gateway)
         """The clients of browsers, widgets and editors that were kept."""
-        self.pages = Pages()
+        self.pages = Pages(gateway.services.inputs, gateway.services.memory_grew)
         """The pages of browsers that were connected last."""
         self._gateway = gateway
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from acp_gateway.client.reconnecting.suspicion import (
+    DEAF,
     DIAL_INTERVAL,
     MAX_ROUND_TRIP,
     PROBE_INTERVAL,
@@ -134,6 +135,28 @@ def test_bytes_that_the_peers_system_does_not_confirm_are_a_reason_whatever_is_h
     assert suspicion.suspected_at is None
 
 
+def test_a_probe_without_an_answer_is_a_reason_in_the_end_although_messages_come() -> None:
+    suspicion, found = watching(), []
+    suspicion.sent(0.0)
+    for step in range(100):
+        now = step * PROBE_INTERVAL
+        # A proxy confirms bytes that it cannot pass on.
+        path = PathState(step, in_flight=False, queued=False)
+        if suspicion.look(Sample(now, heard_at=now, received=step, path=path)).dial:
+            found.append(now)
+    assert found == [DEAF, DEAF + DIAL_INTERVAL, DEAF + DIAL_INTERVAL + REDIAL_INTERVAL, 22.0, 23.0, 24.0]
+    suspicion.answered(25.0, 1)
+    assert suspicion.suspected_at is None
+
+
+def test_an_answer_may_wait_behind_a_large_message_over_a_slow_line() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    for step in range(1000):
+        now = step * PROBE_INTERVAL
+        assert suspicion.look(Sample(now, heard_at=now)).dial == ""
+
+
 def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirmed() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
@@ -169,13 +192,37 @@ def test_another_source_address_is_a_reason_at_once() -> None:
     assert suspicion.look(Sample(2.1, source="10.0.0.2")).dial == ""
 
 
-def test_a_machine_that_has_slept_is_a_reason_even_right_after_an_attempt_in_vain() -> None:
+def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_attempt_in_vain() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
     assert dials(suspicion, 1.0) == [1.0]
     suspicion.answered(1.1, 1)
-    suspicion.disturbed("the machine slept")
-    assert suspicion.look(Sample(1.2)).dial == "the machine slept"
+    suspicion.slept(DIAL_INTERVAL - 0.3)
+    step = suspicion.look(Sample(1.2))
+    assert step.dial == ""
+    assert step.probe == 2
+    assert suspicion.look(Sample(1.35)).dial
+    suspicion.answered(1.4, 2)
+    suspicion.slept(DIAL_INTERVAL)
+    assert suspicion.look(Sample(1.5)).dial == "the machine slept"
+
+
+def test_a_source_address_that_changes_on_and_on_causes_few_attempts_in_vain() -> None:
+    suspicion, found = watching(), []
+    for second in range(100):
+        step = suspicion.look(Sample(second, source=f"10.0.0.{second % 2}"))
+        if step.dial:
+            found.append(second)
+        suspicion.answered(second + 0.1, step.probe)
+    assert found == list(range(1, 100, int(DIAL_INTERVAL)))
+
+
+def test_another_source_address_is_a_reason_at_once_while_the_connection_has_not_answered() -> None:
+    suspicion = watching()
+    suspicion.look(Sample(0.0, source="10.0.0.1"))
+    suspicion.slept(3600)
+    assert suspicion.look(Sample(0.5, source="10.0.0.1")).dial
+    assert "10.0.0.2" in suspicion.look(Sample(2.0, source="10.0.0.2")).dial
 
 
 def test_attempts_in_vain_are_rare() -> None:

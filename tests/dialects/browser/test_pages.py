@@ -7,10 +7,11 @@ import pytest
 import trio
 
 from acp_gateway.config.limits import LimitsSection
-from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_PAGES, MAX_REPLY, Forgotten, Page, Pages
+from acp_gateway.dialects.browser.pages import MAX_CALLS, MAX_OWN_PAGES, MAX_REPLY, Forgotten, Page, Pages
 from acp_gateway.errors import Busy
 from acp_gateway.gateway.access import Access, ConnectRequest
 from acp_gateway.gateway.agent.process import Spawner
+from acp_gateway.gateway.hub.memory_limit import MemoryLimiter
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.security.token_store import TokenStore
@@ -40,6 +41,7 @@ async def test_a_second_connection_of_a_page_carries_on_as_the_same_client(
         assert first.ended
         assert [it["you"] for it in got["session"]["clients"]] == [True]
         assert {len(it["session"]["clients"]) for it in watching.of("session/changed")} == {1}
+        assert bench.audit.of("taken_over") == [{"connection": "second", "former": "first", "identity": "ann"}]
         await says(loading_agents[0], session, "a")
         assert texts(await second.until_updates(session, 1)) == ["a"]
         assert len(loading_agents) == 1
@@ -132,7 +134,7 @@ async def answered(reply: bytes | None) -> bytes | None:
 
 
 async def test_the_response_to_a_call_that_was_cancelled_or_is_large_is_not_known() -> None:
-    page, large = Page(), b"x" * (MAX_REPLY + 1)
+    page, large = Page("ann"), b"x" * (MAX_REPLY + 1)
     with trio.CancelScope() as scope:
         scope.cancel()
         await page.once(RawId(b"1"), unanswered)
@@ -143,24 +145,59 @@ async def test_the_response_to_a_call_that_was_cancelled_or_is_large_is_not_know
 
 
 async def test_a_page_remembers_its_last_calls() -> None:
-    page = Page()
+    page = Page("ann")
     for i in range(MAX_CALLS + 1):
         await page.once(RawId(b"%d" % i), lambda: answered(b"first"))
     assert await page.once(RawId(b"1"), lambda: answered(b"again")) == b"first"
     assert await page.once(RawId(b"0"), lambda: answered(b"again")) == b"again"
 
 
+async def test_the_outcomes_of_calls_count_in_the_memory_limit_and_what_is_forgotten_is_not_carried_out_again(
+    tmp_path: Path,
+) -> None:
+    kept: set[Page] = set()
+    grown: list[int] = []
+    limiter = MemoryLimiter(1000, list, kept)
+    access = Access.of(TokenStore(tmp_path).create("laptop", "ann", None)[0])
+    page, _ = Pages(kept, grown.append).find(access, ConnectRequest(), PAGE)
+    assert page.identity == "ann"
+    for i in range(3):
+        assert await page.once(RawId(b"%d" % i), lambda: answered(b"x" * 399)) is not None
+    assert (page.input_bytes, grown) == (1200, [400, 400, 400])
+    limiter.grown(1000)
+    assert page.input_bytes == 0
+    with pytest.raises(Forgotten):
+        await page.once(RawId(b"2"), lambda: answered(b"again"))
+
+
 def test_pages_are_of_one_principal_and_the_oldest_without_a_connection_is_forgotten(tmp_path: Path) -> None:
-    pages, wanted, tokens = Pages(), ConnectRequest(), TokenStore(tmp_path)
+    kept: set[Page] = set()
+    pages, wanted, tokens = Pages(kept, lambda _: None), ConnectRequest(), TokenStore(tmp_path)
     ann, bob = (Access.of(tokens.create("laptop", identity, None)[0]) for identity in ("ann", "bob"))
     page, known = pages.find(ann, wanted, PAGE)
     assert not known
-    assert pages.find(bob, wanted, PAGE)[0] is not page
+    bobs, _ = pages.find(bob, wanted, PAGE)
+    assert bobs is not page
     assert pages.find(ann, ConnectRequest(observe=True), PAGE)[0] is not page
     assert pages.find(ann, wanted, PAGE) == (page, True)
-    for i in range(MAX_PAGES):
+    for i in range(MAX_OWN_PAGES):
         pages.find(ann, wanted, f"other {i}")
     assert not pages.find(ann, wanted, PAGE)[1]
+    # No page of others pushes one out.
+    assert pages.find(bob, wanted, PAGE) == (bobs, True)
+    assert len(kept) == MAX_OWN_PAGES + 1
+
+
+def test_of_all_pages_one_of_the_credential_with_most_is_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("acp_gateway.dialects.browser.pages.MAX_PAGES", 5)
+    pages, wanted, tokens = Pages(set(), lambda _: None), ConnectRequest(), TokenStore(tmp_path)
+    ann, bob, eve = (Access.of(tokens.create("laptop", identity, None)[0]) for identity in ("ann", "bob", "eve"))
+    for access, count in ((ann, 2), (bob, 3), (eve, 1)):
+        for i in range(count):
+            pages.find(access, wanted, f"page {i}")
+    assert [pages.find(access, wanted, "page 0")[1] for access in (ann, eve, bob)] == [True, True, False]
 
 
 @pytest.fixture

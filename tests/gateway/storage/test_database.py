@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.storage.corruption import Corruption, is_corruption
 from acp_gateway.gateway.storage.database import Database, read_token_uses
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
+from acp_gateway.versions.carried import Carried
 
 LIMIT = 1000
 LARGE = 1_000_000
@@ -590,6 +592,22 @@ def test_a_file_of_the_version_before_the_places_at_other_gateways_gets_a_place_
         after.close()
 
 
+def test_a_file_from_before_messages_of_two_versions_is_raised_so_that_earlier_programs_leave_it_alone(
+    path: Path,
+) -> None:
+    database = Database(path, LIMIT)
+    begin(database, Entry(b"{}"))
+    database.close()
+    change(path, "PRAGMA user_version = 4")
+    for expected in ([b"{}"], [b"{}", b"{}"]):
+        database = Database(path, LIMIT)
+        assert journal_of(database).runs[0].messages == expected
+        append(database, (Carried(b"{}", b"[]"), None))
+        database.close()
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("PRAGMA user_version").fetchone() == (5,)
+
+
 def test_a_session_that_a_node_had_adopted_or_given_up_in_an_earlier_version_is_one_as_any_other(path: Path) -> None:
     Database(path, LIMIT).close()
     change(path, *(f"ALTER TABLE session ADD COLUMN {name}" for name in ("home TEXT", "moved TEXT")))
@@ -615,9 +633,9 @@ def test_former_epochs_that_are_damaged_are_not_read(database: Database, path: P
 
 def test_a_file_of_a_newer_version_is_left_alone(path: Path) -> None:
     Database(path, LIMIT).close()
-    change(path, "PRAGMA user_version = 5")
+    change(path, "PRAGMA user_version = 6")
     before = path.read_bytes()
-    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 5"):
+    with pytest.raises(ConfigError, match=r"sessions\.db: was written by a newer acp-gateway \(version 6"):
         Database(path, LIMIT)
     assert path.read_bytes() == before
 
