@@ -9,7 +9,8 @@ import sys
 
 from acp_gateway.config.agent_search import own_folders
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, fenced
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.fence.start import LAUNCHER, fenced
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """Decides what a fenced agent may use: from its command, its workspaces and the places of the machine.
 
-A fence names what is allowed; all else is refused. `Wanted` is what the configuration and the session's scope ask for;
-`plan` turns it into a `Fence`, which names paths that exist, without symbolic links. It reads the disk, so it is called
-in a thread.
+A fence names what is allowed; all else is refused. `FenceOptions` are what the configuration and the session's scope
+ask for; `plan` turns them into a `Fence`, which names paths that exist, without symbolic links. It reads the disk, so
+it is called in a thread.
 """
 
 import glob
@@ -30,15 +30,12 @@ MAX_STEPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The wishes that a fence is made from. All paths are absolute; those of tables may begin with `~`."""
+class FenceOptions:
+    """The wishes of the configuration and of an agent's clients for its fence. Paths are absolute; those of tables may
+    begin with `~`."""
 
-    agent: str
-    program: str
-    """The absolute path of the command's program."""
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str
+    value: str
+    """`"on"`, `"bubblewrap"` or `"landlock"`."""
     workspaces: Sequence[tuple[str, bool]]
     """Folders of the workspaces that its clients may use, and whether the agent may write there."""
     own: Sequence[str] = ()
@@ -52,10 +49,25 @@ class Wanted:
     user_home: str = ""
     """The home of the gateway's user, which holds most secrets."""
     home: str | None = None
-    """A home for the agent instead of its user's, which it may write; None without one."""
-    temporary: str = ""
-    """An existing folder for its temporary files."""
+    """A home for the agent instead of its user's, which it may write; it is made if it is missing."""
+    scratch: str
+    """Folder in which the folder for the agent's temporary files is made."""
     network: Network = "on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A program that a fence is made for. All paths are absolute."""
+
+    agent: str
+    program: str
+    """The path of the command's program."""
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str
+    temporary: str
+    """An existing folder for its temporary files."""
+    options: FenceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,26 +124,27 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
 
     Raises `AgentError` for a place that no fenced agent may use, and for one to write that contains such a place.
     """
-    home = wanted.home or wanted.environment.get("HOME", wanted.user_home)
-    hidden = [*_existing(_expanded(SECRETS, wanted.user_home)), *_existing(wanted.private)]
-    trusted = [*_existing([] if wanted.home is None else [wanted.home]), os.path.realpath(wanted.temporary)]
-    own = _expanded([*wanted.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
-    changed = [path for path, writing in wanted.workspaces if writing] + _expanded(wanted.writable, home)
-    kept = [path for path, writing in wanted.workspaces if not writing]
-    read_only = [*kept, *_expanded(wanted.readable, home), wanted.cwd]
+    options = wanted.options
+    home = options.home or wanted.environment.get("HOME", options.user_home)
+    hidden = [*_existing(_expanded(SECRETS, options.user_home)), *_existing(options.private)]
+    trusted = [*_existing([] if options.home is None else [options.home]), os.path.realpath(wanted.temporary)]
+    own = _expanded([*options.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
+    changed = [path for path, writing in options.workspaces if writing] + _expanded(options.writable, home)
+    kept = [path for path, writing in options.workspaces if not writing]
+    read_only = [*kept, *_expanded(options.readable, home), wanted.cwd]
     # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
     its = [*_existing([*changed, *own]), *trusted]
     own = [_made(path) for path in own if not leads_through(path, its)]
     write, named = _existing([*changed, *own]), _existing(read_only)
     sure = _existing(path for path in (*changed, *own) if not leads_through(path, its))
-    opened = _existing(path for path, _ in wanted.workspaces)
-    apart = [other for other in _existing(wanted.others) if not any(_within(path, other) for path in opened)]
+    opened = _existing(path for path, _ in options.workspaces)
+    apart = [other for other in _existing(options.others) if not any(_within(path, other) for path in opened)]
     hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
     for path in (*changed, *read_only):
         if not _within_any(os.path.realpath(path), sure):
             _check_links(wanted.agent, path, its)
     # Also those that do not exist yet: a person may log in somewhere later.
-    never = [os.path.realpath(path) for path in _expanded(SECRETS, wanted.user_home)] + hidden
+    never = [os.path.realpath(path) for path in _expanded(SECRETS, options.user_home)] + hidden
     for path in (*write, *named):
         if not _within_any(path, trusted):
             _check(wanted.agent, path, never, writing=path in write)
@@ -160,7 +173,7 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
         hidden=tuple(sorted(secret for secret in hidden if _within_any(secret, read))),
         cwd=os.path.realpath(wanted.cwd),
         temporary=os.path.realpath(wanted.temporary),
-        network=wanted.network,
+        network=options.network,
     )
 
 

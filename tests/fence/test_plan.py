@@ -3,12 +3,13 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import places, plan
-from acp_gateway.fence.plan import Fence, Wanted, choose, landlock_rules, refusals, remedy
+from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, refusals, remedy
 
 
 class Machine:
@@ -25,14 +26,20 @@ class Machine:
             command=["agent"],
             environment={"PATH": f"{root}/home/.local/bin:/usr/bin", "HOME": str(root / "home")},
             cwd=str(root / "work"),
-            workspaces=[(str(root / "work"), True)],
-            private=[str(root / "state")],
-            user_home=str(root / "home"),
             temporary=str(root / "tmp"),
+            options=FenceOptions(
+                value="on",
+                scratch="",
+                workspaces=[(str(root / "work"), True)],
+                private=[str(root / "state")],
+                user_home=str(root / "home"),
+            ),
         )
 
-    def fence(self, **changes: object) -> Fence:
-        return plan.plan("landlock", replace(self.wanted, **changes))  # type: ignore[arg-type]
+    def fence(self, by: Any = "landlock", **changes: Any) -> Fence:
+        options = {name: changes.pop(name) for name in [*changes] if hasattr(self.wanted.options, name)}
+        changed = replace(self.wanted.options, **options)
+        return plan.plan(by, replace(self.wanted, options=changed, **changes))
 
     def refusal(self, **changes: object) -> str:
         with pytest.raises(AgentError) as refused:
@@ -84,7 +91,7 @@ def test_folders_in_a_workspace_that_are_needed_to_read_are_still_written(machin
 def test_a_workspace_to_read_in_one_to_write_stays_so_or_is_refused(machine: Machine) -> None:
     (machine.root / "work/handbook").mkdir()
     nested = [(str(machine.root / "work"), True), (str(machine.root / "work/handbook"), False)]
-    fence = plan.plan("bubblewrap", replace(machine.wanted, workspaces=nested))
+    fence = machine.fence("bubblewrap", workspaces=nested)
     assert str(machine.root / "work/handbook") in fence.read
     assert "/work/handbook is to be read only and is in a folder" in machine.refusal(workspaces=nested)
 

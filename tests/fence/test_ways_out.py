@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.fence import bubblewrap, landlock
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.fence.start import LAUNCHER, Start, fenced
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
 
