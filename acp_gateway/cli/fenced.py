@@ -1,4 +1,4 @@
-"""Becomes a program in a fence: `python -m acp_gateway.cli.fenced FOLDER SCRATCH COMMAND...`, for `check-agent`.
+"""Becomes a program in a fence: `python -P -m acp_gateway.cli.fenced FOLDER SCRATCH COMMAND...`, for `check-agent`.
 
 The program may write FOLDER, and temporary files in SCRATCH.
 """

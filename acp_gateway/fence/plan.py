@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.places import ACCELERATORS, DEVICES, RUNNERS, SECRETS, SYSTEM, TOOLS
+from acp_gateway.fence.places import ACCELERATORS, DEVICES, RESOLVERS, RUNNERS, SECRETS, SYSTEM, TOOLS
 
 Mechanism = Literal["bubblewrap", "landlock"]
 
@@ -162,7 +162,8 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
                 "agent may write, which Landlock cannot do: install bubblewrap, or move one of them"
             )
     # What is in a place to write is written as well, but for workspaces that are only to be read.
-    read = [path for path in (*_existing(SYSTEM), *named, *programs) if not _within_any(path, write)]
+    system = _existing([*SYSTEM, *(() if options.network == "off" else RESOLVERS)])
+    read = [path for path in (*system, *named, *programs) if not _within_any(path, write)]
     read = list(_outermost([*read, *_existing(kept)]))
     devices = [path for pattern in (*DEVICES, *ACCELERATORS) for path in sorted(glob.glob(pattern))]
     return Fence(

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.config.agent_search import _TABLE
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import places, plan
 from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, refusals, remedy
@@ -169,9 +170,31 @@ def test_own_folders_and_files_with_json_are_made_and_other_files_are_not(machin
     assert not (machine.root / "home/.agent.db").exists()
 
 
-def test_a_runner_of_packages_writes_its_cache(machine: Machine) -> None:
-    fence = machine.fence(command=["npx", "an-agent"])
-    assert fence.allows(str(machine.root / "home/.npm/_npx"), writing=True)
+@pytest.mark.parametrize(("runner", "cache"), [("npx", ".npm/_npx"), ("uvx", ".cache/uv/x"), ("pnpx", ".cache/pnpm/x")])
+def test_a_runner_of_packages_writes_its_cache(runner: str, cache: str, machine: Machine) -> None:
+    fence = machine.fence(command=[runner, "an-agent"])
+    assert fence.allows(str(machine.root / "home" / cache), writing=True)
+
+
+@pytest.mark.parametrize("runner", places.RUNNERS)
+def test_a_runner_of_packages_lets_an_agent_change_no_program_on_the_path_of_a_person(
+    runner: str, machine: Machine
+) -> None:
+    fence = machine.fence(command=[runner, "an-agent"])
+    searched = [place for place in _TABLE["places"] if place.startswith("~/") and "*" not in place]
+    assert "~/.bun/bin" in searched
+    for place in searched:
+        assert not fence.allows(str(machine.root / "home" / place[2:] / "git"), writing=True), place
+
+
+def test_without_a_network_no_sockets_of_resolvers_are_opened(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver = machine.root / "run/nscd"
+    resolver.mkdir(parents=True)
+    monkeypatch.setattr(plan, "RESOLVERS", (str(resolver),))
+    for network, opened in (("on", True), ((443,), True), ("off", False)):
+        assert machine.fence(network=network).allows(str(resolver / "socket")) is opened, network
 
 
 def test_with_a_home_of_its_own_an_agent_has_nothing_of_the_user(machine: Machine) -> None:
