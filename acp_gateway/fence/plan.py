@@ -109,7 +109,7 @@ def remedy(value: str) -> str:
     }[value]
     if sys.platform != "linux":
         missing = "fences need Linux, with Landlock or bubblewrap"
-    return f'{missing}, or set fence = "off", with which the agent may read all that its user may'
+    return f'{missing}, or set fence = "off"'
 
 
 def may_open(folder: str, user_home: str, private: Iterable[str] = ()) -> bool:

@@ -94,7 +94,10 @@ def fenced(
     wrapper = find_bubblewrap() if options.value != "landlock" else None
     by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
     if by is None:
-        raise AgentError(f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}]")
+        raise AgentError(
+            f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}], with which it may read all "
+            "that its user may"
+        )
     if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
         raise AgentError(
             f"the agent {agent} cannot be started: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): set "

@@ -1,6 +1,7 @@
 """The places that a fence opens, from the configuration's wishes and the places of a machine."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from acp_gateway.config.agent_search import _TABLE
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import places, plan
 from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, refusals, remedy
+from acp_gateway.fence.start import fenced
 
 
 class Machine:
@@ -349,6 +351,21 @@ def test_the_best_means_of_the_machine_is_chosen(value: str, bubblewrap: bool, l
     found = choose(value, bubblewrap=bubblewrap, landlock=landlock)
     assert (found or remedy(value)).startswith(chosen)
     assert 'set fence = "off"' in remedy(value)
+
+
+@pytest.mark.parametrize("value", ["on", "bubblewrap", "landlock"])
+def test_a_system_that_is_not_linux_refuses_to_start_a_fenced_agent_and_names_the_remedy(
+    value: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    options = replace(machine.wanted.options, value=value, scratch=str(machine.root / "scratch"))
+    with pytest.raises(AgentError) as refused:
+        fenced("a", "/bin/agent", ["agent"], {}, "/", options, find_bubblewrap=lambda: None, abi=lambda: 0)
+    assert str(refused.value) == (
+        'the agent a cannot be started: fences need Linux, with Landlock or bubblewrap, or set fence = "off" in [agents.a],'
+        " with which it may read all that its user may"
+    )
+    assert not (machine.root / "scratch").exists()
 
 
 @pytest.mark.parametrize(
