@@ -95,8 +95,8 @@ def fenced(
     by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
     if by is None:
         raise AgentError(
-            f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}], with which it may read all "
-            "that its user may"
+            f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}], with which it may read "
+            "all that its user may"
         )
     if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
         raise AgentError(

@@ -362,8 +362,8 @@ def test_a_system_that_is_not_linux_refuses_to_start_a_fenced_agent_and_names_th
     with pytest.raises(AgentError) as refused:
         fenced("a", "/bin/agent", ["agent"], {}, "/", options, find_bubblewrap=lambda: None, abi=lambda: 0)
     assert str(refused.value) == (
-        'the agent a cannot be started: fences need Linux, with Landlock or bubblewrap, or set fence = "off" in [agents.a],'
-        " with which it may read all that its user may"
+        'the agent a cannot be started: fences need Linux, with Landlock or bubblewrap, or set fence = "off" in '
+        "[agents.a], with which it may read all that its user may"
     )
     assert not (machine.root / "scratch").exists()
 
