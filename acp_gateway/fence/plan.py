@@ -135,27 +135,31 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
     its = [*_existing([*changed, *own]), *trusted]
     own = [_made(path) for path in own if not leads_through(path, its)]
-    write, named = _existing([*changed, *own]), _existing(read_only)
-    sure = _existing(path for path in (*changed, *own) if not leads_through(path, its))
+
+    def settled(paths: Iterable[str]) -> list[str]:
+        """Return the paths without links, but not those by links that the agent, or another one, may just change."""
+        found = [follow(path, its) for path in paths if os.path.lexists(path)]
+        return list(dict.fromkeys(real for real, link in found if link is None))
+
+    write, named = settled([*changed, *own]), settled(read_only)
     opened = _existing(path for path, _ in options.workspaces)
     apart = [other for other in _existing(options.others) if not any(_within(path, other) for path in opened)]
     hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
     for path in (*changed, *read_only):
-        if not _within_any(os.path.realpath(path), sure):
+        if not _within_any(os.path.realpath(path), write):
             _check_links(wanted.agent, path, its)
     # Also those that do not exist yet: a person may log in somewhere later.
     never = [os.path.realpath(path) for path in _expanded(SECRETS, options.user_home)] + hidden
     for path in (*write, *named):
         if not _within_any(path, trusted):
             _check(wanted.agent, path, never, writing=path in write)
-    tools = [path for path in _expanded(TOOLS, home) if not leads_through(path, its)]
     programs = [
         path
-        for path in _existing([*tools, *_programs(wanted, home, its)])
+        for path in (*settled(_expanded(TOOLS, home)), *_existing(_programs(wanted, home, its)))
         if not any(_within(secret, path) or _within(path, secret) for secret in hidden)
     ]
     write = list(_outermost([*write, *trusted]))
-    for path in _existing(kept):
+    for path in settled(kept):
         if by == "landlock" and _within_any(path, write):
             raise AgentError(
                 f"the agent {wanted.agent} cannot be started: {path} is to be read only and is in a folder that the "
@@ -164,7 +168,7 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
     # What is in a place to write is written as well, but for workspaces that are only to be read.
     system = _existing([*SYSTEM, *(() if options.network == "off" else RESOLVERS)])
     read = [path for path in (*system, *named, *programs) if not _within_any(path, write)]
-    read = list(_outermost([*read, *_existing(kept)]))
+    read = list(_outermost([*read, *settled(kept)]))
     devices = [path for pattern in (*DEVICES, *ACCELERATORS) for path in sorted(glob.glob(pattern))]
     return Fence(
         by=by,
@@ -180,10 +184,18 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
 
 def leads_through(path: str, places: Sequence[str]) -> str | None:
     """Return the first symbolic link on the way to a path that is in one of the places; None if there is none."""
+    return follow(path, places)[1]
+
+
+def follow(path: str, places: Sequence[str]) -> tuple[str, str | None]:
+    """Return a path without symbolic links, and the first link on the way that is in one of the places, or None.
+
+    That link is not followed. Without one, the path is right even if links in these places change meanwhile.
+    """
     at, rest = "/", path.split("/")
     for _ in range(MAX_STEPS):
         if not rest:
-            return None
+            return at, None
         name, *rest = rest
         if name == "..":
             at = os.path.dirname(at)
@@ -193,10 +205,10 @@ def leads_through(path: str, places: Sequence[str]) -> str | None:
             at = step
             continue
         if any(_within(step, place) and step != place for place in places):
-            return step
+            return at, step
         target = os.readlink(step)
         at, rest = "/" if target.startswith("/") else at, [*target.split("/"), *rest]
-    return path
+    return at, path
 
 
 def _check_links(agent: str, path: str, places: Sequence[str]) -> None:
@@ -231,7 +243,8 @@ def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
     """
 
     def is_changeable(path: str) -> bool:
-        return leads_through(path, its) is not None or _within_any(os.path.realpath(path), its)
+        real, link = follow(path, its)
+        return link is not None or _within_any(real, its)
 
     program = wanted.program
     for _ in range(4):  # A script, `env`, an interpreter that is a link, and no more.

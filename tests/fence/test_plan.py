@@ -111,6 +111,27 @@ def test_a_link_that_the_agent_may_make_opens_nothing(option: str, machine: Mach
     assert "by the link /work/link, which the agent may change: name /private in" in error
 
 
+@pytest.mark.parametrize("option", ["cwd", "workspaces", "writable", "readable", "PATH"])
+def test_a_folder_that_another_agent_exchanges_for_a_link_after_its_check_opens_nothing(
+    option: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, folder = machine.root / "private", machine.root / "work/folder"
+    private.mkdir()
+    folder.mkdir()
+    real = os.path.realpath
+    # All but the checks of links, one step after the other, sees a link.
+    monkeypatch.setattr(os.path, "realpath", lambda path, **_: real(str(path).replace(str(folder), str(private))))
+    changes = {
+        "cwd": str(folder),
+        "workspaces": [(str(machine.root / "work"), True), (str(folder), True)],
+        "writable": [str(folder)],
+        "readable": [str(folder)],
+        "PATH": {"PATH": str(folder), "HOME": str(machine.root / "home")},
+    }
+    fence = machine.fence(**{option if option != "PATH" else "environment": changes[option]})
+    assert not [place for place in (*fence.read, *fence.write) if place.startswith(str(private))]
+
+
 def test_a_link_from_a_workspace_into_it_is_followed(machine: Machine) -> None:
     (machine.root / "work/new").mkdir()
     (machine.root / "work/current").symlink_to("new")
