@@ -124,8 +124,16 @@ $(INTEROP)/agents/installed: $(INTEROP)/installed tests/interop/agents/package.j
 	-npm install --prefix $(INTEROP)/agents --ignore-scripts --no-audit --no-fund --silent
 	@touch $@
 
+# Each has its own environment, because their dependencies are incompatible. They need a newer Python than the gateway.
+AGENTS_PYTHON := $(lastword $(wildcard $(foreach minor,2 3 4,/usr/bin/python3.1$(minor) $(HOME)/.pyenv/versions/3.1$(minor).*/bin/python)))
+$(INTEROP)/pypi/installed: $(INTEROP)/installed tests/interop/agents/requirements.txt
+	-$(if $(AGENTS_PYTHON),for agent in $$(cat tests/interop/agents/requirements.txt); do \
+		$(AGENTS_PYTHON) -m venv $(INTEROP)/pypi/$${agent%%==*} && \
+		$(INTEROP)/pypi/$${agent%%==*}/bin/python -m pip install --quiet --disable-pip-version-check $$agent; done)
+	@mkdir -p $(@D) && touch $@
+
 # Without a program of these, its tests are skipped.
-interop: $(INTEROP)/agents/installed
+interop: $(INTEROP)/agents/installed $(INTEROP)/pypi/installed
 	-@$(call need,nginx /usr/sbin/nginx,nginx,make interop)
 	-@$(call need,caddy,caddy,make interop)
 	-@$(call need,haproxy /usr/sbin/haproxy,haproxy,make interop)

@@ -119,7 +119,8 @@ def _in_fence(command: tuple[str, ...], where: str, scratch: str) -> tuple[str, 
     if not can_fence(Path(where), Path(scratch) / "scratch"):
         click.echo(f"note: the agent is not fenced: this machine has no fence, or {where} can't be in one", err=True)
         return command
-    return (sys.executable, "-m", "acp_gateway.cli.fenced", where, f"{scratch}/scratch", *command)
+    # Without -P, Python would import what the agent has written into that folder.
+    return (sys.executable, "-P", "-m", "acp_gateway.cli.fenced", where, f"{scratch}/scratch", *command)
 
 
 @click.command(

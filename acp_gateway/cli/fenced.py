@@ -1,4 +1,4 @@
-"""Becomes a program in a fence: `python -m acp_gateway.cli.fenced FOLDER SCRATCH COMMAND...`, for `check-agent`.
+"""Becomes a program in a fence: `python -P -m acp_gateway.cli.fenced FOLDER SCRATCH COMMAND...`, for `check-agent`.
 
 The program may write FOLDER, and temporary files in SCRATCH.
 """
@@ -9,7 +9,8 @@ import sys
 
 from acp_gateway.config.agent_search import own_folders
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, fenced
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.fence.start import LAUNCHER, fenced
 
 
 def main() -> None:

@@ -204,7 +204,7 @@ def _find_program() -> tuple[str, ...]:
     called = Path(sys.argv[0])
     if called.name == "acp-gateway" and (found := shutil.which(str(called))):
         return (os.path.abspath(found),)
-    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-m", "acp_gateway")
+    return (str(beside),) if os.access(beside, os.X_OK) else (sys.executable, "-P", "-m", "acp_gateway")
 
 
 def _login_name() -> str:

@@ -57,7 +57,15 @@ def _files(fence: Fence) -> Iterator[str]:
     yield from ("--proc", "/proc", "--dev", "/dev")
     if os.geteuid() == 0:
         # Root changes the kernel there, and bubblewrap does not notice that it may.
-        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
+        for path in (
+            "/proc/sys",
+            "/proc/sysrq-trigger",
+            "/proc/irq",
+            "/proc/bus",
+            "/proc/fs",
+            "/proc/acpi",
+            "/proc/scsi",
+        ):
             yield from ("--ro-bind-try", path, path)
     for path in fence.devices:
         if path not in DEVICES:
@@ -68,6 +76,7 @@ def _files(fence: Fence) -> Iterator[str]:
             yield from ("--symlink", os.readlink(link), link)
     places: list[tuple[str, tuple[str, ...]]] = [(path, ("--ro-bind-try", path, path)) for path in fence.read]
     places += [(path, ("--bind-try", path, path)) for path in fence.write if path != fence.temporary]
+    places += [(path, ("--bind", path, path)) for path in _between(fence)]
     for secret in fence.hidden:
         places.append((secret, ("--tmpfs", secret) if os.path.isdir(secret) else ("--ro-bind", "/dev/null", secret)))
     # A place below another one is mounted over it.
@@ -76,3 +85,17 @@ def _files(fence: Fence) -> Iterator[str]:
 
     # What bubblewrap has made to hold these places is in memory: a write there would be lost.
     yield from ("--remount-ro", "/")
+
+
+def _between(fence: Fence) -> Iterator[str]:
+    """Yield the folders from each place to write down to those to read in it.
+
+    Only what is mounted can't be renamed: the agent would move such a folder, with the place to read in it, to where
+    its next fence does not expect it.
+    """
+    for place in fence.read:
+        for above in fence.write:
+            folder = os.path.dirname(place)
+            while folder.startswith(above + "/"):
+                yield folder
+                folder = os.path.dirname(folder)

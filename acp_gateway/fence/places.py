@@ -22,11 +22,12 @@ SYSTEM: Final = (
     "/home/linuxbrew",
     "/System",
     "/Library",
-    "/run/systemd/resolve",
-    "/run/nscd",
     "/var/lib/ca-certificates",
 )
 """Trees to read: programs, libraries, certificates, the configuration of the machine and its devices."""
+
+RESOLVERS: Final = ("/run/systemd/resolve", "/run/nscd")
+"""Trees to read with a network: they have sockets as well, at which others ask the network for names."""
 
 DEVICES: Final = (
     "/dev/null",
@@ -137,8 +138,8 @@ TOOLS: Final = (
 
 RUNNERS: Final = {
     "npx": ("~/.npm/",),
-    "pnpx": ("~/.cache/pnpm/", "~/.local/share/pnpm/"),
-    "bunx": ("~/.bun/",),
-    "uvx": ("~/.cache/uv/", "~/.local/share/uv/"),
+    "pnpx": ("~/.cache/pnpm/", "~/.local/share/pnpm/store/"),
+    "bunx": ("~/.bun/install/cache/",),
+    "uvx": ("~/.cache/uv/", "~/.local/share/uv/python/"),
 }
-"""Folders that programs write which fetch an agent and run it, by the name of the program."""
+"""Folders that programs write which fetch an agent and run it, by its name. None of them is on a PATH."""

@@ -1,8 +1,8 @@
 """Decides what a fenced agent may use: from its command, its workspaces and the places of the machine.
 
-A fence names what is allowed; all else is refused. `Wanted` is what the configuration and the session's scope ask for;
-`plan` turns it into a `Fence`, which names paths that exist, without symbolic links. It reads the disk, so it is called
-in a thread.
+A fence names what is allowed; all else is refused. `FenceOptions` are what the configuration and the session's scope
+ask for; `plan` turns them into a `Fence`, which names paths that exist, without symbolic links. It reads the disk, so
+it is called in a thread.
 """
 
 import glob
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.places import ACCELERATORS, DEVICES, RUNNERS, SECRETS, SYSTEM, TOOLS
+from acp_gateway.fence.places import ACCELERATORS, DEVICES, RESOLVERS, RUNNERS, SECRETS, SYSTEM, TOOLS
 
 Mechanism = Literal["bubblewrap", "landlock"]
 
@@ -30,15 +30,12 @@ MAX_STEPS: Final = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The wishes that a fence is made from. All paths are absolute; those of tables may begin with `~`."""
+class FenceOptions:
+    """The wishes of the configuration and of an agent's clients for its fence. Paths are absolute; those of tables may
+    begin with `~`."""
 
-    agent: str
-    program: str
-    """The absolute path of the command's program."""
-    command: Sequence[str]
-    environment: Mapping[str, str] = field(repr=False)
-    cwd: str
+    value: str
+    """`"on"`, `"bubblewrap"` or `"landlock"`."""
     workspaces: Sequence[tuple[str, bool]]
     """Folders of the workspaces that its clients may use, and whether the agent may write there."""
     own: Sequence[str] = ()
@@ -52,10 +49,25 @@ class Wanted:
     user_home: str = ""
     """The home of the gateway's user, which holds most secrets."""
     home: str | None = None
-    """A home for the agent instead of its user's, which it may write; None without one."""
-    temporary: str = ""
-    """An existing folder for its temporary files."""
+    """A home for the agent instead of its user's, which it may write; it is made if it is missing."""
+    scratch: str
+    """Folder in which the folder for the agent's temporary files is made."""
     network: Network = "on"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """A program that a fence is made for. All paths are absolute."""
+
+    agent: str
+    program: str
+    """The path of the command's program."""
+    command: Sequence[str]
+    environment: Mapping[str, str] = field(repr=False)
+    cwd: str
+    temporary: str
+    """An existing folder for its temporary files."""
+    options: FenceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +109,7 @@ def remedy(value: str) -> str:
     }[value]
     if sys.platform != "linux":
         missing = "fences need Linux, with Landlock or bubblewrap"
-    return f'{missing}, or set fence = "off", with which the agent may read all that its user may'
+    return f'{missing}, or set fence = "off"'
 
 
 def may_open(folder: str, user_home: str, private: Iterable[str] = ()) -> bool:
@@ -112,45 +124,51 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
 
     Raises `AgentError` for a place that no fenced agent may use, and for one to write that contains such a place.
     """
-    home = wanted.home or wanted.environment.get("HOME", wanted.user_home)
-    hidden = [*_existing(_expanded(SECRETS, wanted.user_home)), *_existing(wanted.private)]
-    trusted = [*_existing([] if wanted.home is None else [wanted.home]), os.path.realpath(wanted.temporary)]
-    own = _expanded([*wanted.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
-    changed = [path for path, writing in wanted.workspaces if writing] + _expanded(wanted.writable, home)
-    kept = [path for path, writing in wanted.workspaces if not writing]
-    read_only = [*kept, *_expanded(wanted.readable, home), wanted.cwd]
+    options = wanted.options
+    home = options.home or wanted.environment.get("HOME", options.user_home)
+    hidden = [*_existing(_expanded(SECRETS, options.user_home)), *_existing(options.private)]
+    trusted = [*_existing([] if options.home is None else [options.home]), os.path.realpath(wanted.temporary)]
+    own = _expanded([*options.own, *RUNNERS.get(os.path.basename(wanted.command[0]), ())], home)
+    changed = [path for path, writing in options.workspaces if writing] + _expanded(options.writable, home)
+    kept = [path for path, writing in options.workspaces if not writing]
+    read_only = [*kept, *_expanded(options.readable, home), wanted.cwd]
     # Where the agent may put links, what they lead to is not opened: at its next start it would have what it likes.
     its = [*_existing([*changed, *own]), *trusted]
     own = [_made(path) for path in own if not leads_through(path, its)]
-    write, named = _existing([*changed, *own]), _existing(read_only)
-    sure = _existing(path for path in (*changed, *own) if not leads_through(path, its))
-    opened = _existing(path for path, _ in wanted.workspaces)
-    apart = [other for other in _existing(wanted.others) if not any(_within(path, other) for path in opened)]
+
+    def settled(paths: Iterable[str]) -> list[str]:
+        """Return the paths without links, but not those by links that the agent, or another one, may just change."""
+        found = [follow(path, its) for path in paths if os.path.lexists(path)]
+        return list(dict.fromkeys(real for real, link in found if link is None))
+
+    write, named = settled([*changed, *own]), settled(read_only)
+    opened = _existing(path for path, _ in options.workspaces)
+    apart = [other for other in _existing(options.others) if not any(_within(path, other) for path in opened)]
     hidden += [other for other in apart if _within_any(other, [*opened, *_existing(SYSTEM)])]
     for path in (*changed, *read_only):
-        if not _within_any(os.path.realpath(path), sure):
+        if not _within_any(os.path.realpath(path), write):
             _check_links(wanted.agent, path, its)
     # Also those that do not exist yet: a person may log in somewhere later.
-    never = [os.path.realpath(path) for path in _expanded(SECRETS, wanted.user_home)] + hidden
+    never = [os.path.realpath(path) for path in _expanded(SECRETS, options.user_home)] + hidden
     for path in (*write, *named):
         if not _within_any(path, trusted):
             _check(wanted.agent, path, never, writing=path in write)
-    tools = [path for path in _expanded(TOOLS, home) if not leads_through(path, its)]
     programs = [
         path
-        for path in _existing([*tools, *_programs(wanted, home, its)])
+        for path in (*settled(_expanded(TOOLS, home)), *_existing(_programs(wanted, home, its)))
         if not any(_within(secret, path) or _within(path, secret) for secret in hidden)
     ]
     write = list(_outermost([*write, *trusted]))
-    for path in _existing(kept):
+    for path in settled(kept):
         if by == "landlock" and _within_any(path, write):
             raise AgentError(
                 f"the agent {wanted.agent} cannot be started: {path} is to be read only and is in a folder that the "
                 "agent may write, which Landlock cannot do: install bubblewrap, or move one of them"
             )
     # What is in a place to write is written as well, but for workspaces that are only to be read.
-    read = [path for path in (*_existing(SYSTEM), *named, *programs) if not _within_any(path, write)]
-    read = list(_outermost([*read, *_existing(kept)]))
+    system = _existing([*SYSTEM, *(() if options.network == "off" else RESOLVERS)])
+    read = [path for path in (*system, *named, *programs) if not _within_any(path, write)]
+    read = list(_outermost([*read, *settled(kept)]))
     devices = [path for pattern in (*DEVICES, *ACCELERATORS) for path in sorted(glob.glob(pattern))]
     return Fence(
         by=by,
@@ -160,16 +178,24 @@ def plan(by: Mechanism, wanted: Wanted) -> Fence:
         hidden=tuple(sorted(secret for secret in hidden if _within_any(secret, read))),
         cwd=os.path.realpath(wanted.cwd),
         temporary=os.path.realpath(wanted.temporary),
-        network=wanted.network,
+        network=options.network,
     )
 
 
 def leads_through(path: str, places: Sequence[str]) -> str | None:
     """Return the first symbolic link on the way to a path that is in one of the places; None if there is none."""
+    return follow(path, places)[1]
+
+
+def follow(path: str, places: Sequence[str]) -> tuple[str, str | None]:
+    """Return a path without symbolic links, and the first link on the way that is in one of the places, or None.
+
+    That link is not followed. Without one, the path is right even if links in these places change meanwhile.
+    """
     at, rest = "/", path.split("/")
     for _ in range(MAX_STEPS):
         if not rest:
-            return None
+            return at, None
         name, *rest = rest
         if name == "..":
             at = os.path.dirname(at)
@@ -179,10 +205,10 @@ def leads_through(path: str, places: Sequence[str]) -> str | None:
             at = step
             continue
         if any(_within(step, place) and step != place for place in places):
-            return step
+            return at, step
         target = os.readlink(step)
         at, rest = "/" if target.startswith("/") else at, [*target.split("/"), *rest]
-    return path
+    return at, path
 
 
 def _check_links(agent: str, path: str, places: Sequence[str]) -> None:
@@ -217,7 +243,8 @@ def _programs(wanted: Wanted, home: str, its: Sequence[str]) -> Iterator[str]:
     """
 
     def is_changeable(path: str) -> bool:
-        return leads_through(path, its) is not None or _within_any(os.path.realpath(path), its)
+        real, link = follow(path, its)
+        return link is not None or _within_any(real, its)
 
     program = wanted.program
     for _ in range(4):  # A script, `env`, an interpreter that is a link, and no more.

@@ -16,34 +16,9 @@ from typing import Any, BinaryIO, Final
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap, landlock, launcher
 from acp_gateway.fence.cleaning import own, remove
-from acp_gateway.fence.plan import Fence, Network, Wanted, choose, landlock_rules, may_open, plan, remedy
+from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, may_open, plan, remedy
 
 LAUNCHER: Final = str(Path(launcher.__file__))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FenceOptions:
-    """The wishes of the configuration and of an agent's clients for its fence."""
-
-    value: str
-    """`"on"`, `"bubblewrap"` or `"landlock"`."""
-    workspaces: Sequence[tuple[str, bool]]
-    """Folders of the workspaces that its clients may use, and whether the agent may write there."""
-    own: Sequence[str] = ()
-    """Files and folders of the agent's own."""
-    writable: Sequence[str] = ()
-    readable: Sequence[str] = ()
-    private: Sequence[str] = ()
-    """Places of the gateway."""
-    others: Sequence[str] = ()
-    """Folders of workspaces that its clients may not use."""
-    user_home: str = ""
-    """The home of the gateway's user."""
-    home: str | None = None
-    """A home for the agent instead of its user's; it is made if it is missing."""
-    scratch: str
-    """Folder in which the folder for the agent's temporary files is made."""
-    network: Network = "on"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +94,10 @@ def fenced(
     wrapper = find_bubblewrap() if options.value != "landlock" else None
     by = choose(options.value, bubblewrap=wrapper is not None, landlock=abi() > 0)
     if by is None:
-        raise AgentError(f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}]")
+        raise AgentError(
+            f"the agent {agent} cannot be started: {remedy(options.value)} in [agents.{agent}], with which it may read "
+            "all that its user may"
+        )
     if isinstance(options.network, tuple) and abi() < landlock.NETWORK_ABI:
         raise AgentError(
             f"the agent {agent} cannot be started: this kernel's Landlock cannot limit ports (Linux 6.7 or newer): set "
@@ -141,16 +119,8 @@ def fenced(
         command=command,
         environment=environment,
         cwd=cwd,
-        workspaces=options.workspaces,
-        own=options.own,
-        writable=options.writable,
-        readable=options.readable,
-        private=options.private,
-        others=options.others,
-        user_home=options.user_home,
-        home=options.home,
         temporary=temporary,
-        network=options.network,
+        options=options,
     )
     try:
         fence = plan(by, wanted)

@@ -13,10 +13,12 @@ This keeps out an agent that runs `acp-gateway connect` or a similar program. A 
 and its parents, as a daemon does; only in a fence it is still told from its user.
 """
 
+import errno
 import hmac
 import logging
 import os
 import re
+import signal
 import socket
 import struct
 import time
@@ -24,6 +26,7 @@ from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from pathlib import Path
+from typing import Final
 
 import trio
 from websockets.datastructures import Headers
@@ -47,6 +50,11 @@ from acp_gateway.transports.streams import Flooded
 
 log = logging.getLogger(__name__)
 
+_SO_PEERPIDFD: Final = 77
+"""The option of a unix socket that gives a descriptor of the process at its other end, which Python does not name."""
+
+_GONE: Final = "the process that connected has ended: a token is needed here"
+
 
 @dataclass(frozen=True, slots=True)
 class PeerCredentials:
@@ -64,6 +72,24 @@ def peer_credentials(sock: socket.socket) -> PeerCredentials | None:
         return None
     ucred = struct.Struct("iII")
     return PeerCredentials(*ucred.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, ucred.size)))
+
+
+def has_ended(sock: socket.socket) -> bool:
+    """Return whether the process that connected to a unix socket has ended, so that its id may be another one's.
+
+    False where the kernel does not tell: before Linux 6.5.
+    """
+    try:
+        process = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError as error:
+        return error.errno != errno.ENOPROTOOPT
+    try:
+        signal.pidfd_send_signal(process, 0)
+    except ProcessLookupError:
+        return True
+    finally:
+        os.close(process)
+    return False
 
 
 def belongs_to_agent(
@@ -208,17 +234,23 @@ class ConnectionAuthorizer:
             return None
         own = default_identity(self._state_dir)
         if self._address.scheme != "unix":
-            for pid in self._processes_at_port(client, headers):
-                self._check_process(pid)
+            for process in self._processes_at_port(client, headers):
+                self._check_process(process.pid)
+                # The process may have ended while the client was waited for, and its id be that of another one.
+                now = read_stat(process.pid)
+                if now is None or now.started != process.started:
+                    raise Forbidden(_GONE)
             agent = self._section.path_agent
             return Access(own, None, agents=None if agent is None else (agent,), by_port=True)
         peer = peer_credentials(client.sock)
         if peer is None or peer.uid != os.geteuid():
             return None
         self._check_process(peer.pid)
+        if has_ended(client.sock):
+            raise Forbidden(_GONE)
         return Access(own, None)
 
-    def _processes_at_port(self, client: Client, headers: Headers | None) -> tuple[int, ...]:
+    def _processes_at_port(self, client: Client, headers: Headers | None) -> tuple[ProcessStat, ...]:
         """Return the processes of the gateway's own user at the other end. Raises `Unauthorized` if it is not one."""
         local, why = client.local, None
         if not client.connection.limited:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from acp_gateway.gateway.agent.orphans import PROC
+from acp_gateway.gateway.agent.orphans import PROC, ProcessStat, read_stat
 
 _SOCK_DIAG: Final = 4
 """Netlink's protocol of that name."""
@@ -79,8 +79,8 @@ class SocketOwner(NamedTuple):
 class LocalPeer(NamedTuple):
     """The other end of a connection, as far as it is known."""
 
-    processes: tuple[int, ...] = ()
-    """Ids of the processes of the gateway's own user that hold it; empty if it does not count as that user's."""
+    processes: tuple[ProcessStat, ...] = ()
+    """The processes of the gateway's own user that hold it; empty if it does not count as that user's."""
     refusal: str = ""
     """The reason why it does not count as that user's; empty if it does."""
 
@@ -200,6 +200,7 @@ def identify(
     find_owner: Callable[[Place, Place], SocketOwner | None] = find_owner,
     find_holders: Callable[[int, int], tuple[int, ...]] = find_holders,
     why_foreign: Callable[[int], str | None] = why_foreign,
+    read_stat: Callable[[int], ProcessStat | None] = read_stat,
 ) -> LocalPeer:
     """Identify the other end of a connection: processes of the user `uid` that act for themselves, or why it is not.
 
@@ -213,8 +214,10 @@ def identify(
     holders = find_holders(owner.inode, uid)
     if not holders:
         return LocalPeer(refusal="its process can't be found")
+    processes = []
     for pid in holders:
-        why = why_foreign(pid)
-        if why is not None:
-            return LocalPeer(refusal=why)
-    return LocalPeer(holders)
+        why, process = why_foreign(pid), read_stat(pid)
+        if why is not None or process is None:
+            return LocalPeer(refusal=why or "its process has ended")
+        processes.append(process)
+    return LocalPeer(tuple(processes))

@@ -16,7 +16,7 @@ import trio
 
 import acp_gateway
 from acp_gateway.fence import bubblewrap, landlock
-from acp_gateway.fence.start import FenceOptions
+from acp_gateway.fence.plan import FenceOptions
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from benchmarks.bare import BareClient

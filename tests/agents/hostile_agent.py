@@ -8,6 +8,7 @@ import ctypes
 import json
 import mmap
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -314,6 +315,38 @@ def leave_the_control_group() -> Any:
     return "left"
 
 
+@way
+def change_the_mode_of_a_file_of_the_gateway() -> Any:
+    os.chmod(secret_file, stat.S_IMODE(os.stat(secret_file).st_mode))
+    return "changed"
+
+
+@way
+def change_the_times_of_a_file_of_the_gateway() -> Any:
+    os.utime(secret_file)
+    return "changed"
+
+
+@way
+def write_by_a_descriptor_that_was_opened_to_read() -> Any:
+    descriptor = os.open(SCENE["readonly"] + "/shown", os.O_RDONLY)
+    return write(f"/proc/self/fd/{descriptor}")
+
+
+@way
+def put_a_link_in_place_of_the_workspace() -> Any:
+    os.rename(work, f"{work}.moved")
+    os.symlink(state, work)
+    os.unlink(work)
+    os.rename(f"{work}.moved", work)
+    return "put"
+
+
+@way
+def read_temporary_files_of_another_agent() -> Any:
+    return read(SCENE["scratch"] + "/other/secret")
+
+
 # Other processes
 
 
@@ -419,6 +452,37 @@ def slow_another_process() -> Any:
 
 
 @way
+def limit_another_process() -> Any:
+    resource.prlimit(victim, resource.RLIMIT_CORE, resource.prlimit(victim, resource.RLIMIT_CORE))
+    return "limited"
+
+
+@way
+def read_the_command_of_another_process() -> Any:
+    return read(f"/proc/{victim}/cmdline")
+
+
+@way
+def go_by_the_root_of_the_first_process() -> Any:
+    return read(f"/proc/1/root{secret_file}")
+
+
+@way
+def sample_another_process() -> Any:
+    return call(298, struct.pack("IIQQ", 1, 112, 0, 0) + bytes(88), victim, -1, -1, 0)
+
+
+@way
+def read_the_log_of_the_kernel() -> Any:
+    return call(103, 3, ctypes.create_string_buffer(1000), 1000)
+
+
+@way
+def type_in_the_terminal_of_the_user() -> Any:
+    return os.write(os.open(SCENE["terminal"], os.O_RDWR | os.O_NOCTTY), b"x")
+
+
+@way
 def enter_the_mounts_of_another_process() -> Any:
     done(libc.setns(os.open(f"/proc/{victim}/ns/mnt", os.O_RDONLY), 0))
     return read(secret_file)
@@ -470,6 +534,29 @@ def send_to_a_socket_without_a_path() -> Any:
 def connect_to_a_forbidden_port() -> Any:
     with socket.create_connection(("127.0.0.1", SCENE["port"]), timeout=5):
         return "connected"
+
+
+@way
+def connect_to_it_by_multipath_tcp() -> Any:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262) as near:
+        near.connect(("127.0.0.1", SCENE["port"]))
+        return "connected"
+
+
+@way
+def connect_to_it_with_the_first_bytes() -> Any:
+    with socket.socket() as near:
+        near.sendto(b"x", 0x20000000, ("127.0.0.1", SCENE["port"]))
+        return near.getpeername()
+
+
+@way
+def send_a_datagram_to_it() -> Any:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near:
+        near.connect(("127.0.0.1", SCENE["datagrams"]))
+        near.send(b"x")
+        near.settimeout(0.2)
+        return "sent" if near.send(b"x") else None
 
 
 # Privileges
@@ -553,6 +640,19 @@ def make_a_device_of_the_memory() -> Any:
 def share_memory_with_others() -> Any:
     found = libc.shmget(SCENE["shm"], 4, 0)
     return "attached" if found >= 0 else None
+
+
+@way
+def use_a_message_queue_of_others() -> Any:
+    return "opened" if call(240, SCENE["queue"].encode(), os.O_RDONLY, 0, None) else None
+
+
+@way
+def read_a_key_that_the_kernel_keeps() -> Any:
+    key = call(250, 10, -4, b"user", SCENE["queue"].encode(), 0)
+    kept = ctypes.create_string_buffer(20)
+    call(250, 11, key, kept, 20)
+    return kept.value.decode()
 
 
 @way

@@ -1,12 +1,16 @@
 """The commands `check-agent` and `check-client`."""
 
 import json
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
 
+from acp_gateway.cli.conformance import _in_fence
+from acp_gateway.fence import bubblewrap, landlock
 from tests.doubles import run_command
 
 AGENT = Path(__file__).parents[1] / "conformance" / "faulty_agent.py"
@@ -24,6 +28,15 @@ def test_an_agent_that_keeps_the_protocol_passes_with_exit_code_0(tmp_path: Path
 def test_an_agent_is_found_from_the_present_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(AGENT.parent)
     assert run_command("check-agent", "--", sys.executable, AGENT.name).exit_code == 0
+
+
+@pytest.mark.skipif(bubblewrap.find() is None and not landlock.abi(), reason="this machine has no fence")
+def test_an_agent_puts_no_module_before_those_of_the_program_that_fences_it(tmp_path: Path) -> None:
+    (tmp_path / "acp_gateway.py").write_text("raise SystemExit('outside of the fence')")
+    with tempfile.TemporaryDirectory() as scratch:
+        command = _in_fence(("true",), str(tmp_path), scratch)
+        assert command[-1] != command[0]
+        subprocess.run(command, cwd=tmp_path, check=True)
 
 
 def test_a_broken_must_is_a_line_with_its_message_and_exit_code_1() -> None:

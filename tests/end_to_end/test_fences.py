@@ -29,7 +29,7 @@ class Fenced:
     def __init__(self, root: Path, by: str, *, options: str = "", command: Sequence[str] = REACHING) -> None:
         self.root = root
         for name in ("gateway", "work", "other", "readonly", "home"):
-            (root / name).mkdir()
+            (root / name).mkdir(exist_ok=True)
         (root / "other/file").write_text("secret")
         (root / "readonly/file").write_text("shown")
         self.by, self.options, self.command = by, options, command
@@ -58,21 +58,30 @@ class Editor:
     def __init__(self, command: list[str]) -> None:
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         self.last = 0
+        self.told: list[str] = []
         self.initialized = self.request("initialize", {"protocolVersion": 1})
 
     def request(self, method: str, params: Any) -> Any:
-        """Send a request, and return its result or its error."""
-        assert self.process.stdin is not None
+        """Send a request, and return its result or its error. What comes before is kept; a permission is given."""
         assert self.process.stdout is not None
         self.last += 1
-        message = {"jsonrpc": "2.0", "id": self.last, "method": method, "params": params}
-        self.process.stdin.write(json.dumps(message).encode() + b"\n")
-        self.process.stdin.flush()
+        self.send({"id": self.last, "method": method, "params": params})
         for line in self.process.stdout:
-            answer = json.loads(line)
-            if answer.get("id") == self.last and "method" not in answer:
-                return answer.get("result", answer.get("error"))
+            message = json.loads(line)
+            if message.get("method") == "session/request_permission":
+                allowed = next(each for each in message["params"]["options"] if each["kind"] == "allow_once")
+                outcome = {"outcome": "selected", "optionId": allowed["optionId"]}
+                self.send({"id": message["id"], "result": {"outcome": outcome}})
+            elif message.get("id") == self.last and "method" not in message:
+                return message.get("result", message.get("error"))
+            else:
+                self.told.append(line.decode())
         raise AssertionError("the shim has ended")
+
+    def send(self, message: dict[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.process.stdin.flush()
 
     def open(self, folder: Path) -> Any:
         return self.request("session/new", {"cwd": str(folder), "mcpServers": []})

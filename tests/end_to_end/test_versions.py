@@ -312,10 +312,10 @@ class RawEditor(NewEditor):
             self.told.append(message["params"]["update"])
         return message
 
-    def converse(self, folder: Path) -> list[str]:
+    def converse(self) -> list[str]:
         """Hold the conversation that is compared; return what came after `initialize` and `session/new`."""
         self.introduce()
-        session = self.call("session/new", cwd=str(folder))["sessionId"]
+        session = self.call("session/new", cwd=str(WORK))["sessionId"]
         self.lines.clear()
         for words in ("one", "edit", "ask", "late"):
             self.begin("session/prompt", sessionId=session, prompt=[{"type": "text", "text": words}])
@@ -333,7 +333,7 @@ def without_gateway(tmp_path: Path) -> list[str]:
     folder = tmp_path / "alone"
     folder.mkdir()
     editor = RawEditor([sys.executable, AGENT, str(folder)])
-    lines = editor.converse(tmp_path)
+    lines = editor.converse()
     editor.close()
     assert len(lines) > 20
     return lines
@@ -349,7 +349,7 @@ def test_a_conversation_of_version_2_is_the_same_bytes_as_without_the_gateway(
     running = start_gateway(tmp_path, prepare(tmp_path, f'[agents.it]\ncommand = {command}\nscope = "{scope}"\n'))
     try:
         editor = RawEditor(running.connect_command(transport))
-        assert editor.converse(tmp_path) == without_gateway
+        assert editor.converse() == without_gateway
         editor.close()
     finally:
         running.stop()

@@ -1,14 +1,18 @@
 """The places that a fence opens, from the configuration's wishes and the places of a machine."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from acp_gateway.config.agent_search import _TABLE
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import places, plan
-from acp_gateway.fence.plan import Fence, Wanted, choose, landlock_rules, refusals, remedy
+from acp_gateway.fence.plan import Fence, FenceOptions, Wanted, choose, landlock_rules, refusals, remedy
+from acp_gateway.fence.start import fenced
 
 
 class Machine:
@@ -25,14 +29,20 @@ class Machine:
             command=["agent"],
             environment={"PATH": f"{root}/home/.local/bin:/usr/bin", "HOME": str(root / "home")},
             cwd=str(root / "work"),
-            workspaces=[(str(root / "work"), True)],
-            private=[str(root / "state")],
-            user_home=str(root / "home"),
             temporary=str(root / "tmp"),
+            options=FenceOptions(
+                value="on",
+                scratch="",
+                workspaces=[(str(root / "work"), True)],
+                private=[str(root / "state")],
+                user_home=str(root / "home"),
+            ),
         )
 
-    def fence(self, **changes: object) -> Fence:
-        return plan.plan("landlock", replace(self.wanted, **changes))  # type: ignore[arg-type]
+    def fence(self, by: Any = "landlock", **changes: Any) -> Fence:
+        options = {name: changes.pop(name) for name in [*changes] if hasattr(self.wanted.options, name)}
+        changed = replace(self.wanted.options, **options)
+        return plan.plan(by, replace(self.wanted, options=changed, **changes))
 
     def refusal(self, **changes: object) -> str:
         with pytest.raises(AgentError) as refused:
@@ -84,7 +94,7 @@ def test_folders_in_a_workspace_that_are_needed_to_read_are_still_written(machin
 def test_a_workspace_to_read_in_one_to_write_stays_so_or_is_refused(machine: Machine) -> None:
     (machine.root / "work/handbook").mkdir()
     nested = [(str(machine.root / "work"), True), (str(machine.root / "work/handbook"), False)]
-    fence = plan.plan("bubblewrap", replace(machine.wanted, workspaces=nested))
+    fence = machine.fence("bubblewrap", workspaces=nested)
     assert str(machine.root / "work/handbook") in fence.read
     assert "/work/handbook is to be read only and is in a folder" in machine.refusal(workspaces=nested)
 
@@ -99,6 +109,27 @@ def test_a_link_that_the_agent_may_make_opens_nothing(option: str, machine: Mach
     wanted: object = {"cwd": path, "workspaces": [work, (path, True)]}.get(option, [path])
     error = machine.refusal(**{option: wanted})
     assert "by the link /work/link, which the agent may change: name /private in" in error
+
+
+@pytest.mark.parametrize("option", ["cwd", "workspaces", "writable", "readable", "PATH"])
+def test_a_folder_that_another_agent_exchanges_for_a_link_after_its_check_opens_nothing(
+    option: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, folder = machine.root / "private", machine.root / "work/folder"
+    private.mkdir()
+    folder.mkdir()
+    real = os.path.realpath
+    # All but the checks of links, one step after the other, sees a link.
+    monkeypatch.setattr(os.path, "realpath", lambda path, **_: real(str(path).replace(str(folder), str(private))))
+    changes = {
+        "cwd": str(folder),
+        "workspaces": [(str(machine.root / "work"), True), (str(folder), True)],
+        "writable": [str(folder)],
+        "readable": [str(folder)],
+        "PATH": {"PATH": str(folder), "HOME": str(machine.root / "home")},
+    }
+    fence = machine.fence(**{option if option != "PATH" else "environment": changes[option]})
+    assert not [place for place in (*fence.read, *fence.write) if place.startswith(str(private))]
 
 
 def test_a_link_from_a_workspace_into_it_is_followed(machine: Machine) -> None:
@@ -162,9 +193,31 @@ def test_own_folders_and_files_with_json_are_made_and_other_files_are_not(machin
     assert not (machine.root / "home/.agent.db").exists()
 
 
-def test_a_runner_of_packages_writes_its_cache(machine: Machine) -> None:
-    fence = machine.fence(command=["npx", "an-agent"])
-    assert fence.allows(str(machine.root / "home/.npm/_npx"), writing=True)
+@pytest.mark.parametrize(("runner", "cache"), [("npx", ".npm/_npx"), ("uvx", ".cache/uv/x"), ("pnpx", ".cache/pnpm/x")])
+def test_a_runner_of_packages_writes_its_cache(runner: str, cache: str, machine: Machine) -> None:
+    fence = machine.fence(command=[runner, "an-agent"])
+    assert fence.allows(str(machine.root / "home" / cache), writing=True)
+
+
+@pytest.mark.parametrize("runner", places.RUNNERS)
+def test_a_runner_of_packages_lets_an_agent_change_no_program_on_the_path_of_a_person(
+    runner: str, machine: Machine
+) -> None:
+    fence = machine.fence(command=[runner, "an-agent"])
+    searched = [place for place in _TABLE["places"] if place.startswith("~/") and "*" not in place]
+    assert "~/.bun/bin" in searched
+    for place in searched:
+        assert not fence.allows(str(machine.root / "home" / place[2:] / "git"), writing=True), place
+
+
+def test_without_a_network_no_sockets_of_resolvers_are_opened(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolver = machine.root / "run/nscd"
+    resolver.mkdir(parents=True)
+    monkeypatch.setattr(plan, "RESOLVERS", (str(resolver),))
+    for network, opened in (("on", True), ((443,), True), ("off", False)):
+        assert machine.fence(network=network).allows(str(resolver / "socket")) is opened, network
 
 
 def test_with_a_home_of_its_own_an_agent_has_nothing_of_the_user(machine: Machine) -> None:
@@ -319,6 +372,21 @@ def test_the_best_means_of_the_machine_is_chosen(value: str, bubblewrap: bool, l
     found = choose(value, bubblewrap=bubblewrap, landlock=landlock)
     assert (found or remedy(value)).startswith(chosen)
     assert 'set fence = "off"' in remedy(value)
+
+
+@pytest.mark.parametrize("value", ["on", "bubblewrap", "landlock"])
+def test_a_system_that_is_not_linux_refuses_to_start_a_fenced_agent_and_names_the_remedy(
+    value: str, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    options = replace(machine.wanted.options, value=value, scratch=str(machine.root / "scratch"))
+    with pytest.raises(AgentError) as refused:
+        fenced("a", "/bin/agent", ["agent"], {}, "/", options, find_bubblewrap=lambda: None, abi=lambda: 0)
+    assert str(refused.value) == (
+        'the agent a cannot be started: fences need Linux, with Landlock or bubblewrap, or set fence = "off" in '
+        "[agents.a], with which it may read all that its user may"
+    )
+    assert not (machine.root / "scratch").exists()
 
 
 @pytest.mark.parametrize(

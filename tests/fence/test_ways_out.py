@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from acp_gateway.fence import bubblewrap, landlock
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
+from acp_gateway.fence.plan import FenceOptions, Network
+from acp_gateway.fence.start import LAUNCHER, Start, fenced
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
 
@@ -30,8 +31,22 @@ print(file.fileno(), ctypes.addressof(memory), flush=True)
 sys.stdin.read()
 """
 
+OF_NETWORKS = {
+    "connect to it by multipath tcp",
+    "connect to it with the first bytes",
+    "send a datagram to it",
+}
+"""The ways that a list of ports leaves open, with either mechanism, and with Landlock also `network = "off"`."""
+
 NAMED = {
     "landlock": {
+        *OF_NETWORKS,
+        "change the mode of a file of the gateway",
+        "change the times of a file of the gateway",
+        "limit another process",
+        "read the command of another process",
+        "type in the terminal of the user",
+        "read a key that the kernel keeps",
         "connect to the socket of the gateway",
         "connect to a socket of docker",
         "connect to a socket of ssh agent",
@@ -39,9 +54,10 @@ NAMED = {
         "share memory with others",
         "slow another process",
     },
-    "bubblewrap": set[str](),
+    # Root has no user namespace of its own, to which the keys belong.
+    "bubblewrap": {*OF_NETWORKS, "read a key that the kernel keeps"} if os.geteuid() == 0 else OF_NETWORKS,
 }
-"""The ways that a mechanism leaves open, as `docs/fence.md` says."""
+"""The ways that a mechanism leaves open with a list of ports, as `docs/fence.md` says."""
 
 IMPOSSIBLE = {
     "enter the mounts of another process",
@@ -64,6 +80,10 @@ IMPOSSIBLE = {
     "read the memory of another process",
     "copy from the memory of another process",
     "take a descriptor of another process",
+    "connect to it by multipath tcp",
+    "sample another process",
+    "read the log of the kernel",
+    "go by the root of the first process",
 }
 """The ways that may be closed without a fence too, by the kernel or the rights of the user who runs the test."""
 
@@ -73,14 +93,32 @@ class Scene:
 
     def __init__(self, root: Path, stack: ExitStack) -> None:
         self.root = root
-        folders = ("work", "state", "other", "readonly", "home/.ssh", "homes/bob", "sockets", "tmp", "scratch")
+        folders = (
+            "work",
+            "state",
+            "other",
+            "readonly",
+            "home/.ssh",
+            "homes/bob",
+            "sockets",
+            "tmp",
+            "state/scratch/other",
+        )
         for folder in folders:
             (root / folder).mkdir(parents=True)
         for name in ("secret", "overwritten", "truncated", "removed", "moved", "exchanged"):
             (root / "state" / name).write_text("the secret")
-        for place in ("other/secret", "homes/bob/secret", "config.toml", "home/.ssh/id_ed25519", "tmp/mine"):
+        for place in (
+            "other/secret",
+            "state/scratch/other/secret",
+            "homes/bob/secret",
+            "config.toml",
+            "home/.ssh/id_ed25519",
+            "tmp/mine",
+        ):
             (root / place).write_text("the secret")
-        (root / "readonly" / "removed").write_text("")
+        for name in ("removed", "shown"):
+            (root / "readonly" / name).write_text("")
         self.shm = Path("/dev/shm") / f"acp-gateway-test-{os.getpid()}"
         self.shm.write_text("the secret")
         stack.callback(self.shm.unlink)
@@ -94,13 +132,22 @@ class Scene:
         datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
         datagrams.bind("\0" + self.abstract + "-datagrams")
         self.server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        received = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        received.bind(("127.0.0.1", 0))
+        for descriptor in (terminal := os.openpty()):
+            stack.callback(os.close, descriptor)
         libc = ctypes.CDLL(None, use_errno=True)
+        queue = f"acp-gateway-test-{os.getpid()}"
+        os.close(libc.syscall(240, queue.encode(), os.O_CREAT | os.O_RDWR, 0o600, None))
+        stack.callback(libc.syscall, 241, queue.encode())
+        key = libc.syscall(248, b"user", queue.encode(), b"the secret", 10, -4)
+        stack.callback(libc.syscall, 250, 9, key, -4)
         self.shm_key = 0x41430000 + os.getpid() % 65536
         segment = libc.shmget(self.shm_key, 4, 0o1600)
         stack.callback(libc.shmctl, segment, 0, None)
         victim = stack.enter_context(
             subprocess.Popen(
-                [sys.executable, "-c", VICTIM, str(root / "state/secret")],
+                [sys.executable, "-c", VICTIM, str(root / "state/secret"), "the secret"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={"KEY": "the secret"},
@@ -126,6 +173,10 @@ class Scene:
             "descriptor": descriptor,
             "address": address,
             "abstract": self.abstract,
+            "scratch": str(root / "state/scratch"),
+            "terminal": os.ttyname(terminal[1]),
+            "datagrams": received.getsockname()[1],
+            "queue": queue,
             "port": self.server.getsockname()[1],
             "shm": self.shm_key,
             "in_shm": self.shm.name,
@@ -137,7 +188,7 @@ class Scene:
         listener.bind(address)
         listener.listen(100)
 
-    def start(self, value: str) -> Start:
+    def start(self, value: str, network: Network) -> Start:
         """Return how the hostile agent is started, `value` as `fence` has it, or "off"."""
         command = [sys.executable, str(HOSTILE), json.dumps(self.order)]
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home")}
@@ -148,14 +199,14 @@ class Scene:
             workspaces=[(str(self.root / "work"), True), (str(self.root / "readonly"), False)],
             private=[str(self.root / name) for name in ("state", "config.toml", "homes")],
             user_home=str(self.root / "home"),
-            scratch=str(self.root / "scratch"),
-            network="on" if landlock.abi() < landlock.NETWORK_ABI else (1,),
+            scratch=str(self.root / "state/scratch"),
+            network=network,
         )
         return fenced("hostile", sys.executable, command, environment, str(self.root / "work"), options)
 
-    def run(self, value: str) -> dict[str, Any]:
+    def run(self, value: str, network: Network = "on") -> dict[str, Any]:
         """Run the hostile agent, and return what came of each way."""
-        start = self.start(value)
+        start = self.start(value, network)
         with start.order(os.getpid(), {}) as order:
             command = [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())]
             done = subprocess.run(
@@ -183,16 +234,35 @@ def reached(found: dict[str, Any]) -> set[str]:
     return {name for name, result in found.items() if result is not None}
 
 
+@pytest.mark.parametrize("network", [(1,), "off"], ids=["ports", "off"])
 @pytest.mark.parametrize("by", ["landlock", "bubblewrap"])
-def test_no_way_leads_out_of_a_fence_but_those_that_the_docs_name(by: str, scene: Scene) -> None:
+def test_no_way_leads_out_of_a_fence_but_those_that_the_docs_name(by: str, network: Network, scene: Scene) -> None:
     if by == "landlock" and landlock.abi() < landlock.SCOPE_ABI:
         pytest.skip("this kernel's Landlock has no scopes")
     if by == "bubblewrap" and bubblewrap.find() is None:
         pytest.skip("bubblewrap is not installed, or not allowed")
-    found = scene.run(by)
+    found = scene.run(by, network)
     assert len(found) >= 60
-    assert reached(found) <= NAMED[by]
-    assert not list((scene.root / "scratch").iterdir())
+    named = NAMED[by] - OF_NETWORKS if (by, network) == ("bubblewrap", "off") else NAMED[by]
+    assert reached(found) <= named
+    assert [path.name for path in (scene.root / "state/scratch").iterdir()] == ["other"]
+
+
+@pytest.mark.skipif(bubblewrap.find() is None, reason="bubblewrap is not installed, or not allowed")
+def test_a_workspace_to_read_in_one_to_write_is_not_moved_from_its_fence(scene: Scene) -> None:
+    handbook = scene.root / "work/docs/handbook"
+    handbook.mkdir(parents=True)
+    options = FenceOptions(
+        value="bubblewrap",
+        workspaces=[(str(scene.root / "work"), True), (str(handbook), False)],
+        scratch=str(scene.root / "state/scratch"),
+    )
+    command = ["mv", str(scene.root / "work/docs"), str(scene.root / "work/moved")]
+    start = fenced("mover", "/bin/mv", command, {}, str(scene.root / "work"), options)
+    done = subprocess.run([*start.command], capture_output=True, text=True, check=False)
+    start.clean_up()
+    assert "Device or resource busy" in done.stderr
+    assert handbook.is_dir()
 
 
 def test_without_a_fence_the_same_ways_lead_out(scene: Scene) -> None:

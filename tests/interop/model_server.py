@@ -1,7 +1,7 @@
 """A model for agents under test: OpenAI's chat completions over HTTP on loopback, with the same answers always.
 
-A prompt of the user is answered with a call of the tool `bash`, if the agent has one, and everything else with a few
-words, as streams of chunks. The tool is to run what follows `run: ` in the prompt.
+A prompt of the user is answered with a call of the tool that runs commands, if the agent has one, and everything else
+with a few words, as streams of chunks. The tool is to run what follows `run: ` in the prompt.
 """
 
 import json
@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-TOOL = "bash"
+TOOLS = ("bash", "Shell", "run_shell_command")
+"""The names of the tool that runs a command: of OpenCode and Vibe, of Kimi, of Qwen."""
 
 COMMAND = "echo checked"
 
@@ -49,10 +50,14 @@ class _Handler(BaseHTTPRequestHandler):
 
 def completion(request: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
     """Yield the choices of each chunk of the answer to a request."""
-    tools = [tool["function"]["name"] for tool in request.get("tools") or ()]
-    if request["messages"][-1]["role"] == "user" and TOOL in tools:
-        arguments = json.dumps({"command": _command(request["messages"][-1]), "description": "Say that it was checked"})
-        call = {"index": 0, "id": "call", "type": "function", "function": {"name": TOOL, "arguments": arguments}}
+    tools = {tool["function"]["name"]: tool["function"] for tool in request.get("tools") or ()}
+    tool = next((name for name in TOOLS if name in tools), None)
+    if request["messages"][-1]["role"] == "user" and tool is not None:
+        called = {"command": _command(request["messages"][-1])}
+        if "description" in tools[tool]["parameters"]["properties"]:
+            called["description"] = "Say that it was checked"
+        function = {"name": tool, "arguments": json.dumps(called)}
+        call = {"index": 0, "id": "call", "type": "function", "function": function}
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None, "tool_calls": [call]}]
         reason = "tool_calls"
     else:

@@ -34,11 +34,13 @@ PROGRAMS = (
     "copilot",
     "droid",
     "gemini",
+    "kimi",
     "opencode",
     "qodercli",
     "qwen",
+    "vibe-acp",
 )
-"""Programs of the table of known agents that npm has for this platform."""
+"""Programs of the table of known agents that npm or PyPI has for this platform."""
 
 MEANS = [
     *(["landlock"] if landlock.abi() else []),
@@ -56,10 +58,11 @@ BRIEF = {"eof_grace": 0.1, "term_grace": 1.0}
 
 
 def installed(program: str) -> str:
-    """Return the path of an agent's program; skip the test if npm has installed none."""
+    """Return the path of an agent's program; skip the test if none is installed."""
     if program == "opencode":
         return binary()
-    found = shutil.which(program, path=str(MODULES / ".bin"))
+    folders = [MODULES / ".bin", *INSTALLED.glob("pypi/*/bin")]
+    found = shutil.which(program, path=os.pathsep.join(map(str, folders)))
     if found is None:
         pytest.skip(f"{program}: not installed on this platform")
     return found
@@ -112,26 +115,73 @@ async def test_an_agent_answers_in_its_fence_as_without_one(program: str, tmp_pa
         assert found[by] == found["off"], by
 
 
+def for_opencode(home: Path, url: str) -> dict[str, str]:
+    (home / ".config/opencode").mkdir(parents=True)
+    (home / ".config/opencode/opencode.json").write_text(settings(url, "allow"))
+    return QUIET
+
+
+def for_qwen(_: Path, url: str) -> dict[str, str]:
+    return {"OPENAI_API_KEY": "none", "OPENAI_BASE_URL": url, "OPENAI_MODEL": "check"}
+
+
+def for_vibe(home: Path, url: str) -> dict[str, str]:
+    (home / ".vibe").mkdir()
+    options = ('active_model = "check"', "enable_telemetry = false", "enable_update_checks = false")
+    provider = ("[[providers]]", 'name = "check"', f'api_base = "{url}"')
+    model = ("[[models]]", 'name = "check"', 'provider = "check"', 'alias = "check"')
+    (home / ".vibe/config.toml").write_text("\n".join([*options, *provider, *model]))
+    return {}
+
+
+def for_kimi(home: Path, url: str) -> dict[str, str]:
+    (home / ".kimi/credentials").mkdir(parents=True)
+    # It wants a login in its folder, also for a model that needs none.
+    login = {"access_token": "x", "refresh_token": "x", "expires_at": 2**32, "scope": "", "token_type": "Bearer"}
+    (home / ".kimi/credentials/kimi-code.json").write_text(json.dumps({**login, "expires_in": 2**31}))
+    options = ('default_model = "check"', "default_yolo = true")
+    provider = ("[providers.check]", 'type = "openai_legacy"', f'base_url = "{url}"', 'api_key = "none"')
+    model = ("[models.check]", 'provider = "check"', 'model = "check"', "max_context_size = 100000")
+    (home / ".kimi/config.toml").write_text("\n".join([*options, *provider, *model]))
+    return {}
+
+
+MODELS = {"opencode": for_opencode, "qwen": for_qwen, "vibe-acp": for_vibe, "kimi": for_kimi}
+"""The agents that use a model at any address, with a function that writes their settings and returns variables."""
+
+
 @pytest.mark.parametrize("by", MEANS)
-def test_opencode_edits_its_workspace_and_is_refused_what_is_outside(by: str, tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    env = {"HOME": str(home), **QUIET}
-    options = "[agents.a.env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in env.items())
-    fenced = Fenced(tmp_path, by, command=[installed("opencode"), "acp"], options=options)
-    file = home / ".config/opencode/opencode.json"
-    file.parent.mkdir(parents=True)
+@pytest.mark.parametrize("program", MODELS)
+def test_an_agent_edits_its_workspace_is_refused_what_is_outside_and_loads_its_session_after_a_restart(
+    program: str, by: str, tmp_path: Path
+) -> None:
+    known, home = KNOWN[program], tmp_path / "home"
+    assert isinstance(known, AcpAgent)
+    home.mkdir()
     with model_server() as url:
-        file.write_text(settings(url, "allow"))
+        env = {"HOME": str(home), **MODELS[program](home, url)}
+        options = "[agents.a.env]\n" + "".join(f"{name} = {json.dumps(value)}\n" for name, value in env.items())
+        fenced = Fenced(tmp_path, by, command=[installed(program), *known.arguments[0]], options=options)
+        text = f"run: echo edited >{tmp_path}/work/new; echo edited >{tmp_path}/other/new"
         gateway = fenced.start()
         editor = fenced.editor()
         try:
             session = editor.open(tmp_path / "work")["sessionId"]
-            script = f"echo edited >{tmp_path}/work/new; echo edited >{tmp_path}/other/new"
-            prompt = [{"type": "text", "text": f"run: {script}"}]
-            answer = editor.request("session/prompt", {"sessionId": session, "prompt": prompt})
-            assert answer["stopReason"] == "end_turn"
+            prompt = {"sessionId": session, "prompt": [{"type": "text", "text": text}]}
+            assert editor.request("session/prompt", prompt)["stopReason"] == "end_turn"
         finally:
             editor.close()
             gateway.stop()
-    assert (tmp_path / "work/new").read_text() == "edited\n"
-    assert not (tmp_path / "other/new").exists()
+        assert (tmp_path / "work/new").read_text() == "edited\n"
+        assert not (tmp_path / "other/new").exists()
+        told = [line for line in editor.told if '"tool_call_update"' in line]
+        assert any("Permission denied" in line or "No such file" in line for line in told)
+        gateway = fenced.start()
+        editor = fenced.editor()
+        try:
+            loaded = {"sessionId": session, "cwd": str(tmp_path / "work"), "mcpServers": []}
+            assert "code" not in editor.request("session/load", loaded)
+        finally:
+            editor.close()
+            gateway.stop()
+        assert any("run: echo edited" in line for line in editor.told if '"user_message_chunk"' in line)

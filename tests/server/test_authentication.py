@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import trio
@@ -17,11 +18,13 @@ from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.orphans import ProcessStat
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.security.token_store import default_identity
+from acp_gateway.server import authentication
 from acp_gateway.server.authentication import (
     AcceptedRequest,
     Client,
     PeerCredentials,
     belongs_to_agent,
+    has_ended,
     has_no_new_privileges,
     peer_credentials,
 )
@@ -328,6 +331,49 @@ def test_a_real_child_of_a_real_agent_is_found_out(tmp_path: Path) -> None:
             assert belongs_to_agent(peer.pid, {agent.pid})
             assert not belongs_to_agent(peer.pid, set())
         assert agent.wait() == 0
+
+
+def connect_by_a_process_that_ends(path: str) -> socket.socket:
+    """Return a socket that a child process has connected, and that this process shares with it."""
+    sock = socket.socket(socket.AF_UNIX)
+    command = "import socket, sys; socket.socket(fileno=int(sys.argv[1])).connect(sys.argv[2])"
+    subprocess.run(
+        [sys.executable, "-S", "-c", command, str(sock.fileno()), path], pass_fds=[sock.fileno()], check=True
+    )
+    return sock
+
+
+def kernel_tells_who_connected() -> bool:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        try:
+            os.close(ours.getsockopt(socket.SOL_SOCKET, authentication._SO_PEERPIDFD))
+        except OSError:
+            return False
+    return True
+
+
+@pytest.mark.skipif(not kernel_tells_who_connected(), reason="only Linux 6.5 and newer has SO_PEERPIDFD")
+async def test_a_process_that_has_ended_is_refused_though_another_one_has_its_id(
+    unix: str, gateway: EchoingGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # So it is with an id that was given again, to a process that may connect.
+    monkeypatch.setattr(authentication, "belongs_to_agent", lambda *_: False)
+    async with listening(unix, gateway):
+        with connect_by_a_process_that_ends(urlsplit(unix).path) as sock:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+            await stream.send_all(hello() + b"\n")
+            answer = json.loads(await stream.receive_some())
+    assert answer["error"]["message"] == "the process that connected has ended: a token is needed here"
+    assert gateway.served == []
+
+
+@on_linux
+def test_an_older_kernel_does_not_tell_whether_a_process_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "_SO_PEERPIDFD", 2**20)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        assert not has_ended(ours)
 
 
 @pytest.mark.parametrize(("status", "fenced"), [("NoNewPrivs:\t0\n", False), ("NoNewPrivs:\t1\n", True), ("", True)])

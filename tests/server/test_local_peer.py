@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from acp_gateway.gateway.agent.orphans import ProcessStat
 from acp_gateway.server.local_peer import (
     LocalPeer,
     Place,
@@ -129,10 +130,15 @@ def test_a_process_may_act_for_another_user(program: str, ns: str, why: str | No
     assert why_foreign(11, tmp_path) == "its process can't be looked at"
 
 
+def started(pid: int) -> ProcessStat:
+    return ProcessStat(pid=pid, state="S", parent=1, group=pid, session=pid, started=1)
+
+
 @pytest.mark.parametrize(
     ("owner", "holders", "foreign", "expected"),
     [
-        (SocketOwner(UID, 77), (5, 6), {}, LocalPeer((5, 6))),
+        (SocketOwner(UID, 77), (5, 6), {}, LocalPeer((started(5), started(6)))),
+        (SocketOwner(UID, 77), (5, 404), {}, LocalPeer(refusal="its process has ended")),
         (None, (5,), {}, LocalPeer(refusal="the system does not name its owner")),
         (SocketOwner(UID + 1, 77), (5,), {}, LocalPeer(refusal="it belongs to another user")),
         # As with a port that sshd forwards: it was root, and hides its descriptors from all others.
@@ -150,5 +156,6 @@ def test_a_connection_counts_as_the_users_if_each_process_that_holds_it_is(
         find_owner=lambda *_: owner,
         find_holders=lambda inode, uid: holders if (inode, uid) == (77, UID) else (),
         why_foreign=foreign.get,
+        read_stat=lambda pid: None if pid == 404 else started(pid),
     )
     assert found == expected

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from acp_gateway.config.load import AgentSection, ListenSection
 from acp_gateway.core.sessions.session import Role
 from acp_gateway.dialects.session_sharing import may_share
 from acp_gateway.gateway.access import Access
+from acp_gateway.gateway.agent.orphans import ProcessStat, read_stat
 from acp_gateway.gateway.agent.process import Agent, Launch, Spawner, run_agent
 from acp_gateway.security.token_store import default_identity
 from acp_gateway.server import authentication
@@ -46,7 +48,9 @@ ORIGIN = "http://localhost:2718"
 
 OPEN = ListenSection(url=WS, local_user=True, allowed_origins=(ORIGIN,), path="/message?agent=second")
 
-OWN_PROCESS = LocalPeer((os.getpid(),))
+THIS = read_stat(os.getpid()) or ProcessStat(os.getpid(), "S", 1, 1, 1, 1)
+
+OWN_PROCESS = LocalPeer((THIS,))
 
 
 @pytest.fixture(autouse=True)
@@ -168,6 +172,16 @@ async def test_local_user_lets_no_process_in_that_is_in_a_fence(
         gateway.config = dataclasses.replace(gateway.config, agents=fenced)
         refused = await dial(listener)
     assert (refused.status, "no_new_privs" in refused.body) == (403, True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells when a process was started")
+async def test_local_user_lets_no_process_in_that_has_the_id_of_the_one_that_connected(
+    gateway: EchoingGateway, found: list[LocalPeer]
+) -> None:
+    found.append(LocalPeer((dataclasses.replace(THIS, started=THIS.started - 1),)))
+    async with listening(OPEN, gateway) as listener:
+        refused = await dial(listener)
+    assert (refused.status, "the process that connected has ended" in refused.body) == (403, True)
 
 
 AS_AGENT = """

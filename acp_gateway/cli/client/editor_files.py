@@ -347,7 +347,7 @@ class AgentCommand:
         name = target.rpartition("://")[2].partition("/")[0].rpartition("@")[2] or "acp-gateway"
         program = os.path.abspath(shutil.which(sys.argv[0]) or sys.argv[0])
         if program.endswith("__main__.py"):
-            return cls(name, sys.executable, ("-m", "acp_gateway", *arguments))
+            return cls(name, sys.executable, ("-P", "-m", "acp_gateway", *arguments))
         return cls(name, program, arguments)
 
     def block(self, editor: str) -> str:

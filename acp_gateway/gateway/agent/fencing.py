@@ -10,8 +10,7 @@ from acp_gateway.config.agent_search import own_folders
 from acp_gateway.config.load import AgentSection, Config
 from acp_gateway.core.requests import Problem
 from acp_gateway.core.sessions.session import SessionScope
-from acp_gateway.fence.plan import Fence
-from acp_gateway.fence.start import FenceOptions
+from acp_gateway.fence.plan import Fence, FenceOptions
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol.reasons import in_one_line
 from acp_gateway.security.token_store import Token

@@ -30,8 +30,8 @@ import trio
 
 from acp_gateway.config.agent_search import explain_missing
 from acp_gateway.errors import AgentError
-from acp_gateway.fence.plan import Fence, refusals
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start, fenced
+from acp_gateway.fence.plan import Fence, FenceOptions, refusals
+from acp_gateway.fence.start import LAUNCHER, Start, fenced
 from acp_gateway.gateway.agent.hardening import inherited_limits
 from acp_gateway.gateway.agent.orphans import ProcessRegistry, kill_session, process_start_time, terminate_followers
 from acp_gateway.gateway.agent.versions import VersionedStream

@@ -63,7 +63,7 @@ def test_started_as_a_module_the_settings_block_starts_it_as_a_module(monkeypatc
     block = json.loads(run("connect", "box", "--print-config", "jetbrains").stdout)
     (entry,) = block["agent_servers"].values()
     assert entry["command"] == sys.executable
-    assert entry["args"][:2] == ["-m", "acp_gateway"]
+    assert entry["args"][:3] == ["-P", "-m", "acp_gateway"]
 
 
 @pytest.mark.parametrize(

@@ -378,7 +378,7 @@ def test_the_command_is_this_very_program(monkeypatch: pytest.MonkeyPatch) -> No
     command = AgentCommand.to("ssh://ann@box/run/s", ["--observe"])
     assert command == AgentCommand("box", "/opt/acp-gateway", ("connect", "ssh://ann@box/run/s", "--observe"))
     monkeypatch.setattr("sys.argv", ["/x/acp_gateway/__main__.py"])
-    assert AgentCommand.to("box").arguments[:3] == ("-m", "acp_gateway", "connect")
+    assert AgentCommand.to("box").arguments[:4] == ("-P", "-m", "acp_gateway", "connect")
     with pytest.raises(UsageError):
         command.block("ed")
 

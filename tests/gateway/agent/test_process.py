@@ -18,7 +18,8 @@ import trio
 
 from acp_gateway.errors import AgentError
 from acp_gateway.fence import bubblewrap
-from acp_gateway.fence.start import LAUNCHER, FenceOptions, Start
+from acp_gateway.fence.plan import FenceOptions
+from acp_gateway.fence.start import LAUNCHER, Start
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.agent import process as agent_module
 from acp_gateway.gateway.agent.orphans import ProcessRegistry
