@@ -31,6 +31,7 @@ from acp_gateway.core.traffic import INVALID, NO_METHOD, OTHER, Traffic
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
+from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
@@ -477,6 +478,8 @@ class Multiplexer:
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, limit_exceeded)
             return
         client.add_request(request)
+        if message.method == methods.PROMPT:
+            note_claim(request)
         if message.method == methods.INITIALIZE:
             self._initialization.initialize(client, request)
         elif client.phase is ClientPhase.WAITING:

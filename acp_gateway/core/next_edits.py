@@ -60,6 +60,9 @@ class NextEdits:
         if self._count(client) >= MAX_SESSIONS:
             why = f"a connection has at most {MAX_SESSIONS} sessions for suggestions; close some"
             self._agent.refuse(request, jsonrpc.INVALID_REQUEST, why, {"reason": "too_many_sessions"})
+        elif request.message.session is not None:
+            # The agent names the new session; this one may be another client's.
+            self._agent.refuse_unknown(request, request.message.session)
         elif self._is_permitted(client, request):
             self._agent.forward(request, self._started)
 

@@ -412,7 +412,7 @@ class OpenSessions:
         Ids are one agent's at the most. A name that the connection uses stands for the same session until it leaves
         that, or opens another one of the name.
         """
-        for used in reversed(list(self)):
+        for used in reversed(self._used.values()):
             if used.session.name == name and viewer.sees(used.session):
                 return used.session
         return self._gateway.views.find(viewer, name)

@@ -59,6 +59,14 @@ def test_a_session_for_suggestions_is_unknown_to_other_clients(
     assert not scene.agent.heard()
 
 
+def test_the_start_of_a_session_for_suggestions_names_no_session(scene: Scene, ann: Peer) -> None:
+    bob = scene.join("bob", "you")
+    bob.new_session()
+    ann.request("nes/start", sessionId="s")
+    assert error_of(ann)["data"] == {"sessionId": "s"}
+    assert not scene.agent.heard()
+
+
 @pytest.mark.parametrize("method", ["document/didOpen", "document/didChange", "nes/accept", "nes/reject"])
 def test_what_is_told_about_files_is_told_by_the_client_whose_session_it_is(
     scene: Scene, ann: Peer, method: str

@@ -59,6 +59,7 @@ def policy(*, shared: bool, serves: frozenset[Capability], tools: McpPolicy) -> 
         sessions_per_identity=5,
         max_queued_prompts=3,
         queued_prompts_per_identity=3,
+        common=shared,
     )
 
 

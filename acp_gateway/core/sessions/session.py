@@ -487,11 +487,10 @@ class Session:
         self.archive.note_change(self)
 
     def note_decision(self, key: str, decision: Decision) -> None:
-        """Remember how an agent request was decided."""
+        """Remember how an agent request was decided, which is a change as that is closed."""
         self.decisions[key] = decision
         while len(self.decisions) > MAX_DECISIONS:
             del self.decisions[next(iter(self.decisions))]
-        self.archive.note_change(self)
 
     def end_turn(self) -> None:
         """Record the end of a turn."""

@@ -61,13 +61,18 @@ def claim_of(identity: str, link: str, raw_id: RawId) -> str:
 
 
 def note_claim(request: Request) -> None:
-    """Read the claim that a gateway has passed on with a prompt, or compose it."""
+    """Read the claim that a gateway has passed on with a prompt, or compose it.
+
+    An earlier prompt under the same id has been answered: its response is forgotten, even if this one gets nowhere.
+    """
     text, link = request.message.text, request.client.link
     said = lookup.text_param(request.message, "_meta", META, "claim") if may_have_own_meta(text) else None
     if said is not None and len(said) <= CLAIM_SIZE:
         request.claim = said
     elif link is not None:
         request.claim = claim_of(request.client.scope.identity, link, request.id)
+    for session in request.client.sessions:
+        session.ended.pop(request.claim or "", None)
 
 
 def with_claim(request: Request) -> bytes:

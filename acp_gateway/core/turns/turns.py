@@ -14,7 +14,6 @@ from acp_gateway.core.turns.cut_turns import turn_begins
 from acp_gateway.core.turns.echoes import Echo
 from acp_gateway.core.turns.lost_prompts import (
     former_prompt,
-    note_claim,
     note_end,
     remember_ended,
     turns_told,
@@ -37,7 +36,6 @@ class Turns:
         session = self._agent.session_of_request(client, request)
         if session is None:
             return
-        note_claim(request)
         alone = not self._agent.policy.shared and len(self._agent.clients) == 1
         if not session.turns or (alone and not session.queue):
             self._start_turn(session, request)

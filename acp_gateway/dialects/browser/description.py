@@ -52,7 +52,7 @@ class Describer:
             "clients": [self._describe_client(client) for client in view.clients],
             "mayControl": view.may_control,
             "history": view.history,
-            "fence": view.fence,
+            "fence": self.views.fence(session),
         }
         if self.nodes is not None and described["machine"] is not None:
             described |= self.nodes.said_of(session)

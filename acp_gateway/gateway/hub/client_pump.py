@@ -246,7 +246,7 @@ class ClientPump:
 
         Charges nothing: its connection has charged for the message that brought the answer.
         """
-        size, client = len(reply.member), attachment.client
+        client = attachment.client
         self._owner.note_time()
         if attachment.tape is not None:
             number = agent_request.forwarded_ids.get(client, 0)
@@ -259,8 +259,7 @@ class ClientPump:
             log.exception("%s: internal error, connection closed", client.name)
             attachment.close(BUG)
             return False
-        self._memory_grew(size)
-        self._multiplexer.traffic.bytes_from_clients += size
+        self._multiplexer.traffic.bytes_from_clients += len(reply.member)
         return answered
 
     # Flow control

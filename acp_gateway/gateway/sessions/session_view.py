@@ -30,8 +30,6 @@ class SessionView:
     """The agent's open requests for controllers, the earliest first."""
     may_control: bool
     """True if the viewer may send prompts, and answer requests."""
-    fence: str | None = None
-    """The means by which the running agent is fenced; None without a fence, and while no agent runs."""
 
     # What few ask for is read from the session when they do.
 
@@ -82,7 +80,7 @@ class Viewer:
 
     def sees(self, session: Session) -> bool:
         """Return True if a session exists for the viewer now. For a guest it does while it is live."""
-        return self.covers(session) and (session.live or not self.scope.guest)
+        return self.covers(session) and (not self.scope.guest or session.live)
 
 
 _NO_OWNER: Final = ""
@@ -154,8 +152,11 @@ class SessionViews:
             live=multiplexer is not None,
             waiting=waiting,
             may_control=viewer.role is Role.CONTROLLER and (multiplexer is not None or not viewer.scope.guest),
-            fence=None if session.agent_handle is None else self._fence_of(session.agent_handle),
         )
+
+    def fence(self, session: Session) -> str | None:
+        """Return the means by which its running agent is fenced; None without a fence, and while no agent runs."""
+        return None if session.agent_handle is None else self._fence_of(session.agent_handle)
 
 
 def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:

@@ -339,6 +339,24 @@ def test_an_end_is_known_after_the_unused_agent_was_stopped() -> None:
     assert answer == {"jsonrpc": "2.0", "id": own, "result": {"stopReason": "refusal"}}
 
 
+def test_a_prompt_under_an_earlier_id_does_not_get_the_response_of_the_earlier_prompt() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    ann.say(prompt())
+    scene.agent.answers("session/prompt", stopReason="end_turn")
+    scene.lose_agent()
+    ann.say(prompt())
+    # The agent does not get it: its new process is not initialized yet.
+    ann.gone()
+    back = scene.join("ann", link="second")
+    back.comes_back(connection="first", prompts=[1])
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    response = next(message for message in back.heard() if "result" in message)
+    assert handed_in(response)["prompts"] == []
+
+
 # Claims and responses
 
 

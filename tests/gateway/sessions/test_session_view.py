@@ -48,7 +48,7 @@ def test_an_idle_session_is_completed(shown: Shown) -> None:
     view = shown.view()
     assert (view.status, view.live, view.turn, view.queued, view.waiting) == ("completed", True, False, 0, ())
     assert (view.may_control, view.process_exited, view.last_turn) == (True, False, None)
-    assert view.fence == "landlock"
+    assert shown.views.fence(shown.session) == "landlock"
     assert (shown.session.created_at, shown.session.active_at) == (1000, None)
 
 
