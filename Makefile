@@ -59,8 +59,9 @@ test: $(VENV)/has-test
 test-slow: $(VENV)/has-test
 	$(BIN)/python -m pytest -q -m slow
 
+# Each commit has another order of tasks there.
 test-hostile: $(VENV)/has-test
-	tools/hostile $(BIN)/python -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
+	tools/hostile $(BIN)/python -q --schedule $(or $(shell git rev-list --count HEAD 2>/dev/null),1) $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 # A program that is missing is installed where that is allowed, or named: $(call need,PROGRAMS,PACKAGES,WHO). One of PROGRAMS will do.
 need = @for name in $(1); do command -v $$name >/dev/null && exit; done; \

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.doubles import SMALLEST_CONFIG
+from tests.schedule import order_tasks
 
 # A slow machine is not a failure, and a failure must come back when the test is run again.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
@@ -53,3 +54,17 @@ def config(tmp_path: Path) -> Path:
     path = tmp_path / "config.toml"
     path.write_text(SMALLEST_CONFIG.format(directory=tmp_path))
     return path
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--schedule", type=int, default=0, help="number of the order in which Trio runs ready tasks")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"schedule: {config.getoption('--schedule')}"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """Let the order of tasks follow from the test and the schedule only."""
+    order_tasks(f"{item.config.getoption('--schedule')} {item.nodeid}")

@@ -77,6 +77,7 @@ async def test_messages_pass_in_both_directions_and_marks_keep_their_places(
         mark, ping = await link.receive_batch()
         assert (type(mark), ping) == (Mark, PING)
         assert link.link_id
+        await trio.testing.wait_all_tasks_blocked()  # A probe may follow the ping.
         assert (link.pending_bytes, link.unfinished_bytes) == (0, 0)
 
 

@@ -238,7 +238,7 @@ async def test_failed_attempts_behind_a_trusted_proxy_are_counted_per_forwarded_
         assert response.status == 101
     addresses = [entry["address"] for entry in audit_log.entries]
     assert addresses == ["192.0.2.1", "192.0.2.1", "192.0.2.2", "127.0.0.1", "192.0.2.1", "192.0.2.1"]
-    assert re.search(r"\w{8} \(192\.0\.2\.1 by way of 127\.0\.0\.1:\d+\): refused: no valid token", caplog.text)
+    assert re.search(r"[\w-]{8} \(192\.0\.2\.1 by way of 127\.0\.0\.1:\d+\): refused: no valid token", caplog.text)
 
 
 @pytest.mark.usefixtures("hasty")

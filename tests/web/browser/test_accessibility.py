@@ -58,6 +58,7 @@ def written(page: Page, gateway: ScriptedGateway) -> None:
 
 def menu(page: Page, gateway: ScriptedGateway) -> None:
     page.get_by_role("button", name="More").click()
+    expect(page.get_by_role("menuitem").first).to_be_visible()
 
 
 def sharing(page: Page, gateway: ScriptedGateway) -> None:
@@ -69,6 +70,7 @@ def sharing(page: Page, gateway: ScriptedGateway) -> None:
 def starting(page: Page, gateway: ScriptedGateway) -> None:
     list_of_sessions(page, gateway)
     page.get_by_role("button", name="New", exact=True).click()
+    expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
 def looking_on(page: Page, gateway: ScriptedGateway) -> None:

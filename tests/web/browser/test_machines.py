@@ -20,7 +20,7 @@ def test_sessions_with_equal_ids_have_their_machine_and_open_apart(open_page: Op
         page.get_by_role("link", name=title).click()
         expect(page.get_by_text(f"Of {name}.", exact=True)).to_be_visible()
         assert ("session/get", name) in [(method, params.get("sessionId")) for method, params in gateway.calls]
-    assert page.url.endswith("#/s/gpu2%2F1")
+    until(page, lambda: page.url.endswith("#/s/gpu2%2F1"))
     page.reload()
     expect(page.get_by_text("Of gpu2/1.", exact=True)).to_be_visible()
     page.goto(gateway.url + "#/s/gpu1%2F7%2Ff")

@@ -120,9 +120,9 @@ def test_a_guest_of_one_session_sees_it_alone(open_page: Opens) -> None:
     scene.info |= {"guest": True, "session": "s1", "mayShare": False}
     page, _ = open_page(scene)
     expect(page.get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
-    assert page.get_by_role("navigation", name="Sessions").count() == 0
-    assert page.get_by_role("button", name="Share").count() == 0
-    assert page.get_by_role("button", name="More").count() == 0
+    expect(page.get_by_role("navigation", name="Sessions")).to_have_count(0)
+    expect(page.get_by_role("button", name="Share")).to_have_count(0)
+    expect(page.get_by_role("button", name="More")).to_have_count(0)
 
 
 def test_no_request_leaves_for_another_origin(open_page: Opens) -> None:

@@ -1,6 +1,7 @@
 """The transcript in a browser: what is in the document, where it stays, and what unfolds."""
 
 import re
+from functools import partial
 from typing import Any
 
 from playwright.sync_api import Page, expect
@@ -27,11 +28,15 @@ def settled(page: Page) -> None:
     )
 
 
+def has_copied(page: Page, text: str) -> bool:
+    return bool(page.evaluate("navigator.clipboard.readText()").strip() == text)
+
+
 def test_of_100_000_updates_only_the_blocks_near_the_view_are_in_the_document(open_page: Opens) -> None:
     page, _ = open_page(long(100_000), "#/s/long")
     expect(page.locator(".row").last).to_be_visible()
     assert page.locator(".row").count() < 80
-    assert page.locator(".scroller").evaluate(TO_END) < 1
+    until(page, lambda: page.locator(".scroller").evaluate(TO_END) < 1)
 
 
 def test_a_transcript_stays_in_place_while_older_updates_are_put_before_it(open_page: Opens) -> None:
@@ -72,8 +77,7 @@ def test_the_view_follows_the_end_until_the_user_scrolls_up(open_page: Opens) ->
     expect(page.locator(".row").last).to_be_visible()
     gateway.add("long", *(agent("more words\n\n") for _ in range(30)))
     expect(page.locator(".row").last).to_contain_text("more words")
-    settled(page)
-    assert scroller.evaluate(TO_END) < 1
+    until(page, lambda: scroller.evaluate(TO_END) < 1)
 
     scroller.evaluate("scroller => { scroller.scrollTop -= 400; }")
     expect(page.get_by_text("To the end")).to_be_attached()
@@ -86,7 +90,7 @@ def test_the_view_follows_the_end_until_the_user_scrolls_up(open_page: Opens) ->
     assert (text[:40], top) == (before[0][:40], before[1])
     button.click()
     expect(button).to_have_count(0)
-    assert scroller.evaluate(TO_END) < 1
+    until(page, lambda: scroller.evaluate(TO_END) < 1)
 
 
 def test_only_the_last_block_changes_while_the_agent_speaks(open_page: Opens) -> None:
@@ -112,6 +116,7 @@ def test_a_button_copies_code_commands_paths_and_messages_as_they_are_seen(open_
     page, gateway = open_page(shop(), "#/s/s1", size=(1280, 2400))
     expect(page.locator(".row").last).to_be_visible()
     gateway.add("s1", agent("Use this:\n\n```\nrm \u202ea\n```"))
+    expect(page.locator(".row").last).to_contain_text("Use this")
     for name in ("python -m pytest", "Edit shop/basket.py"):
         page.get_by_role("button", name=name).click()
     copied = {
@@ -124,7 +129,7 @@ def test_a_button_copies_code_commands_paths_and_messages_as_they_are_seen(open_
         button = page.get_by_role("button", name=f"Copy the {what}", exact=True).last
         button.click()
         expect(page.get_by_role("button", name="Copied").last).to_be_visible()
-        assert page.evaluate("navigator.clipboard.readText()").strip() == text
+        until(page, partial(has_copied, page, text))
 
 
 def test_it_is_told_when_something_was_said_and_how_long_a_tool_call_ran(open_page: Opens) -> None:
@@ -295,7 +300,7 @@ def test_an_agent_that_waits_without_a_question_needs_the_user(open_page: Opens)
 def test_images_and_the_plan_and_the_usage_are_shown(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1", size=(1280, 2400))
     expect(page.locator("img.picture")).to_be_visible()
-    assert page.locator("img.picture").evaluate("image => image.naturalWidth") == 320
+    until(page, lambda: page.locator("img.picture").evaluate("image => image.naturalWidth") == 320)
     expect(page.get_by_role("region", name="Plan")).to_contain_text("2 of 4")
     expect(page.locator(".plan-line")).to_contain_text("Run the tests")
     expect(page.get_by_role("button", name="62k of 200k tokens used, 0.42 USD")).to_be_visible()
@@ -325,7 +330,7 @@ def test_words_of_an_agent_give_no_style(open_page: Opens) -> None:
     expect(page.locator(".tool").first).to_contain_text("x permission")
     expect(page.locator(".tool").last).to_contain_text("constructor")
     expect(page.locator("li.plan-pending")).to_have_count(1)
-    assert page.locator(".permission").count() == 0
+    expect(page.locator(".permission")).to_have_count(0)
 
 
 def test_data_of_the_wrong_shape_leaves_the_page_in_working_order(open_page: Opens) -> None:

@@ -192,7 +192,7 @@ def test_the_page_works_below_a_path(gateway: PageGateway, sign_in: SignIn, belo
     expect(page.locator(".row").last).to_contain_text("hello")
     page.reload()
     expect(page.locator(".row").last).to_contain_text("hello")
-    assert page.url == f"{below.url}#/s/{session}"
+    expect(page).to_have_url(f"{below.url}#/s/{session}")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     strangers = [path for path in below.requests if not path.split()[1].startswith("/tools/acp/")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.web.browser.conftest import PHONE
+from tests.web.browser.conftest import PHONE, until
 from tests.web.browser.end_to_end.conftest import PageGateway, SignIn
 from tests.web.browser.end_to_end.loopback_proxy import LoopbackProxy
 
@@ -83,12 +83,11 @@ def test_session_that_was_begun_at_the_machine_itself_is_opened_from_the_list(
     expect(entry).to_contain_text("gpu2")
     entry.click()
     expect(page.get_by_text("hello from there", exact=True).last).to_be_visible()
-    assert page.url.endswith(f"#/s/gpu2%2F{session}")
+    until(page, lambda: page.url.endswith(f"#/s/gpu2%2F{session}"))
     prompt(page, "and from here")
     expect(page.get_by_text("and from here", exact=True).first).to_be_visible()
     with node.client() as client:
-        said = str(client.history(session))
-    assert "and from here" in said
+        until(page, lambda: "and from here" in str(client.history(session)))
 
 
 def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_started_again(
@@ -119,4 +118,4 @@ def test_machine_whose_gateway_was_killed_is_away_with_its_badge_until_it_is_sta
         # The link to the agent tries again later than the list. A prompt that waits for it ends with the old process.
         prompt(page, "train")
         expect(trained.nth(1)).to_be_visible(timeout=60_000)
-    assert page.url.endswith(f"#/s/gpu2%2F{session}")
+    until(page, lambda: page.url.endswith(f"#/s/gpu2%2F{session}"))
