@@ -19,9 +19,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 RECORD_SIZE: Final = 4096
 """Bytes of the only record: push services need not take a longer message (RFC 8030, 7.2)."""
 
-PAYLOAD_SIZE: Final = 3072
-"""Maximum bytes of a payload; with header, delimiter and tag it fits the record."""
-
 SALT_SIZE: Final = 16
 _AUTH_SIZE: Final = 16
 _NUMBER_SIZE: Final = 32
@@ -71,7 +68,7 @@ def encrypt(
     """Return the body of a message in `aes128gcm` (RFC 8188).
 
     Args:
-        payload: at most `PAYLOAD_SIZE` bytes.
+        payload: so short that the message has at most `RECORD_SIZE` bytes; 103 are added to it.
         subscriber: the key of the subscription.
         auth: its secret.
         once: a key for this message alone.
