@@ -15,7 +15,6 @@ from typing import Any, Final
 import trio
 
 from acp_gateway.client.dialing import Destination, explain_silence, open_connection
-from acp_gateway.client.http.connections import HttpClientConnection, Request
 from acp_gateway.client.ways import combined
 from acp_gateway.config.addresses import Address, parse_target
 from acp_gateway.config.reached import MAX_ADDRESSES
@@ -30,6 +29,7 @@ from acp_gateway.errors import (
 from acp_gateway.printable import printable
 from acp_gateway.security.tls import parse_pin
 from acp_gateway.security.token_format import explain_flaw, is_well_formed
+from acp_gateway.transports.http.client import HttpClientConnection, Request
 from acp_gateway.transports.racing import Schedule, race
 from acp_gateway.transports.streams import ByteStream
 

@@ -74,7 +74,7 @@ class LimitsSection:
     """Part of `max_connections` that is kept for identities without any connection: a team's worth. Before a connection
     is refused, one that is away is given up: of the identity or guest that has most, and more than the newcomer has."""
 
-    messages_per_second: Count = 5000
+    messages_per_second: Fixed[Count] = 5000
     """Sustained rate of the messages of all clients of one identity (a token bucket); four times as many may come at
     once. Each controller has an equal share, and all observers together have one; beyond the rate, clients that send
     more than their share are throttled, and nothing is lost. Editors send a few messages a second, programs that drive

@@ -101,7 +101,7 @@ def read_names(entry: Entry) -> tuple[str, ...]:
 class TapSection:
     """`[tap]`: the file tap, which tells the files that agents use; `serves = ["tap"]` of a listener serves it."""
 
-    ignore: Annotated[tuple[str, ...], read_names] = IGNORED
+    ignore: Fixed[Annotated[tuple[str, ...], read_names]] = IGNORED
     """Names of directories. Files below one of them are left out, because programs have made them: one search in
     `node_modules` would push all files of the project out of `files`. A directory above the session's own does not
     count."""
@@ -252,6 +252,16 @@ class GatewaySection:
     up first; then the data sent by the identity that holds most, if that is most of it; then the client that has been
     away for longest; then the largest outbox or journal goes: its client is detached, or the journal is cut. A lower
     value also lowers the limits of one client and one session. 1 GiB leaves a small machine's memory to the agents."""
+
+    push_content: Flag = True
+    """Lets a notification of the page have the question and its options, encrypted for the browser. With `false` it has
+    the agent's name alone, and no buttons: a locked phone may show notifications, and take an answer, without its
+    owner."""
+
+    push_hosts: Annotated[tuple[str, ...], read_hosts] = ()
+    """Further hosts of push services, for browsers whose maker has one of its own. Those of Chrome, Firefox, Safari and
+    Edge are known. An address of the local network is never used: browsers name their service, and could have the
+    gateway send requests there."""
 
     trusted_proxies: Annotated[tuple[Network, ...], read_networks] = ()
     """Addresses and networks (`"10.0.0.0/8"`) of reverse proxies whose `X-Forwarded-For` is trusted: it gives the

@@ -34,6 +34,7 @@ from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub, limits_of
 from acp_gateway.gateway.hub.services import GatewayServices, contained, policy_of
 from acp_gateway.gateway.metrics import Metrics
+from acp_gateway.gateway.push.service import WebPush
 from acp_gateway.gateway.reconfiguration import reconfigure_hubs
 from acp_gateway.gateway.resumption import (
     AttachedClient,
@@ -256,6 +257,17 @@ class Gateway:
         )
         self.admissions = Authorizer(config, self.registry, self.storage, self.extensions, own_id)
         """Judges what connections ask for."""
+        self.push = WebPush(
+            lambda: self.config,
+            browsers=self.browsers,
+            admissions=self.admissions,
+            views=self.views,
+            changes=self.changes,
+            audit=self.audit_throttle,
+            metrics=self.metrics,
+            page=lambda: self.services.page,
+        )
+        """Notifications for browsers whose page is closed."""
         # The nursery of `run`, while that runs.
         self._nursery: trio.Nursery | None = None
 
@@ -280,6 +292,7 @@ class Gateway:
                     self.start_task(self._forget_expired)
                     self.start_task(end_expired_browsers, self.browsers, self.audit)
                     self.start_task(self._hooks.run)
+                    self.start_task(self.push.run)
                     self.start_task(self._deferral.run)
                     task_status.started()
             finally:

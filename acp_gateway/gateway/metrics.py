@@ -93,6 +93,8 @@ class Metrics:
         """By reason."""
         self.resumes = Counter(dict.fromkeys(("resumed", *(error.reason for error in _NOT_RESUMED)), 0))
         """Attempts to resume a link, by result."""
+        self.pushes = Counter(dict.fromkeys(("sent", "ended", "failed"), 0))
+        """Messages for push services, by outcome."""
         self.event_loop_lag = Histogram(LAG_BOUNDS)
         """Seconds that the event loop was late, once a second."""
         self._latest_lags: deque[float] = deque([0.0], LATEST_LAGS)

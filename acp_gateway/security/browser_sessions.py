@@ -245,6 +245,20 @@ class BrowserStore:
                 found = browser
         return found if found is not None and self.is_current(found) else None
 
+    def find(self, browser_id: str) -> tuple[Browser, Token | None] | None:
+        """Return the browser of an id and the entry of its token, if it is signed in."""
+        for browser in self._trusted().browsers:
+            if browser.id == browser_id and self.is_current(browser):
+                return browser, self._token_of(browser)
+        return None
+
+    def is_known(self, browser_id: str) -> bool:
+        """Return whether there is a browser of this id, though its token may not be valid at present.
+
+        Raises ConfigError if the file cannot be read or trusted.
+        """
+        return any(browser.id == browser_id for browser in self._content().browsers)
+
     def authenticate(self, cookie: str) -> tuple[Browser, Token | None]:
         """Return the browser with this cookie, and the entry of its token; notes the use.
 

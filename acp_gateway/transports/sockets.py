@@ -339,13 +339,17 @@ async def start_tls(
 
 
 async def connect_tcp(
-    host: str, port: int, context: "ssl.SSLContext | None" = None, server: str = "`acp-gateway serve`"
+    host: str,
+    port: int,
+    context: "ssl.SSLContext | None" = None,
+    server: str = "`acp-gateway serve`",
+    accepts: Callable[[str], bool] = lambda _: True,
 ) -> SocketBytes:
     """Connect to a TCP port, with TLS if `context` is given; `server` names what should be there, for errors.
 
-    All addresses of a name are tried (RFC 8305). The first that connects, with TLS also verified, is used. Raises
-    `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and `ProtocolError` if the
-    server does not speak TLS. Cancelling closes the sockets.
+    All addresses of a name are tried (RFC 8305) that `accepts` returns True for. The first that connects, with TLS also
+    verified, is used. Raises `Unreachable` if no server answers, `TrustError` if the certificate is not trusted, and
+    `ProtocolError` if the server does not speak TLS. Cancelling closes the sockets.
     """
     try:
         found = await resolve(host, port)
@@ -353,7 +357,9 @@ async def connect_tcp(
         raise Unreachable(f"cannot reach {host} port {port}: {describe(error)}") from error
     except UnicodeError:
         raise Unreachable(f"cannot reach {host} port {port}: no host can have that name") from None
-    ways = [partial(_connect_to, address, host, port, context, server) for address in found]
+    ways = [partial(_connect_to, at, host, port, context, server) for at in found if accepts(str(at[1][0]))]
+    if not ways:
+        raise Unreachable(f"cannot reach {host} port {port}: its addresses are not of the internet")
     if len(ways) == 1:
         return await ways[0]()
     outcome = await race(ways, Schedule([False] * len(ways)))

@@ -1,19 +1,95 @@
 /**
- * Opens the question of a notification that was tapped. Browsers on phones show notifications of a service worker only.
+ * Shows notifications, also while no page is open, and answers the question of one by its buttons. Browsers on phones
+ * show notifications of a service worker only.
  *
  * It keeps nothing and answers no request of the page.
  */
 
+/** Time in ms for an answer to reach the gateway. */
+const ANSWER_TIMEOUT = 15000;
+
+/** Kinds of options whose buttons come first where not all fit: they decide nothing but this question. */
+const FIRST = ["allow_once", "reject_once"];
+
+const SCOPE = self.registration.scope;
+const ICON = new URL("./favicon.ico", SCOPE).href;
+
+self.addEventListener("push", (event) => event.waitUntil(told(event.data.json())));
+
 self.addEventListener("notificationclick", (event) => {
-  event.notification.close();
-  event.waitUntil(show(event.notification.data.hash));
+  const { action, notification } = event;
+  notification.close();
+  event.waitUntil(action ? decide(notification, action) : show(notification.data.hash));
 });
+
+/** Show what the gateway tells of a question, or take it away. Some browsers punish a message that shows nothing. */
+async function told(message) {
+  const isSeen = (await pages()).some((page) => page.visibilityState === "visible");
+  if (message.decided) return takeAway(message, isSeen);
+  const { tag, title, body = "", sessionId, requestId, options = [] } = message;
+  const place = sessionId === undefined ? "" : `s/${encodeURIComponent(sessionId)}/r/${encodeURIComponent(requestId)}`;
+  return self.registration.showNotification(title, {
+    tag,
+    body,
+    icon: ICON,
+    silent: isSeen,
+    actions: buttons(options, self.Notification?.maxActions ?? 0),
+    data: { hash: `#/${place}`, sessionId, requestId },
+  });
+}
+
+async function takeAway({ tag, replace }, isSeen) {
+  const [former] = await self.registration.getNotifications({ tag });
+  if (replace) {
+    const options = { tag, body: former?.body ?? "", icon: ICON, silent: true, data: former?.data ?? { hash: "#/" } };
+    await self.registration.showNotification("Decided", options);
+    if (!isSeen) return;
+  }
+  for (const one of await self.registration.getNotifications({ tag })) one.close();
+}
+
+/** The buttons for as many options as the browser shows. */
+function buttons(options, most) {
+  const order = (option) => (FIRST.includes(option.kind) ? FIRST.indexOf(option.kind) : FIRST.length);
+  const chosen = options.length <= most ? options : [...options].sort((a, b) => order(a) - order(b)).slice(0, most);
+  return chosen.map(({ optionId, name }) => ({ action: optionId, title: name }));
+}
+
+/** Answer a question with an option. What goes wrong is shown in its place, and leads to the question. */
+async function decide({ title, tag, data }, optionId) {
+  const response = { outcome: { outcome: "selected", optionId } };
+  const problem = await call("session/respond", { sessionId: data.sessionId, requestId: data.requestId, response });
+  if (problem !== null) await self.registration.showNotification(title, { tag, body: `Not answered: ${problem}`, icon: ICON, data });
+}
+
+/** Call the gateway as the browser that is signed in here. Returns why that failed, or null. */
+function call(method, params) {
+  return new Promise((resolve) => {
+    const socket = new WebSocket(new URL("./ws", SCOPE).href.replace(/^http/, "ws"));
+    const end = (problem) => {
+      clearTimeout(timer);
+      resolve(problem);
+      socket.close();
+    };
+    const timer = setTimeout(() => end("the gateway does not answer."), ANSWER_TIMEOUT);
+    socket.onopen = () => socket.send(JSON.stringify({ jsonrpc: "2.0", id: 1, method, params }));
+    socket.onmessage = (event) => {
+      const message = JSON.parse(event.data);
+      if (message.id === 1) end(message.error?.message ?? null);
+    };
+    socket.onclose = () => end("the gateway can't be reached, or this browser is not signed in any more.");
+  });
+}
+
+async function pages() {
+  const found = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+  return found.filter((each) => each.url.startsWith(SCOPE));
+}
 
 /** Bring a page that is open to the front and tell it the fragment to show; open one where there is none. */
 async function show(hash) {
-  const pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
-  const page = pages.find((each) => each.url.startsWith(self.registration.scope));
-  if (page === undefined) return self.clients.openWindow(new URL(hash, self.registration.scope).href);
+  const [page] = await pages();
+  if (page === undefined) return self.clients.openWindow(new URL(hash, SCOPE).href);
   page.postMessage({ hash });
   return page.focus();
 }

@@ -144,15 +144,10 @@ def test_a_constant_is_told_by_serve_and_check_config(tmp_path: Path) -> None:
 def test_limits_of_a_part_follow_the_options(tmp_path: Path) -> None:
     config = config_of(
         tmp_path,
-        "[gateway]\nhistory_limit = 8388608\n[limits]\nmax_connections = 100\nmessages_per_second = 100",
+        "[gateway]\nhistory_limit = 8388608\n[limits]\nmax_connections = 100",
     )
     assert config.gateway == options.GatewaySection(history_limit=8 * MIB, history_limit_per_identity=4 * MIB)
-    assert config.limits == LimitsSection(
-        max_connections=100,
-        connections_per_identity=50,
-        messages_per_second=100,
-        message_burst=400,
-    )
+    assert config.limits == LimitsSection(max_connections=100, connections_per_identity=50)
 
 
 @pytest.mark.parametrize(

@@ -431,8 +431,8 @@ def file(tmp_path: Path) -> Path:
         ("# only a comment\n", []),
         ("idle_timeout = 60\n", ["changed: agents.a: changed (idle_timeout)"]),
         (
-            '[log]\nformat = "json"\n[tap]\nignore = []\n',
-            ["FILE has changed in what needs a restart, which ends the agents: log, tap"],
+            '[log]\nformat = "json"\n[[listen]]\nurl = "tcp://127.0.0.1:0"\n',
+            ["FILE has changed in what needs a restart, which ends the agents: listen, log"],
         ),
         ("zebra = 1\n", ["the configuration stays as it was: FILE:7: agents.a.zebra: unknown option"]),
     ],

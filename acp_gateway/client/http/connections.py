@@ -1,6 +1,6 @@
-"""The HTTP/1.1 connections to one server: one request after the other over each, and a pool that keeps them.
+"""The HTTP/1.1 connections to one server: a pool that keeps them.
 
-h11 parses and frames. A connection that has been idle is not used again for long: the server may close it at any
+A connection that has been idle is not used again for long: the server may close it at any
 moment, and a `POST` that was cut off then may have been carried out or not.
 """
 
@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-import h11
 import trio
 
 from acp_gateway.client.http.cookies import CookieJar, Origin
@@ -18,10 +17,8 @@ from acp_gateway.config.addresses import Address
 from acp_gateway.errors import ProtocolError
 from acp_gateway.printable import printable
 from acp_gateway.security.token_format import without_token
-from acp_gateway.transports.streams import ByteStream, send_all
-
-HEAD_SIZE: Final = 65536
-"""Maximum bytes of a response's head."""
+from acp_gateway.transports.http.client import REDIRECTS, Head, HttpClientConnection, Reply, Request
+from acp_gateway.transports.streams import ByteStream
 
 IDLE_MAX: Final = 1.0
 """Seconds for which an idle connection may be used again: servers close theirs after two, five or more."""
@@ -30,9 +27,6 @@ KEPT_MAX: Final = 3
 """Idle connections that are kept, at most."""
 
 _OK: Final = 200
-_REDIRECTS: Final = 300
-"""The least status that is not a success."""
-
 _HTTP_PORT: Final = 80
 _HTTPS_PORT: Final = 443
 
@@ -55,149 +49,6 @@ class Endpoint(NamedTuple):
         target = quote(address.path, safe="/%:@!$&'()*+,;=~") + (f"?{query}" if query else "")
         host = host if address.port == usual else f"{host}:{address.port}"
         return cls(host, target, {**headers, "Accept-Encoding": "identity"}, address.tls)
-
-
-class Request(NamedTuple):
-    """A request to an endpoint."""
-
-    method: str
-    headers: Mapping[str, str]
-    body: bytes = b""
-    sent: Callable[[], None] = lambda: None
-    """Called when all of it is written."""
-    idempotent: bool = False
-    """True if the server may handle it twice without harm."""
-
-
-class Head(NamedTuple):
-    """The head of a response."""
-
-    status: int
-    headers: Mapping[str, str]
-    """By name in lower case. Of a repeated header the last counts."""
-    cookies: tuple[str, ...]
-    """Values of all `Set-Cookie` headers."""
-
-    @property
-    def encoding(self) -> str:
-        """The encoding of the body, which each request forbids; "" for none."""
-        named = self.headers.get("content-encoding", "").strip()
-        return "" if named.lower() == "identity" else named
-
-
-class Reply(NamedTuple):
-    """A response with its whole body."""
-
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    @property
-    def reason(self) -> str:
-        """The first line of the body, for an error; of a redirect, the place to which it leads."""
-        lines = self.body.decode(errors="replace").strip().splitlines()
-        place = self.headers.get("location", "") if _REDIRECTS <= self.status < 400 else ""
-        if place:
-            return f"a redirect to {printable(place, size=200)}, which is not followed"
-        return printable(lines[0] if lines else "without a reason", size=200)
-
-    def pause(self, usual: float, longest: float) -> float:
-        """Return the seconds to wait before a request is repeated, by `Retry-After`."""
-        asked = self.headers.get("retry-after", "")
-        return min(float(asked), longest) if asked.isascii() and asked.isdigit() else usual
-
-
-class HttpClientConnection:
-    """Sends requests over a stream, and reads their responses to the end before the next one.
-
-    Args:
-        stream: the connection.
-        host: the value of the `Host` header.
-    """
-
-    def __init__(self, stream: ByteStream, host: str) -> None:
-        self._stream = stream
-        self._host = host
-        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_SIZE)
-        # True if the end of the body can be told from the loss of the connection.
-        self._framed = False
-
-    async def send(self, target: str, request: Request) -> Head:
-        """Send a request to a path and return the head of its response.
-
-        A response that comes before all of it is written, a refusal, is read as well. Raises `ProtocolError` if what
-        comes is not HTTP, and what the stream raises. Cancelled or failed, the connection is to be closed.
-        """
-        fields = {"Host": self._host, **request.headers}
-        if request.body or request.method == "POST":
-            fields["Content-Length"] = str(len(request.body))
-        head = h11.Request(method=request.method, target=target, headers=list(fields.items()))
-        parts = [self._h11.send(event) or b"" for event in (head, h11.Data(data=request.body), h11.EndOfMessage())]
-        failure: trio.BrokenResourceError | None = None
-        try:
-            await send_all(self._stream, b"".join(parts))
-            request.sent()
-        except trio.BrokenResourceError as error:
-            failure = error
-        try:
-            while isinstance(event := await self._next_event(), h11.InformationalResponse):
-                pass
-        except trio.BrokenResourceError:
-            if failure is not None:
-                raise failure from None
-            raise
-        if not isinstance(event, h11.Response):
-            raise trio.BrokenResourceError("the server closed the connection without an answer")
-        answer = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
-        answered = dict(answer)
-        self._framed = "content-length" in answered or "transfer-encoding" in answered
-        return Head(event.status_code, answered, tuple(value for name, value in answer if name == "set-cookie"))
-
-    async def read(self) -> bytes:
-        """Wait for a part of the body and return it; return b"" at the end of the body.
-
-        Raises `BrokenResourceError` if the connection is lost before the end, also if that can't be told.
-        """
-        event = await self._next_event()
-        if isinstance(event, h11.Data):
-            return bytes(event.data)
-        if not self._framed:
-            raise trio.BrokenResourceError("the server closed the connection")
-        return b""
-
-    async def read_all(self, limit: int) -> bytes:
-        """Return the whole body, or what is more than `limit` bytes of it."""
-        body = bytearray()
-        try:
-            while len(body) <= limit and (part := await self.read()):
-                body += part
-        except trio.BrokenResourceError:
-            if self._framed:
-                raise
-        return bytes(body)
-
-    def start_next(self) -> bool:
-        """Prepare for another request; return False if none may follow."""
-        if not self._framed or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
-            return False
-        self._h11.start_next_cycle()
-        return True
-
-    async def aclose(self) -> None:
-        """Close the connection at once. May be repeated."""
-        await self._stream.aclose()
-
-    async def _next_event(self) -> object:
-        while True:
-            try:
-                event = self._h11.next_event()
-            except h11.RemoteProtocolError as error:
-                if self._h11.trailing_data[1]:
-                    raise trio.BrokenResourceError("the connection was lost in the middle of a response") from None
-                raise ProtocolError(f"the server there does not speak HTTP/1.1: {printable(str(error))}") from None
-            if event is not h11.NEED_DATA:
-                return event
-            self._h11.receive_data(await self._stream.receive_some())
 
 
 class HttpPool:
@@ -280,7 +131,7 @@ class HttpPool:
                 await http.aclose()
         if head.encoding:
             body = b""
-        elif head.status >= _REDIRECTS:
+        elif head.status >= REDIRECTS:
             body = without_token(body.decode(errors="replace"), self._endpoint.headers).encode()
         return Reply(head.status, head.headers, body)
 

@@ -15,10 +15,11 @@ from typing import Final, NamedTuple
 
 import trio
 
-from acp_gateway.client.http.connections import HttpClientConnection, HttpPool, Reply
+from acp_gateway.client.http.connections import HttpPool
 from acp_gateway.client.http.requests import ANSWER_TIMEOUT, messages_in, session_header
 from acp_gateway.errors import GatewayError
 from acp_gateway.protocol.event_parser import EventParser
+from acp_gateway.transports.http.client import HttpClientConnection, Reply
 from acp_gateway.transports.link import LOST
 from acp_gateway.transports.streams import MessageTooLarge
 from acp_gateway.transports.timers import Signal

@@ -42,6 +42,10 @@ WEIGHTS: Final = {
     browser.ARCHIVE: 10,
     browser.FILES: 500,
     browser.SHARE: 2000,
+    browser.PUSH_GET: 20,
+    browser.PUSH_SUBSCRIBE: 2000,
+    browser.PUSH_UNSUBSCRIBE: 2000,
+    browser.PUSH_TEST: 2000,
 }
 """Messages that a call counts as in rate limits, by what it takes: a search, a write to the disk. Others are one."""
 

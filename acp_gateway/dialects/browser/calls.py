@@ -4,9 +4,11 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import trio
 
 from acp_gateway import __version__
@@ -19,12 +21,15 @@ from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
+from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.access import ConnectRequest
+from acp_gateway.gateway.push.store import Subscription
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
 from acp_gateway.protocol.text import lookup
+from acp_gateway.security.browser_sessions import Browser
 
 if TYPE_CHECKING:
     from acp_gateway.dialects.browser.bridge import BrowserBridge
@@ -59,6 +64,10 @@ class BrowserCalls:
             browser.SET_CONFIG_OPTION: self._pass_on,
             browser.SHARE: self._share,
             browser.FILES: self._files,
+            browser.PUSH_GET: self._push_get,
+            browser.PUSH_SUBSCRIBE: self._push_subscribe,
+            browser.PUSH_UNSUBSCRIBE: self._push_unsubscribe,
+            browser.PUSH_TEST: self._push_test,
         }
 
     async def serve(self, call: Call) -> bytes | None:
@@ -295,6 +304,57 @@ class BrowserCalls:
 
         found = await trio.to_thread.run_sync(search, abandon_on_cancel=True, limiter=search_limiter())
         return jsonrpc.encode({"files": found.files, "complete": found.complete})
+
+    # Notifications
+
+    @property
+    def _browser(self) -> Browser:
+        found = self._bridge.access.browser
+        if found is None:
+            raise CallRefused(jsonrpc.INVALID_REQUEST, "only a browser that has signed in gets notifications")
+        return found
+
+    async def _push_get(self, call: Call) -> bytes:
+        of, push = self._browser, self._gateway.push
+        with _storing():
+            subscription = push.subscription(of)
+            key = await push.public_key()
+        quiet = None if subscription is None or subscription.quiet is None else msgspec.to_builtins(subscription.quiet)
+        return jsonrpc.encode({"key": key, "subscribed": subscription is not None, "quiet": quiet})
+
+    async def _push_subscribe(self, call: Call) -> bytes:
+        of = self._browser
+        members = {name: value for name, value in call.members.items() if name != "quiet"}
+        try:
+            quiet = msgspec.json.decode(call.members.get("quiet", b"null"))
+            subscription = msgspec.convert(members | {"quiet": quiet}, Subscription)
+            with _storing():
+                await self._gateway.push.subscribe(of, subscription)
+        except ValueError as error:  # Also of msgspec.
+            raise CallRefused(jsonrpc.INVALID_PARAMS, f"{call.method}: {error}") from None
+        return browser.SUCCESS
+
+    async def _push_unsubscribe(self, call: Call) -> bytes:
+        with _storing():
+            self._gateway.push.unsubscribe(self._browser)
+        return browser.SUCCESS
+
+    async def _push_test(self, call: Call) -> bytes:
+        with _storing():
+            problem = await self._gateway.push.test(self._browser)
+        if problem is not None:
+            raise CallRefused(jsonrpc.INTERNAL_ERROR, problem)
+        return browser.SUCCESS
+
+
+@contextmanager
+def _storing() -> Iterator[None]:
+    """Turn a failure of the file of subscriptions into a refusal, which names no file."""
+    try:
+        yield
+    except ConfigError as error:
+        log.error("notifications can't be set: %s", error)
+        raise CallRefused(jsonrpc.INTERNAL_ERROR, "the gateway can't store this now; its log says why") from error
 
 
 def error_of(response: Message) -> dict[str, Any]:

@@ -48,6 +48,10 @@ SET_MODEL: Final = "session/set_model"
 SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
 FILES: Final = "files/list"
+PUSH_GET: Final = "push/get"
+PUSH_SUBSCRIBE: Final = "push/subscribe"
+PUSH_UNSUBSCRIBE: Final = "push/unsubscribe"
+PUSH_TEST: Final = "push/test"
 
 ALIASES: Final = {"session/sync": GET}
 
@@ -105,6 +109,18 @@ METHODS: Final[Mapping[str, Method]] = {
     ),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
+    PUSH_GET: Method(acts=True),
+    PUSH_SUBSCRIBE: Method(
+        {
+            "endpoint": Member(read_text),
+            "p256dh": Member(read_text),
+            "auth": Member(read_text),
+            "quiet": Member(read_object, False),
+        },
+        acts=True,
+    ),
+    PUSH_UNSUBSCRIBE: Method(acts=True),
+    PUSH_TEST: Method(acts=True),
 }
 """All methods, by name."""
 

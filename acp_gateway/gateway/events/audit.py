@@ -116,6 +116,10 @@ EVENTS: Final = {
         "id label identity token why connection",
         "`signed out`, `revoked`, `replaced`, `token revoked`, `expired` or `unused`.",
     ),
+    "push_subscribed": EventKind(
+        "id label identity token service", "A browser wants notifications, by this push service."
+    ),
+    "push_ended": EventKind("id label identity token why", "It gets no more: `turned off`, or `gone` at its service."),
     "invitation_created": EventKind("id label identity role session", "By `share`, for this token."),
     "invitation_accepted": EventKind("id label identity session connection address listener", "By `join`."),
     "ignored_provider_command": EventKind(

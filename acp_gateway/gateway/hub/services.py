@@ -120,12 +120,13 @@ class GatewayServices:
 
     def _link_to(self, session: str, request: str | None) -> str | None:
         """Return the link to a session of the page, or to a question in it; None if there is no page."""
-        link = None if self._page is None else make_link(self._page, session=session, request=request)
+        link = None if self.page is None else make_link(self.page, session=session, request=request)
         # A longer one would be cut.
         return None if link is None or len(link) > STRING_LENGTH else link
 
     @cached_property
-    def _page(self) -> str | None:
+    def page(self) -> str | None:
+        """Address of the page, as browsers reach it; None if no listener serves it."""
         try:
             return find_page(self.config.listen)
         except ConfigError:

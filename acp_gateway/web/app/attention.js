@@ -61,6 +61,12 @@ export function createAttention(window) {
     get permission() {
       return "Notification" in window && window.isSecureContext ? window.Notification.permission : "unavailable";
     },
+    /** True for an iPhone or iPad, where only a page of the Home Screen may notify. */
+    get isApple() {
+      const { userAgent = "", maxTouchPoints = 0 } = window.navigator ?? {};
+      return /iPhone|iPad/.test(userAgent) || (/Macintosh/.test(userAgent) && maxTouchPoints > 1);
+    },
+    registered,
     async ask() {
       const answer = await window.Notification.requestPermission();
       if (answer === "granted") await registered();

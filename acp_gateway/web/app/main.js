@@ -8,6 +8,8 @@ import { classes, useMedia } from "./hooks.js";
 import { keepChoice, keptChoice } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
+import { Notifications } from "./notifications.js";
+import { createPush } from "./push.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { createRpc } from "./rpc.js";
 import { SessionList } from "./session_list.js";
@@ -39,6 +41,7 @@ const rpc = createRpc({
 });
 const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
 const kept = storageOf(() => window.localStorage);
+const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
 addEventListener("pagehide", () => store.keepCopy());
@@ -110,6 +113,8 @@ function App() {
     if (wanted !== null) store.open(wanted);
     else store.close();
   }, [wanted]);
+  // Where this fails, notifications stay as they are.
+  useEffect(() => void (state.listed && state.info.role !== "observer" && push.refresh().catch(() => {})), [state.listed]);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
@@ -131,6 +136,7 @@ function App() {
     setMachine(name);
   };
   const leave = async () => {
+    await push.forget().catch(() => {});
     await signOut();
     sessionStorage.clear();
     startAfresh();
@@ -151,13 +157,14 @@ function App() {
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
+        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
           onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
     ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
+    ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);

@@ -14,7 +14,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onSignOut, machine, onMachineChoice }) {
+export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -52,7 +52,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
       <span class="who" title=${info?.version ? `acp-gateway ${info.version}` : undefined}>
         ${info ? visible(info.identity) : ""} <span class="muted">${isLost ? "no connection" : "connected"}${info?.role === "observer" ? ", looks on" : ""}</span>
       </span>
-      <${NotifyButton} attention=${attention} />
+      ${onNotifications && (attention.permission !== "unavailable" || attention.isApple) && html`<button class="icon-button" aria-label="Notifications" title="Notify me when a session needs me" onClick=${onNotifications}><${Icon} name="bell" /></button>`}
       <button class="icon-button" aria-label="Sign out" title="Sign out" onClick=${onSignOut}><${Icon} name="leave" /></button>
     </footer>
   </nav>`;
@@ -86,12 +86,4 @@ function Empty({ filter, elsewhere, onNew }) {
   if (filter) return html`<p class="empty">No session matches “${filter}”.</p>`;
   if (elsewhere) return html`<p class="empty">No sessions on this machine. Choose another one above.</p>`;
   return html`<p class="empty">No sessions yet. ${onNew ? "Start one here, or in an editor." : "They appear here when they begin."}</p>`;
-}
-
-/** Asks the browser for permission, which it only gives after a click. */
-function NotifyButton({ attention }) {
-  const [state, setState] = useState(attention.permission);
-  if (state !== "default") return null;
-  return html`<button class="icon-button" aria-label="Notify me when a session needs me" title="Notify me when a session needs me"
-    onClick=${async () => setState(await attention.ask())}><${Icon} name="bell" /></button>`;
 }

@@ -6,18 +6,11 @@ import pytest
 import trio
 import trio.testing
 
-from acp_gateway.client.http.connections import (
-    IDLE_MAX,
-    KEPT_MAX,
-    Endpoint,
-    Head,
-    HttpClientConnection,
-    HttpPool,
-    Request,
-)
+from acp_gateway.client.http.connections import IDLE_MAX, KEPT_MAX, Endpoint, HttpPool
 from acp_gateway.client.http.cookies import CookieJar
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.errors import ProtocolError
+from acp_gateway.transports.http.client import Head, HttpClientConnection, Request
 from acp_gateway.transports.http.server import Response
 from acp_gateway.transports.streams import ByteStream, TrioBytes
 from tests.client.http.foreign_server import ENDPOINT, foreign_server

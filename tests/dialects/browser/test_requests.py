@@ -61,12 +61,17 @@ FITTING: dict[str, Any] = {
     "session/set_config_option": {**SESSION, "configId": "effort", "value": "high"},
     "session/share": {**SESSION, "observe": True},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
+    "push/get": {},
+    "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2, "offset": 0}},
+    "push/unsubscribe": {},
+    "push/test": {},
 }
 """Parameters that fit, for each method."""
 
 ACTS = {
     *("session/new", "session/prompt", "session/respond", "session/cancel", "session/archive", "session/delete"),
     *("session/set_mode", "session/set_model", "session/set_config_option", "session/share", "files/list"),
+    *("push/get", "push/subscribe", "push/unsubscribe", "push/test"),
 }
 
 

@@ -73,6 +73,18 @@ def starting(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_role("button", name="Start")).to_be_visible()
 
 
+def notifications(page: Page, gateway: ScriptedGateway) -> None:
+    gateway.answers["push/get"] = lambda _: {
+        "key": "",
+        "subscribed": True,
+        "quiet": {"start": 0, "end": 1, "offset": 0},
+    }
+    page.add_init_script('Object.defineProperty(Notification, "permission", { get: () => "granted" })')
+    list_of_sessions(page, gateway)
+    page.get_by_role("button", name="Notifications").click()
+    expect(page.get_by_label("From")).to_be_visible()
+
+
 def looking_on(page: Page, gateway: ScriptedGateway) -> None:
     gateway.change("s1", mayControl=False)
     expect(page.get_by_text("You are looking on.")).to_be_visible()
@@ -95,6 +107,7 @@ STATES: list[State] = [
     menu,
     sharing,
     starting,
+    notifications,
     looking_on,
     signed_out,
 ]

@@ -338,3 +338,54 @@ def test_a_question_in_the_background_is_notified_by_the_service_worker_until_it
     assert worker == f"{page.url.partition('#')[0]}worker.js"
     gateway.resolve("s1", "q1", "bob", "once")
     until(page, lambda: not page.evaluate("shown.length"))
+
+
+# A browser with a push service.
+WITH_PUSH = """
+Object.defineProperty(Notification, "permission", { get: () => window.allowed ?? "default" });
+Notification.requestPermission = async () => (window.allowed = "granted");
+const bytes = (text) => Uint8Array.from(atob(text), (one) => one.charCodeAt(0)).buffer;
+const manager = {
+  getSubscription: async () => window.subscription ?? null,
+  subscribe: async ({ applicationServerKey }) => (window.subscription = {
+    endpoint: `https://fcm.googleapis.com/fcm/send/${applicationServerKey}`,
+    getKey: () => bytes("AAAA"),
+    unsubscribe: async () => (window.subscription = null),
+  }),
+};
+Object.defineProperty(ServiceWorkerRegistration.prototype, "pushManager", { get: () => manager });
+null;
+"""
+
+
+def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    state: dict[str, object] = {"key": "KEY", "subscribed": False, "quiet": None}
+
+    def subscribe(params: dict[str, object]) -> dict[str, bool]:
+        state.update(subscribed=True, quiet=params.get("quiet"))
+        return {"success": True}
+
+    def fail(params: dict[str, object]) -> None:
+        raise RuntimeError("fcm.googleapis.com answers 403")
+
+    gateway.answers |= {"push/get": lambda _: state, "push/subscribe": subscribe, "push/test": fail}
+    page.evaluate(WITH_PUSH)
+    page.get_by_role("button", name="Notifications").click()
+    page.get_by_role("button", name="Turn on").click()
+    expect(page.get_by_role("button", name="Turn off")).to_be_visible()
+    page.get_by_role("button", name="Send a test notification").click()
+    expect(page.get_by_role("alert")).to_have_text("fcm.googleapis.com answers 403")
+    page.get_by_role("checkbox", name="Nothing at night").check()
+    page.get_by_label("From").fill("23:15")
+    until(page, lambda: isinstance(state["quiet"], dict) and state["quiet"]["start"] == 23 * 60 + 15)
+    told = [params for method, params in gateway.calls if method == "push/subscribe"]
+    assert {params["endpoint"] for params in told} == {"https://fcm.googleapis.com/fcm/send/KEY"}
+    quiet = state["quiet"]
+    assert isinstance(quiet, dict)
+    assert (quiet["end"], {*quiet}) == (7 * 60, {"start", "end", "offset"})
+    state["subscribed"] = False
+    page.get_by_role("button", name="Turn off").click()
+    expect(page.get_by_role("button", name="Turn on")).to_be_visible()
+    assert [method for method, _ in gateway.calls].count("push/unsubscribe") == 1
+    assert page.evaluate("subscription") is None

@@ -1,5 +1,7 @@
 """Two pages, an editor and an observer in one session."""
 
+import json
+
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import PHONE
@@ -57,6 +59,30 @@ def test_a_question_is_decided_by_keyboard_alone_and_another_page_and_an_editor_
     editor.until(method="$/cancel_request")
     for page in (ann, phone):
         expect(page.locator(".row").last).to_contain_text("decided: once")
+
+
+def test_the_service_worker_answers_a_question_while_no_page_is_open(gateway: PageGateway, sign_in: SignIn) -> None:
+    gateway.play({"migrate": [{"ask": LONG_PERMISSION}]})
+    session = gateway.session("Migrate")
+    page = sign_in()
+    expect(page.get_by_role("navigation", name="Sessions")).to_be_visible()
+    with page.context.expect_event("serviceworker") as registered:
+        page.evaluate("""() => {
+          const policy = trustedTypes.createPolicy("test", { createScriptURL: (url) => url });
+          navigator.serviceWorker.register(policy.createScriptURL("./worker.js"));
+        }""")
+    with gateway.client() as client:
+        client.result("session/get", sessionId=session, limit=1)
+        client.result("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "migrate"}])
+        question = client.until_told("session/request", sessionId=session)["requestId"]
+        page.goto("about:blank")
+        outcome = {"outcome": {"outcome": "selected", "optionId": "once"}}
+        params = json.dumps({"sessionId": session, "requestId": question, "response": outcome})
+        answer = f'call("session/respond", {params})'
+        assert registered.value.evaluate(answer) is None
+        decided = client.until_told("session/request_resolved", sessionId=session)
+        assert (decided["by"], decided["outcome"]) == (gateway.identity, "Allow once")
+        assert "no open request" in registered.value.evaluate(answer)
 
 
 def test_a_phone_decides_with_the_whole_change_in_reach(gateway: PageGateway, sign_in: SignIn) -> None:

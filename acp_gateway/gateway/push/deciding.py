@@ -1,0 +1,311 @@
+"""Decides which notifications a browser gets and when, and what the answer of its push service means.
+
+There is no I/O and no clock here: times are seconds since 1970.
+"""
+
+import hashlib
+import ipaddress
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from acp_gateway.printable import printable
+from acp_gateway.protocol.secret_patterns import redact_text
+
+_APPLE: Final = "*.push.apple.com"
+
+SERVICES: Final = (
+    "fcm.googleapis.com",
+    "updates.push.services.mozilla.com",
+    _APPLE,
+    "*.notify.windows.com",
+)
+"""Hosts of the push services of Chrome, Firefox, Safari and Edge; `*` stands for one or more labels."""
+
+PATIENCE: Final = 30.0
+"""Seconds for a connected controller to decide before a notification: an editor that is open may have a user before it,
+or on the way to lunch. Without a controller it is sent at once."""
+
+ENDPOINT_SIZE: Final = 1024
+"""Maximum characters of an endpoint. Those of the known services have 200 to 600."""
+
+PAYLOAD_SIZE: Final = 3072
+"""Maximum bytes of a message's content: encrypted it must fit into 4096 (RFC 8030, 7.2)."""
+
+TEXT_LENGTH: Final = 300
+"""Maximum characters of a text in a notification: more fit on no lock screen."""
+
+MAX_OPTIONS: Final = 8
+"""Maximum options in a notification. Browsers show two or three, and the page all."""
+
+LIFETIME: Final = 86400
+"""Seconds for which a push service keeps a message for a phone that is off: the question of yesterday is still one."""
+
+MAX_WAITING: Final = 32
+"""Maximum messages that wait for the push service of one browser; the oldest is dropped. No lock screen has more."""
+
+PAUSES: Final = (5.0, 30.0, 120.0)
+"""Seconds before each further attempt, if the push service names none; then the message is given up."""
+
+LONGEST_PAUSE: Final = 600.0
+"""Maximum seconds that a push service may ask for; a question that is told later is rarely open."""
+
+_CUT: Final = "…"
+
+_IDS_SIZE: Final = 1024
+"""Maximum bytes of the ids in a message. Without them it leads to the list, which has such a session first."""
+
+_DAY: Final = 86400
+_MINUTES: Final = 1440
+_MINUTE: Final = 60
+
+_ENDPOINT: Final = re.compile(r"https://([a-z0-9-]+(?:\.[a-z0-9-]+)+)(?::443)?(/[\x21-\x7e]*)")
+
+_Minutes = Annotated[int, msgspec.Meta(ge=0, lt=_MINUTES)]
+
+
+class Quiet(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hours of each day without notifications, by the clock of the browser."""
+
+    start: _Minutes
+    """Minutes after midnight; after `end` if midnight is between them."""
+    end: _Minutes
+    offset: Annotated[int, msgspec.Meta(ge=-_MINUTES, le=_MINUTES)]
+    """Minutes by which the browser's clock is ahead of UTC."""
+
+    def over_at(self, now: float) -> float:
+        """Return the end of the quiet hours that `now` is in, else `now`."""
+        since_midnight = (now + self.offset * _MINUTE) % _DAY
+        length = (self.end - self.start) % _MINUTES * _MINUTE
+        since_start = (since_midnight - self.start * _MINUTE) % _DAY
+        return now + length - since_start if since_start < length else now
+
+
+class Address(msgspec.Struct, frozen=True):
+    """An endpoint in parts."""
+
+    service: str
+    """The pattern of `SERVICES`, or the configured host, that it belongs to."""
+    host: str
+    target: str
+
+
+def read_endpoint(endpoint: str, further: Iterable[str] = ()) -> Address:
+    """Return the parts of an endpoint at a known push service, or at one of `further` hosts. Raises `ValueError`."""
+    found = _ENDPOINT.fullmatch(endpoint) if len(endpoint) <= ENDPOINT_SIZE else None
+    if found is None:
+        raise ValueError("not the https address of a push service")
+    host, target = found.groups()
+    for service in (*SERVICES, *further):
+        if host == service or (service.startswith("*.") and host.endswith(service[1:])):
+            return Address(service, host, target)
+    raise ValueError(f"{host} is not a known push service; push_hosts can name it")
+
+
+def is_at_apple(endpoint: str) -> bool:
+    """Return whether an endpoint is one of Safari's push service."""
+    try:
+        return read_endpoint(endpoint).service == _APPLE
+    except ValueError:
+        return False
+
+
+def is_public(address: str) -> bool:
+    """Return whether an IP address is one of the internet: not loopback, private, nor a way to such an IPv4 address."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        inner = found.ipv4_mapped or found.sixtofour
+        if found in _NAT64:
+            inner = ipaddress.IPv4Address(found.packed[-4:])
+        if inner is not None:
+            return is_public(str(inner))
+    return found.is_global and not found.is_multicast
+
+
+_NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """An open question of an agent, in a session that the browser may control."""
+
+    session: str
+    request: str
+    agent: str
+    title: str | None
+    """Title of the session."""
+    asked: str | None
+    """The question, in the agent's words."""
+    options: tuple[tuple[str, str, str | None], ...]
+    """Id, name and kind of each option."""
+    arrived: float
+    attended: bool
+    """True while a controller is connected to the session."""
+
+    @property
+    def tag(self) -> str:
+        """Name of its notification: a later one of the same tag takes its place."""
+        name = f"{self.session} {self.request}"
+        return name if len(name) <= TEXT_LENGTH else _digest(name)
+
+
+def _digest(name: str) -> str:
+    return urlsafe_b64encode(hashlib.sha256(name.encode(errors="replace")).digest()).decode()[:32]
+
+
+@dataclass(eq=False, slots=True)
+class Message:
+    """A message for one browser."""
+
+    tag: str
+    content: bytes
+    """JSON, which the service worker of the page reads."""
+    attempts: int = 0
+
+    @property
+    def topic(self) -> str:
+        """Its topic: a later message of the same one takes its place at the push service (RFC 8030, 5.4)."""
+        return _digest(self.tag)
+
+
+@dataclass(eq=False, slots=True)
+class Mailbox:
+    """The messages for one browser: what it was told, and what is to be sent."""
+
+    quiet: Quiet | None = None
+    with_content: bool = True
+    """False if messages may have ids and a title only."""
+    replaces: bool = False
+    """True if a notification is replaced by another one, and not taken away: Safari ends the subscription of a page
+    that shows nothing."""
+    waiting: list[Message] = field(default_factory=list)
+    """The messages that are to be sent, the earliest first."""
+    told: dict[str, Message] = field(default_factory=dict)
+    """The message of each open question that was told, by tag."""
+
+    def look(self, questions: Iterable[Question], now: float) -> float:
+        """Note all open questions of the browser; return when to look again though nothing changes, or infinity."""
+        next_look, present = inf, set[str]()
+        for question in questions:
+            present.add(question.tag)
+            if question.tag in self.told:
+                continue
+            due = self._due(question, now)
+            if due <= now:
+                self._tell(question)
+            next_look = min(next_look, due if due > now else inf)
+        for tag in [tag for tag in self.told if tag not in present]:
+            self._take_away(self.told.pop(tag))
+        return next_look
+
+    def _due(self, question: Question, now: float) -> float:
+        due = question.arrived + PATIENCE if question.attended else now
+        due = max(due, now)
+        return due if self.quiet is None else self.quiet.over_at(due)
+
+    def _tell(self, question: Question) -> None:
+        message = Message(question.tag, question_content(question, full=self.with_content))
+        self.told[question.tag] = message
+        self._add(message)
+
+    def _take_away(self, message: Message) -> None:
+        if message in self.waiting:
+            self.waiting.remove(message)
+            if message.attempts == 0:
+                return
+        self._add(Message(message.tag, _json({"tag": message.tag, "decided": True, "replace": self.replaces})))
+
+    def _add(self, message: Message) -> None:
+        self.waiting = [other for other in self.waiting if other.tag != message.tag]
+        del self.waiting[: -MAX_WAITING + 1]
+        self.waiting.append(message)
+
+    def sent(self, message: Message) -> None:
+        """Note that the push service has a message, or that it is given up."""
+        if message in self.waiting:
+            self.waiting.remove(message)
+
+
+def trial_message() -> Message:
+    """Return a message that says no more than that notifications come."""
+    return Message("test", _json({"tag": "test", "title": "Notifications work"}))
+
+
+def question_content(question: Question, *, full: bool) -> bytes:
+    """Return what a question's message says; without `full` that an agent asks, and the ids to find the question."""
+    content: dict[str, Any] = {"tag": question.tag, "title": f"{_short(question.agent)} needs you"}
+    ids = {"sessionId": question.session, "requestId": question.request}
+    if len(_json(ids)) <= _IDS_SIZE:
+        content |= ids
+    if not full:
+        return _json(content)
+    content["title"] = f"{_short(question.title) or question.agent} needs you"
+    content["body"] = _short(question.asked)
+    options = [
+        {"optionId": option, "name": _short(name), "kind": kind}
+        for option, name, kind in question.options
+        # A question that is cut is decided on the page, which shows all of it.
+        if len(option) <= TEXT_LENGTH and not content["body"].endswith(_CUT)
+    ]
+    for count in range(min(len(options), MAX_OPTIONS), -1, -1):
+        text = _json(content | {"options": options[:count]})
+        if len(text) <= PAYLOAD_SIZE:
+            return text
+    return question_content(question, full=False)
+
+
+def _short(text: str | None) -> str:
+    """Return the beginning of a text, in one line and without known kinds of secrets."""
+    line = " ".join(redact_text(text or "", 4 * TEXT_LENGTH).split())
+    shown = printable(line, size=2 * TEXT_LENGTH)
+    return shown if len(shown) <= TEXT_LENGTH else shown[: TEXT_LENGTH - 1] + _CUT
+
+
+def _json(content: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({name: _encodable(value) for name, value in content.items()})
+
+
+def _encodable(value: Any) -> Any:
+    """Return a value without halves of surrogate pairs, which agents send and UTF-8 can't say."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, dict):
+        return {name: _encodable(member) for name, member in value.items()}
+    return [*map(_encodable, value)] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The meaning of a push service's answer."""
+
+    outcome: str
+    """`sent`, `ended` if the subscription is gone, `failed`, or `retry`."""
+    pause: float = 0.0
+    """Seconds before the next attempt."""
+
+
+def judge(status: int | None, retry_after: str, attempts: int) -> Verdict:
+    """Judge the answer to attempt number `attempts`; its status is None if there was no connection."""
+    if status is not None and status // 100 == 2:
+        return Verdict("sent")
+    if status in (404, 410):
+        return Verdict("ended")
+    if (status is None or status == 429 or status >= 500) and attempts <= len(PAUSES):
+        asked = float(retry_after) if retry_after.isascii() and retry_after.isdigit() else PAUSES[attempts - 1]
+        return Verdict("retry", min(asked, LONGEST_PAUSE))
+    return Verdict("failed")
+
+
+def options_of(options: Iterable[Any]) -> Iterator[tuple[str, str, str | None]]:
+    """Yield id, name and kind of an agent request's options that have a name."""
+    for option in options:
+        if option.name:
+            yield option.id, option.name, option.kind

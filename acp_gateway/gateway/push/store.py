@@ -1,0 +1,102 @@
+"""Keeps the subscriptions of browsers, and the key that their messages are signed with, in `state_dir/push.json`.
+
+Endpoints are secrets: with one, and the key, anyone can write to that browser.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from acp_gateway.gateway.push.deciding import ENDPOINT_SIZE, Quiet
+from acp_gateway.security.browser_sessions import LOCK_ATTEMPTS
+from acp_gateway.security.private_file import PrivateFile
+
+_VERSION: Final = 1
+_KEY_SIZE: Final = 100
+
+_Key = Annotated[str, msgspec.Meta(max_length=_KEY_SIZE)]
+
+
+class Subscription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The subscription of one browser at a push service."""
+
+    endpoint: Annotated[str, msgspec.Meta(max_length=ENDPOINT_SIZE)]
+    p256dh: _Key
+    """The public key of the browser."""
+    auth: _Key
+    """The secret that it shares with its senders."""
+    quiet: Quiet | None = None
+
+    def __repr__(self) -> str:
+        return "Subscription(…)"
+
+
+class _Content(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    version: Literal[1] = _VERSION
+    key: _Key | None = None
+    """The private key; None before the first use."""
+    subscriptions: dict[str, Subscription] = {}
+    """By the id of the browser: it has one."""
+
+
+class PushStore:
+    """The subscriptions of one gateway.
+
+    Args:
+        state_dir: the folder of the file.
+    """
+
+    def __init__(self, state_dir: Path) -> None:
+        what = "list of push subscriptions", "turn notifications on again"
+        self._file = PrivateFile[_Content](state_dir / "push.json", _VERSION, _decode, _Content(), what)
+
+    @property
+    def subscriptions(self) -> dict[str, Subscription]:
+        """The subscriptions by browser. Raises `ConfigError` if the file cannot be read or trusted."""
+        return self._file.content().subscriptions
+
+    def key(self, make: Callable[[], str]) -> str:
+        """Return the private key, which `make` makes at the first use. Raises `ConfigError`."""
+        found = self._file.content().key
+        if found is not None:
+            return found
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._file.content()
+            if content.key is not None:
+                return content.key
+            made = make()
+            self._file.write(msgspec.structs.replace(content, key=made))
+        return made
+
+    def set(self, browser: str, subscription: Subscription, keeps: Callable[[str], bool]) -> bool:
+        """Store the subscription of a browser; return False if it was there.
+
+        Those of the same endpoint, and of browsers that `keeps` returns False for, are removed. Raises `ConfigError`.
+        """
+        if self.subscriptions.get(browser) == subscription:
+            return False
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._file.content()
+            others = {
+                name: other
+                for name, other in content.subscriptions.items()
+                if name != browser and other.endpoint != subscription.endpoint and keeps(name)
+            }
+            self._file.write(msgspec.structs.replace(content, subscriptions=others | {browser: subscription}))
+        return True
+
+    def remove(self, browser: str) -> bool:
+        """Remove the subscription of a browser; return False if there is none. Raises `ConfigError`."""
+        if browser not in self.subscriptions:
+            return False
+        with self._file.writing(LOCK_ATTEMPTS):
+            content = self._file.content()
+            others = {name: other for name, other in content.subscriptions.items() if name != browser}
+            self._file.write(msgspec.structs.replace(content, subscriptions=others))
+        return True
+
+
+def _decode(content: bytes) -> _Content:
+    return msgspec.json.decode(content, type=_Content)

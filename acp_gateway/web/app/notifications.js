@@ -1,0 +1,64 @@
+/** The dialog for the notifications of this browser. */
+import { html, useEffect, useState } from "../vendor/standalone.module.js";
+import { Dialog } from "./dialog.js";
+import { sentence } from "./format.js";
+import { minutesOf, timeOfDay } from "./push.js";
+
+/** Quiet hours that are proposed: 22:00 to 07:00. */
+const NIGHT = { start: 22 * 60, end: 7 * 60 };
+
+const OPEN_ONLY = "Without push, this browser notifies you only while the page is open.";
+const ON_IPHONE = "On an iPhone or iPad, first add this page to the Home Screen (Share, then “Add to Home Screen”), and open it from there.";
+const DENIED = "This browser blocks notifications of this page. Allow them in its settings, then come back.";
+
+export function Notifications({ connection, attention, push, onClose }) {
+  const [state, setState] = useState(null);
+  const [permission, setPermission] = useState(attention.permission);
+  const [said, setSaid] = useState({ error: null, done: null });
+
+  /** Carry an action out, and show its end and what the state is then. */
+  const run = (action, done = null) => async () => {
+    setSaid({ error: null, done: null });
+    try {
+      await action();
+      if (push.available) setState(await push.state());
+      setSaid({ error: null, done });
+    } catch (error) {
+      setSaid({ error: error.message, done: null });
+    }
+  };
+  useEffect(() => void run(() => {})(), []);
+
+  const turnOn = async () => {
+    const answer = await attention.ask();
+    setPermission(answer);
+    if (answer === "granted" && push.available) await push.turnOn(null);
+  };
+  const setQuiet = (quiet) => run(() => push.turnOn(quiet))();
+  const isOn = permission === "granted" && (state?.subscribed || !push.available);
+  return html`<${Dialog} title="Notifications" connection=${connection} onClose=${onClose}>
+    <p>When an agent asks you something, this browser can tell you${push.available ? ", also while the page is closed" : ""}. What is decided elsewhere goes away.</p>
+    ${permission === "denied" && html`<p class="error">${DENIED}</p>`}
+    ${!push.available && html`<p class="muted">${attention.isApple ? ON_IPHONE : OPEN_ONLY}</p>`}
+    ${isOn && push.available && html`<${QuietHours} quiet=${state.quiet} onQuiet=${setQuiet} />`}
+    <p role="status" class="muted">${said.done}</p>
+    ${said.error && html`<p class="error" role="alert">${sentence(said.error)}</p>`}
+    <div class="dialog-actions">
+      ${isOn && push.available && html`<button class="secondary" onClick=${run(() => push.turnOff())}>Turn off</button>
+        <button class="primary" onClick=${run(() => push.test(), "Sent. It comes within some seconds.")}>Send a test notification</button>`}
+      ${!isOn && permission !== "denied" && permission !== "unavailable" && html`<button class="primary" onClick=${run(turnOn)}>Turn on</button>`}
+    </div>
+  </${Dialog}>`;
+}
+
+function QuietHours({ quiet, onQuiet }) {
+  const { start, end } = quiet ?? NIGHT;
+  const change = (name) => (event) => event.target.value && onQuiet({ start, end, [name]: minutesOf(event.target.value) });
+  return html`<fieldset class="choice-list">
+    <legend>Quiet hours</legend>
+    <label><input type="checkbox" checked=${Boolean(quiet)} onChange=${(event) => onQuiet(event.target.checked ? NIGHT : null)} />
+      <span class="choice-title">Nothing at night</span><span class="muted">what is still open then is told afterwards</span></label>
+    ${quiet && html`<label class="field"><span>From</span><input type="time" required value=${timeOfDay(start)} onChange=${change("start")} /></label>
+      <label class="field"><span>To</span><input type="time" required value=${timeOfDay(end)} onChange=${change("end")} /></label>`}
+  </fieldset>`;
+}

@@ -1,0 +1,93 @@
+/** Has the gateway notify this browser while no page is open, by the push service of the browser's maker. */
+
+/** Where the quiet hours are kept: the gateway forgets them when this browser signs in again. */
+const KEPT = "quiet-hours";
+
+/**
+ * @typedef {{start: number, end: number}} Quiet - minutes after midnight.
+ */
+
+/** Minutes of a time such as "22:30". */
+export const minutesOf = (/** @type {string} */ time) => Number(time.slice(0, 2)) * 60 + Number(time.slice(3, 5));
+
+/** A time such as "22:30" from its minutes. */
+export const timeOfDay = (/** @type {number} */ minutes) =>
+  [Math.floor(minutes / 60), minutes % 60].map((part) => String(part).padStart(2, "0")).join(":");
+
+/**
+ * Creates the notifications of this browser.
+ * @param {object} options
+ * @param {any} options.window - a parameter for tests.
+ * @param {() => Promise<any>} options.registered - returns the registration of the service worker, or null.
+ * @param {(method: string, params: any) => Promise<any>} options.request - calls the gateway.
+ * @param {Storage|null} options.kept
+ */
+export function createPush({ window, registered, request, kept }) {
+  const offset = () => -new Date().getTimezoneOffset();
+
+  /** The subscription of the browser with this key of the gateway; made if there is none and it is `wanted`. */
+  const subscription = async (/** @type {string} */ key, /** @type {boolean} */ wanted) => {
+    const manager = (await registered())?.pushManager;
+    if (!manager) return null;
+    let found = await manager.getSubscription();
+    const its = found?.options?.applicationServerKey;
+    if (its && encoded(its) !== key) {
+      await found.unsubscribe();
+      found = null;
+    }
+    return found ?? (wanted ? manager.subscribe({ userVisibleOnly: true, applicationServerKey: key }) : null);
+  };
+
+  const tell = async (/** @type {any} */ found, /** @type {Quiet|null} */ quiet) => {
+    const params = { endpoint: found.endpoint, p256dh: encoded(found.getKey("p256dh")), auth: encoded(found.getKey("auth")) };
+    await request("push/subscribe", quiet === null ? params : { ...params, quiet: { ...quiet, offset: offset() } });
+    kept?.setItem(KEPT, JSON.stringify(quiet));
+  };
+
+  return {
+    get available() {
+      return Boolean(window.isSecureContext && "PushManager" in window && window.navigator?.serviceWorker);
+    },
+    /** Whether they are turned on, and the quiet hours. */
+    state: () => request("push/get", {}),
+    /** Turn them on, or change the quiet hours. Throws an Error with a text for people. */
+    async turnOn(/** @type {Quiet|null} */ quiet) {
+      const { key } = await request("push/get", {});
+      const found = await subscription(key, true);
+      if (found === null) throw new Error("This browser has no service workers for this page.");
+      await tell(found, quiet);
+    },
+    async turnOff() {
+      await request("push/unsubscribe", {});
+      await this.forget();
+    },
+    /** End the subscription at the push service; the gateway's ends with the browser's session. */
+    async forget() {
+      const manager = this.available && window.Notification.permission === "granted" ? (await registered())?.pushManager : null;
+      await (await manager?.getSubscription())?.unsubscribe();
+    },
+    test: () => request("push/test", {}),
+    /** Tell the gateway again what it has lost, or what is different now: the endpoint, the key, the time zone. */
+    async refresh() {
+      if (!this.available || window.Notification?.permission !== "granted") return;
+      const state = await request("push/get", {});
+      const found = await subscription(state.key, state.subscribed);
+      if (found) await tell(found, state.subscribed ? state.quiet && { start: state.quiet.start, end: state.quiet.end } : keptQuiet(kept));
+    },
+  };
+}
+
+/** @param {Storage|null} kept */
+function keptQuiet(kept) {
+  try {
+    return JSON.parse(kept?.getItem(KEPT) ?? "null");
+  } catch {
+    return null; // Written by another version.
+  }
+}
+
+/** Bytes in base64url. @param {ArrayBuffer} bytes */
+function encoded(bytes) {
+  const text = btoa(String.fromCharCode(...new Uint8Array(bytes)));
+  return text.replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+}

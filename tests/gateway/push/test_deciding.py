@@ -1,0 +1,260 @@
+"""What is sent to which browser and when: no clock, no network."""
+
+import json
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from acp_gateway.gateway.push.deciding import (
+    MAX_WAITING,
+    PATIENCE,
+    PAUSES,
+    PAYLOAD_SIZE,
+    SERVICES,
+    Mailbox,
+    Question,
+    Quiet,
+    Verdict,
+    is_public,
+    judge,
+    question_content,
+    read_endpoint,
+)
+
+NOON = 1_900_000_000 // 86400 * 86400 + 12 * 3600.0
+YES, NO = ("yes", "Allow once", "allow_once"), ("no", "Reject", "reject_once")
+
+
+def question(**members: Any) -> Question:
+    return replace(
+        Question("s1", "x-1", "opencode", "Fix the parser", "Run make test", (YES, NO), NOON, attended=False),
+        **members,
+    )
+
+
+def contents(box: Mailbox) -> list[dict[str, Any]]:
+    """The messages that are to be sent, taken as sent."""
+    found = [json.loads(message.content) for message in box.waiting]
+    for message in [*box.waiting]:
+        message.attempts = 1
+        box.sent(message)
+    return found
+
+
+def test_a_question_without_a_controller_is_told_at_once_and_once() -> None:
+    box = Mailbox()
+    assert box.look([question()], NOON) == inf
+    assert box.look([question()], NOON + 1) == inf
+    assert contents(box) == [
+        {
+            "tag": "s1 x-1",
+            "sessionId": "s1",
+            "requestId": "x-1",
+            "title": "Fix the parser needs you",
+            "body": "Run make test",
+            "options": [
+                {"optionId": "yes", "name": "Allow once", "kind": "allow_once"},
+                {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+            ],
+        }
+    ]
+
+
+def test_a_connected_controller_has_time_to_decide_before_a_notification() -> None:
+    box, asked = Mailbox(), question(attended=True)
+    assert box.look([asked], NOON) == NOON + PATIENCE
+    assert contents(box) == []
+    box.look([], NOON + PATIENCE - 1)
+    assert contents(box) == [], "it was decided in time"
+    box.look([asked], NOON + PATIENCE)
+    assert len(contents(box)) == 1
+
+
+def test_a_question_is_told_when_its_last_controller_leaves() -> None:
+    box = Mailbox()
+    box.look([question(attended=True)], NOON)
+    box.look([question()], NOON + 1)
+    assert len(contents(box)) == 1
+
+
+def test_a_decision_elsewhere_takes_the_notification_away() -> None:
+    box = Mailbox()
+    box.look([question()], NOON)
+    contents(box)
+    box.look([], NOON + 5)
+    assert contents(box) == [{"tag": "s1 x-1", "decided": True, "replace": False}]
+
+
+def test_a_decision_before_the_first_attempt_leaves_nothing_to_send() -> None:
+    box = Mailbox()
+    box.look([question()], NOON)
+    box.look([], NOON)
+    assert box.waiting == []
+
+
+def test_a_decision_after_a_failed_attempt_is_sent_in_place_of_the_question() -> None:
+    box = Mailbox()
+    box.look([question()], NOON)
+    box.waiting[0].attempts = 1
+    box.look([], NOON)
+    assert [json.loads(message.content).get("decided") for message in box.waiting] == [True]
+
+
+def test_a_question_and_its_decision_have_one_topic_and_others_another() -> None:
+    box = Mailbox()
+    box.look([question(), question(request="x-2")], NOON)
+    topics = [message.topic for message in box.waiting]
+    contents(box)
+    box.look([], NOON)
+    assert [message.topic for message in box.waiting] == topics
+    assert len({*topics}) == 2
+    assert {len(topic) for topic in topics} == {32}
+
+
+def test_quiet_hours_put_a_notification_off_until_their_end() -> None:
+    # 22:00 to 07:00 where it is two hours later than in UTC; noon is 14:00 there.
+    quiet = Quiet(start=22 * 60, end=7 * 60, offset=120)
+    night, morning = NOON + 9 * 3600, NOON + 17 * 3600
+    box = Mailbox(quiet)
+    assert box.look([question(arrived=night)], night) == morning
+    assert contents(box) == []
+    assert box.look([question(arrived=night)], morning) == inf
+    assert len(contents(box)) == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "hour", "over"),
+    [(22, 7, 21, 21), (22, 7, 22, 31), (22, 7, 6, 7), (22, 7, 7, 7), (9, 17, 12, 17), (9, 17, 17, 17), (8, 8, 8, 8)],
+)
+def test_quiet_hours_may_include_midnight(start: int, end: int, hour: int, over: int) -> None:
+    midnight = NOON - 12 * 3600
+    assert Quiet(start * 60, end * 60, 0).over_at(midnight + hour * 3600) == midnight + over * 3600
+
+
+def test_a_decision_is_told_in_quiet_hours_too() -> None:
+    box = Mailbox()
+    box.look([question()], NOON)
+    contents(box)
+    box.quiet = Quiet(0, 1439, 0)
+    box.look([], NOON)
+    assert len(contents(box)) == 1
+
+
+def test_few_messages_wait_for_a_push_service() -> None:
+    box = Mailbox()
+    box.look([question(request=f"x-{number}") for number in range(MAX_WAITING + 5)], NOON)
+    assert len(box.waiting) == MAX_WAITING
+    assert box.waiting[-1].tag == f"s1 x-{MAX_WAITING + 4}"
+
+
+def test_push_content_off_leaves_ids_and_a_title() -> None:
+    content = json.loads(question_content(question(), full=False))
+    assert content == {"tag": "s1 x-1", "sessionId": "s1", "requestId": "x-1", "title": "opencode needs you"}
+
+
+def test_a_message_is_bounded_and_shows_no_secret_and_no_control_character() -> None:
+    secret = "sk-ant-api03-" + "a1B2" * 20
+    long = question(
+        title="t\u202e" * 5000,
+        asked=f"curl -H 'x-api-key: {secret}'\n\x1b[31m rest \ud800",
+        options=tuple((f"option-{number}" * 20, "n\u4e2d" * 500, None) for number in range(50)),
+    )
+    text = question_content(long, full=True)
+    assert len(text) <= PAYLOAD_SIZE
+    content = json.loads(text)
+    assert secret not in text.decode()
+    assert not {"\u202e", "\x1b", "\n"} & {*content["title"], *content["body"]}
+    assert 0 < len(content["options"]) < 50
+
+
+def test_a_question_that_is_cut_has_no_buttons() -> None:
+    content = json.loads(question_content(question(asked="rm -rf build " * 50), full=True))
+    assert content["body"].endswith("…")
+    assert content["options"] == []
+
+
+def test_ids_that_are_too_long_for_a_message_are_left_out() -> None:
+    content = json.loads(question_content(question(session="\u4e2d" * 1024), full=True))
+    assert "sessionId" not in content
+    assert len(content["tag"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "service"),
+    [
+        ("https://fcm.googleapis.com/fcm/send/a:b", SERVICES[0]),
+        ("https://fcm.googleapis.com:443/fcm/send/a:b", SERVICES[0]),
+        ("https://updates.push.services.mozilla.com/wpush/v2/g", SERVICES[1]),
+        ("https://web.push.apple.com/Q", SERVICES[2]),
+        ("https://db5p.notify.windows.com/w/?token=a%2b", SERVICES[3]),
+        ("https://push.example/1", "push.example"),
+    ],
+)
+def test_endpoints_of_known_services_and_of_push_hosts_are_accepted(endpoint: str, service: str) -> None:
+    assert read_endpoint(endpoint, ["push.example"]).service == service
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    [
+        "",
+        "http://fcm.googleapis.com/a",
+        "https://fcm.googleapis.com",
+        "https://fcm.googleapis.com:8443/a",
+        "https://fcm.googleapis.com.evil.example/a",
+        "https://fcm.googleapis.com@10.0.0.1/a",
+        "https://10.0.0.1/a",
+        "https://localhost/a",
+        "https://evil-push.apple.com/a",
+        "https://push.apple.com/a",
+        "https://web.push.apple.com./a",
+        "https://FCM.googleapis.com/a",
+        "https://fcm.googleapis.com/a b",
+        "https://fcm.googleapis.com/a\r\nHost: b",
+        "https://fcm.googleapis.com/" + "a" * 1024,
+        "https://push.example/1",
+    ],
+)
+def test_other_endpoints_are_refused(endpoint: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011
+        read_endpoint(endpoint)
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("142.250.1.1", True),
+        ("2a00:1450:4001::1", True),
+        ("127.0.0.1", False),
+        ("10.1.2.3", False),
+        ("192.168.0.1", False),
+        ("169.254.169.254", False),
+        ("100.64.0.1", False),
+        ("0.1.2.3", False),
+        ("224.0.0.1", False),
+        ("::1", False),
+        ("fe80::1%eth0", False),
+        ("fd00::1", False),
+        ("::ffff:10.0.0.1", False),
+        ("::ffff:142.250.1.1", True),
+        ("64:ff9b::a00:1", False),
+        ("64:ff9b::8efa:101", True),
+        ("2002:a00:1::1", False),
+        ("no address", False),
+    ],
+)
+def test_only_addresses_of_the_internet_are_public(address: str, public: bool) -> None:
+    assert is_public(address) is public
+
+
+def test_answers_of_push_services_are_judged() -> None:
+    assert judge(201, "", 1) == Verdict("sent")
+    assert judge(404, "", 1) == judge(410, "", 1) == Verdict("ended")
+    assert judge(400, "", 1) == judge(403, "", 1) == judge(301, "", 1) == Verdict("failed")
+    assert judge(429, "7", 1) == judge(503, "7", 1) == Verdict("retry", 7)
+    assert judge(429, "99999", 1) == Verdict("retry", 600)
+    assert judge(None, "", 1) == judge(500, "tomorrow", 1) == Verdict("retry", PAUSES[0])
+    assert judge(500, "", len(PAUSES)) == Verdict("retry", PAUSES[-1])
+    assert judge(500, "1", len(PAUSES) + 1) == Verdict("failed")

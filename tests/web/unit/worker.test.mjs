@@ -1,0 +1,157 @@
+import assert from "node:assert/strict";
+import { readFileSync } from "node:fs";
+import { test } from "node:test";
+import { runInNewContext } from "node:vm";
+
+const SOURCE = readFileSync(new URL("../../../acp_gateway/web/worker.js", import.meta.url), "utf8");
+const QUESTION = {
+  tag: "s/1 x-1",
+  title: "Fix the parser needs you",
+  body: "Run make test",
+  sessionId: "s/1",
+  requestId: "x-1",
+  options: [
+    { optionId: "always", name: "Always", kind: "allow_always" },
+    { optionId: "no", name: "No", kind: "reject_once" },
+    { optionId: "yes", name: "Yes", kind: "allow_once" },
+  ],
+};
+
+/** The worker in a browser; `answer` is what the gateway answers, null for a lost connection. */
+function scene({ maxActions = 2, visible = null, answer = { id: 1, result: { success: true } } } = {}) {
+  const listeners = {};
+  const shown = [];
+  const sent = [];
+  const opened = [];
+  const page = { url: "https://box/gw/#/", visibilityState: visible ? "visible" : "hidden", told: [], focus: () => {}, postMessage: (message) => page.told.push(message) };
+  class WebSocket {
+    constructor(url) {
+      assert.equal(url, "wss://box/gw/ws");
+      setImmediate(() => (answer === null ? this.onclose() : this.onopen()));
+    }
+    send(text) {
+      sent.push(JSON.parse(text));
+      this.onmessage({ data: JSON.stringify({ method: "session/changed" }) });
+      this.onmessage({ data: JSON.stringify(answer) });
+    }
+    close() {}
+  }
+  const self = {
+    addEventListener: (name, listener) => (listeners[name] = listener),
+    Notification: { maxActions },
+    clients: { matchAll: async () => (visible === null ? [] : [page]), openWindow: async (url) => void opened.push(url) },
+    registration: {
+      scope: "https://box/gw/",
+      showNotification: async (title, options) => {
+        const at = shown.findIndex((one) => one.tag === options.tag);
+        if (at >= 0) shown.splice(at, 1);
+        const one = { title, ...options, close: () => shown.splice(shown.indexOf(one), 1) };
+        shown.push(one);
+      },
+      getNotifications: async ({ tag }) => shown.filter((one) => one.tag === tag),
+    },
+  };
+  runInNewContext(SOURCE, { self, URL, WebSocket, setTimeout, clearTimeout, encodeURIComponent, JSON });
+  const fire = async (name, event) => {
+    let work = null;
+    listeners[name]({ ...event, waitUntil: (promise) => (work = promise) });
+    await work;
+  };
+  return {
+    shown,
+    sent,
+    opened,
+    page,
+    push: (message) => fire("push", { data: { json: () => message } }),
+    click: (action = "") => fire("notificationclick", { action, notification: shown[0] }),
+  };
+}
+
+const plain = (value) => JSON.parse(JSON.stringify(value));
+
+test("a question is shown with the options that decide only this one as buttons", async () => {
+  const { shown, push } = scene();
+  await push(QUESTION);
+  const { title, body, tag, actions, data, silent } = plain(shown[0]);
+  assert.deepEqual([title, body, tag, silent], ["Fix the parser needs you", "Run make test", "s/1 x-1", false]);
+  assert.deepEqual(actions, [{ action: "yes", title: "Yes" }, { action: "no", title: "No" }]);
+  assert.equal(data.hash, "#/s/s%2F1/r/x-1");
+});
+
+test("all options are buttons in the agent's order where the browser has room, and none where it has no buttons", async () => {
+  for (const [maxActions, expected] of [[3, ["Always", "No", "Yes"]], [0, []]]) {
+    const { shown, push } = scene({ maxActions });
+    await push(QUESTION);
+    assert.deepEqual(plain(shown[0].actions).map(({ title }) => title), expected);
+  }
+});
+
+test("a message without content, or without ids, is shown and leads to its place", async () => {
+  const { shown, push, click, opened } = scene();
+  await push({ tag: "t", title: "opencode needs you" });
+  assert.deepEqual([shown[0].body, plain(shown[0].actions)], ["", []]);
+  await click();
+  assert.deepEqual(opened, ["https://box/gw/#/"]);
+});
+
+test("a tap opens the question, in a page that is open if there is one", async () => {
+  const closed = scene();
+  await closed.push(QUESTION);
+  await closed.click();
+  assert.deepEqual([closed.opened, closed.shown], [["https://box/gw/#/s/s%2F1/r/x-1"], []]);
+  const open = scene({ visible: false });
+  await open.push(QUESTION);
+  await open.click();
+  assert.deepEqual([open.opened, plain(open.page.told)], [[], [{ hash: "#/s/s%2F1/r/x-1" }]]);
+});
+
+test("a button answers the question without a page", async () => {
+  const { shown, sent, push, click, opened } = scene();
+  await push(QUESTION);
+  await click("yes");
+  assert.deepEqual(sent, [
+    {
+      jsonrpc: "2.0",
+      id: 1,
+      method: "session/respond",
+      params: { sessionId: "s/1", requestId: "x-1", response: { outcome: { outcome: "selected", optionId: "yes" } } },
+    },
+  ]);
+  assert.deepEqual([shown, opened], [[], []]);
+});
+
+test("an answer that did not arrive is told in the place of the question", async () => {
+  for (const [answer, body] of [
+    [{ id: 1, error: { code: -32602, message: "this request is not open any more" } }, "Not answered: this request is not open any more"],
+    [null, "Not answered: the gateway can't be reached, or this browser is not signed in any more."],
+  ]) {
+    const { shown, push, click } = scene({ answer });
+    await push(QUESTION);
+    await click("yes");
+    assert.deepEqual([shown.length, shown[0].body, shown[0].data.hash], [1, body, "#/s/s%2F1/r/x-1"]);
+  }
+});
+
+test("a decision elsewhere takes the notification away", async () => {
+  const { shown, push } = scene();
+  await push(QUESTION);
+  await push({ ...QUESTION, tag: "other" });
+  await push({ tag: QUESTION.tag, decided: true, replace: false });
+  assert.deepEqual(shown.map(({ tag }) => tag), ["other"]);
+});
+
+test("where each message has to show something, a decision is shown silently in place of its question", async () => {
+  const { shown, push } = scene();
+  await push(QUESTION);
+  await push({ tag: QUESTION.tag, decided: true, replace: true });
+  assert.deepEqual([shown.length, shown[0].title, shown[0].body, shown[0].silent], [1, "Decided", "Run make test", true]);
+  const seen = scene({ visible: true });
+  await seen.push({ tag: QUESTION.tag, decided: true, replace: true });
+  assert.deepEqual(seen.shown, []);
+});
+
+test("a notification makes no sound while the page is seen", async () => {
+  const { shown, push } = scene({ visible: true });
+  await push(QUESTION);
+  assert.equal(shown[0].silent, true);
+});
