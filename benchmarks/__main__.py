@@ -39,6 +39,7 @@ from benchmarks.tasks import (
     startup,
     stream,
     trips,
+    versions,
 )
 
 Task = Callable[[Bench], list[Section]]
@@ -54,6 +55,7 @@ TASKS: Final[Mapping[str, Task]] = {
         idle,
         http,
         nodes,
+        versions,
         replay,
         histories,
         resuming,

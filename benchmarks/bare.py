@@ -32,6 +32,9 @@ _numbers = count(1)
 
 _UPDATE: Final = b'"session/update"'
 _EDGE: Final = len(_UPDATE) - 1
+TURN_ENDED: Final = re.compile(rb'"stopReason"\s*:')
+"""The end of a turn in either version: in the response to the prompt, or in an update."""
+
 _RESULT: Final = re.compile(rb'"result"\s*:')
 _SESSION: Final = re.compile(rb'"result"\s*:\s*\{[^{]*"sessionId"\s*:\s*"([^"]+)"')
 _EPOCH: Final = re.compile(rb'"epoch"\s*:\s*"([^"]+)"')
@@ -154,13 +157,19 @@ class BareClient:
         self._answers += 1
         return found
 
+    def wait_for(self, mark: re.Pattern[bytes]) -> None:
+        """Receive until a short mark comes."""
+        while mark.search(self._tail) is None:
+            self._take(self._read(), keep=64)
+
     def receive(self) -> None:
         """Receive the next bytes."""
         self._take(self._read())
 
-    def initialize(self) -> None:
+    def initialize(self, version: int = 1) -> None:
         """Send `initialize` and wait for the answer."""
-        self.ask("initialize", {"protocolVersion": 1})
+        about = {"info": {"name": "bench", "version": "1"}, "capabilities": {}} if version > 1 else {}
+        self.ask("initialize", {"protocolVersion": version, **about})
 
     def open_session(self) -> str:
         """Create a session and return its id."""

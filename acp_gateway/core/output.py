@@ -161,8 +161,7 @@ class Outgoing:
         batch, to_clients = Batch(seen), self._output.to_clients
         for client in clients:
             if client.translator is not None:
-                for place, text in enumerate(texts, position):
-                    self.client(client, text, place)
+                self.put(client, client.translator.from_agent_together(texts, position))
                 continue
             if len(seen) < len(texts):
                 self._passed_over.add(client)

@@ -15,6 +15,7 @@ import enum
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, NewType, TypeAlias, TypeVar
 
 import msgspec
@@ -122,6 +123,8 @@ FEW_BRACKETS = 200
 _RESERVE = 150
 # Bytes of an unreadable text that are looked at for its id.
 _READABLE = 1024 * 1024
+# Maximum characters of a name whose JSON text is kept: names of members are few and short.
+_NAME_LENGTH = 32
 # Maximum characters of a number that was minted here, in any spelling.
 _MAX_NUMBER_LENGTH = 30
 
@@ -342,10 +345,19 @@ def id_number(raw: RawId) -> int | None:
 
 def compose(members: Mapping[str, bytes]) -> bytes:
     """Return the JSON text of an object with these members, which are JSON texts themselves."""
-    return b"{%b}" % b",".join([b"%b:%b" % (_encode(name).encode(), text) for name, text in members.items()])
+    return b"{%b}" % b",".join([_begin_member(name) + text for name, text in members.items()])
 
 
 _encode: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def _begin_member(name: str) -> bytes:
+    return _begin_known_member(name) if len(name) <= _NAME_LENGTH else b"%b:" % _encode(name).encode()
+
+
+@lru_cache(1024)
+def _begin_known_member(name: str) -> bytes:
+    return b"%b:" % _encode(name).encode()
 
 
 def encode(value: Any) -> bytes:

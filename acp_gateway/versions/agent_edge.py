@@ -50,14 +50,20 @@ class AgentEdge:
                 self._initialize = message.id, text
         return Output(to_agent=[text])
 
-    def from_agent(self, text: bytes) -> Output:
-        """Translate a message of the agent."""
-        response = None if self._initialize is None else self._response(text)
-        if response is not None:
-            return self._answered(response)
-        if self._translator is not None:
-            return self._translated(text)
-        return Output(to_client=[text])
+    def from_agent(self, *texts: bytes) -> Output:
+        """Translate messages of the agent."""
+        out = Output()
+        for text in texts:
+            response = None if self._initialize is None else self._response(text)
+            if response is not None:
+                out.extend(self._answered(response))
+            elif self._translator is None:
+                out.to_client.append(text)
+            elif (plain := self._translator.plain_update(text)) is not None:
+                out.to_client.append(text if plain is text else Carried(plain, text))
+            else:
+                out.extend(self._translated(text, self._translator))
+        return out
 
     def _response(self, text: bytes) -> Message | None:
         """Return the response to `initialize`; None for another message."""
@@ -97,14 +103,12 @@ class AgentEdge:
         out.to_client = [Carried(text, response.text) for text in out.to_client]
         return out
 
-    def _translated(self, text: bytes) -> Output:
+    def _translated(self, text: bytes, translator: NewAgent) -> Output:
         """Translate a message of an agent of version 2, which goes with it for clients of that version."""
-        assert self._translator is not None
-        out = self._translator.from_agent(text)
-        if len(out.to_client) == 1 and out.to_client[0] is text:
-            return out
-        out.to_client = carry(text, out.to_client, self._translator.accepts)
-        self._translator.accepts = None
+        out = translator.from_agent_in_full(text)
+        if out.source is not None and not (len(out.to_client) == 1 and out.to_client[0] is text):
+            out.to_client = carry(out.source, out.to_client, translator.accepts)
+            translator.accepts = None
         return out
 
 

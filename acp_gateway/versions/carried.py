@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, Self
 
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, RawId
+from acp_gateway.protocol.jsonrpc import Kind, Message, RawId
 from acp_gateway.protocol.text import lookup
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.parts import NULL, notification
@@ -18,6 +18,9 @@ ORIGINAL: Final = "_acp-gateway/original"
 
 ACCEPTED: Final = "_acp-gateway/accepted"
 """Method of the notification that an agent of version 2 has accepted a prompt, for the core alone."""
+
+_UPDATE: Final = notification(methods.SESSION_UPDATE, {})[:-3]
+"""Beginning of each update that a translator has made."""
 
 _HIDDEN_END: Final = b'"update":{"sessionUpdate":"%b"}}}' % ORIGINAL.encode()
 
@@ -93,47 +96,40 @@ def restored(text: bytes) -> bytes:
     return Carried(message, None if original == NULL else original)
 
 
-def carry(original: bytes, made: list[bytes], request: RawId | None = None) -> list[bytes]:
+def carry(original: Message, made: list[bytes], request: RawId | None = None) -> list[bytes]:
     """Return the messages of version 1 that were made of one of version 2, with that one.
 
     `request` is the id of the prompt that it accepts, if it does.
     """
-    if any(message is original for message in made):
+    text = original.text
+    if any(message is text for message in made):
         # What comes before it was made of earlier ones.
-        return [message if message is original else _old_update(message) for message in made]
+        return [message if message is text else _old_update(message) for message in made]
     if request is not None:
-        return [accepted(request, original), *map(_old_update, made)]
-    try:
-        message = jsonrpc.parse(original)
-    except InvalidMessage:
+        return [accepted(request, text), *map(_old_update, made)]
+    if original.kind is Kind.RESPONSE:
         return made
-    if message.kind is Kind.RESPONSE:
+    if original.kind is Kind.REQUEST:
+        return [Carried(one, text) if _is_request(one) else _old_update(one) for one in made]
+    session_id = lookup.param(original, "sessionId")
+    if original.method != methods.SESSION_UPDATE or session_id is None:
         return made
-    if message.kind is Kind.REQUEST:
-        return [Carried(one, original) if _is_request(one) else _old_update(one) for one in made]
-    session_id = lookup.param(message, "sessionId")
-    if message.method != methods.SESSION_UPDATE or session_id is None:
-        return made
-    kinds = [_update_kind(one) for one in made]
-    places = [place for place, kind in enumerate(kinds) if kind is not None]
-    same = [place for place in places if kinds[place] == message.update]
+    places = [place for place, one in enumerate(made) if _is_update(one)]
     if not places:
-        return [hidden(session_id, original), *made]
+        return [hidden(session_id, text), *made]
+    same = [place for place in places if len(places) > 1 and jsonrpc.parse(made[place]).update == original.update]
     at = (same or places)[-1]
-    return [Carried(one, original) if place == at else _old_update(one) for place, one in enumerate(made)]
+    return [Carried(one, text) if place == at else _old_update(one) for place, one in enumerate(made)]
 
 
 def _is_request(message: bytes) -> bool:
     return jsonrpc.parse(message).kind is Kind.REQUEST
 
 
-def _update_kind(message: bytes) -> str | None:
-    """Return the kind of an update; None for another message."""
-    parsed = jsonrpc.parse(message)
-    is_update = parsed.kind is Kind.NOTIFICATION and parsed.method == methods.SESSION_UPDATE
-    return parsed.update or "" if is_update else None
+def _is_update(made: bytes) -> bool:
+    return made.startswith(_UPDATE)
 
 
 def _old_update(message: bytes) -> bytes:
     """Return an update as one that clients of version 2 do not get, any other message as it is."""
-    return message if _update_kind(message) is None else only_old(message)
+    return only_old(message) if _is_update(message) else message

@@ -46,12 +46,16 @@ a change of a hundred files has a few thousand. A patch with more is shown as it
 def new_diff(parts: dict[str, bytes]) -> bytes:
     """Return a diff of version 2 for one of version 1."""
     path, old, new = (text(parts.get(name)) for name in ("path", "oldText", "newText"))
-    path = path or ""
-    operation, patch = (b"add" if old is None else b"modify"), git_patch(path, old, new or "")
+    return new_diff_of(path or "", old, new or "", parts.get("_meta"))
+
+
+def new_diff_of(path: str, old: str | None, new: str, meta: bytes | None = None) -> bytes:
+    """Return the diff of version 2 from one text of a file to another."""
+    operation, patch = (b"add" if old is None else b"modify"), git_patch(path, old, new)
     change = b'{"type":"diff","changes":[{"operation":"%b","path":%b,"fileType":"text"}]' % (operation, _encode(path))
     if patch:
         change += b',"patch":{"format":"git_patch","text":%b}' % _encode(patch)
-    return change + (b',"_meta":%b}' % parts["_meta"] if "_meta" in parts else b"}")
+    return change + (b"}" if meta is None else b',"_meta":%b}' % meta)
 
 
 def git_patch(path: str, old: str | None, new: str) -> str:
@@ -162,6 +166,15 @@ def old_diff(parts: dict[str, bytes]) -> list[bytes]:
     if words and not sections:
         found.append(text_item(words))
     return found
+
+
+def old_diff_of(path: str, patch: str) -> bytes | None:
+    """Return the diff of version 1 for a patch of this file alone; None if the patch is another one."""
+    sections = read_patch(patch)
+    # Git writes `b/` before a path, unless it is told not to.
+    if len(sections) != 1 or not sections[0].hunks or sections[0].path not in (path, f"b{path}"):
+        return None
+    return _diff(path, sections[0])
 
 
 def _old_change(change: dict[str, bytes], path: str, section: Section | None) -> Iterator[bytes]:

@@ -5,13 +5,16 @@ as a whole. So this remembers what the client was shown. What it sends is a func
 except that the client's own prompts are not shown to it again: a client that gets the history sees the same.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
+
+from msgspec import UNSET
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
-from acp_gateway.versions import initialize, table, values
+from acp_gateway.versions import initialize, plain_updates, table, values
+from acp_gateway.versions.diffs import old_diff_of
 from acp_gateway.versions.foreground import Foreground, TurnEnded
 from acp_gateway.versions.parts import (
     EMPTY,
@@ -26,14 +29,15 @@ from acp_gateway.versions.parts import (
     notification,
     own_meta,
     request,
+    respelled,
     result,
     text,
     text_block,
     text_item,
 )
-from acp_gateway.versions.plain_chunks import PlainChunk
+from acp_gateway.versions.plain_updates import Chunk, PlanUpdate, TextItem, ToolUpdate, Update, Usage
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
-from acp_gateway.versions.state import MADE, STATE_SIZE, WITHHELD, Memory, bounded, digest_id
+from acp_gateway.versions.state import CONTENT_SIZE, MADE, STATE_SIZE, WITHHELD, Memory, bounded, digest_id
 from acp_gateway.versions.terminals import Terminal
 from acp_gateway.versions.translator import ERROR, Asked, Output, Translator, params_of, result_of, update_of
 
@@ -63,6 +67,11 @@ BACKGROUND_SIZE: Final = 4096
 
 PLANS: Final = 32
 """Plans of one session that are shown or named at most; each agent at work has one."""
+
+_CALL: Final = b'"sessionUpdate":"tool_call"'
+_CALL_UPDATE: Final = b'"sessionUpdate":"tool_call_update"'
+_PLAIN_SIZE: Final = CONTENT_SIZE // 4
+"""Bytes of a plain update of a tool call at most; its content is at most a few times as large in version 1."""
 
 _NO_PLAN: Final = ShownPlan([], "", is_done=True)
 _CHUNKS: Final = {
@@ -403,21 +412,64 @@ class NewAgent(Translator[_Session]):
         params = params_of(message)
         handle(session, params, update_of(params), out)
 
-    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
-        """Pass a chunk on that is the same in version 1, as most are."""
-        session, message_id = self._session(chunk.params.session), chunk.params.update.message_id
-        if not isinstance(message_id, str) or session.pending:
-            return False
+    def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
+        if session.pending:
+            return None
+        if isinstance(update, Chunk):
+            return self._plain_chunk(session, update, text)
+        if type(update) is ToolUpdate:
+            return self._plain_tool_update(session, update, text)
+        if isinstance(update, PlanUpdate):
+            return self._plain_plan(session, update)
+        return text if isinstance(update, Usage) else None
+
+    def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes) -> bytes | None:
+        """Return a chunk that is the same in version 1, as most are."""
+        message_id = chunk.message_id
+        if not isinstance(message_id, str):
+            return None
         shown = session.memory.get(ShownMessage, message_id)
         if shown is None:
             shown = ShownMessage()
             session.memory.keep(message_id, shown)
         elif shown.versions:
-            return False
-        shown.append_text(chunk.params.update.content.text)
+            return None
+        shown.append_text(chunk.content.text)
         session.foreground.agent_said()
-        out.to_client.append(text)
-        return True
+        return text
+
+    def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
+        """Return the update of a tool call that is nearly the same in version 1; the first has another kind."""
+        tool = session.memory.get(Tool, update.id)
+        if not update.is_same or len(text) > _PLAIN_SIZE:
+            return None
+        sent: bytes | None = text
+        if tool is None:
+            sent = None if update.title is UNSET else respelled(text, _CALL_UPDATE, _CALL)
+        elif tool.is_renamed or tool.has_content or tool.is_cancelled:
+            return None
+        items: list[bytes] | None = None
+        if sent is not None and update.content is not UNSET:
+            content = bytes(update.content)
+            items, is_same = _old_items(content)
+            sent = None if items is None else sent if is_same else respelled(sent, content, array(items))
+        if sent is None:
+            return None
+        tool = tool or Tool()
+        if isinstance(update.title, str):
+            tool.title = update.title
+        if items is not None:
+            tool.show(items)
+        session.memory.keep(update.id, tool)
+        return sent
+
+    def _plain_plan(self, session: _Session, update: PlanUpdate) -> bytes | None:
+        raw = bytes(update.plan.entries)
+        statuses = plain_updates.statuses_of(raw)
+        if statuses is None:
+            return None
+        self._keep_plan(session, update.plan.id, _plan_of(update.plan.id, elements(raw), statuses))
+        return self._plans(session, {"sessionId": _encode(session.id)})
 
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(_notify(params, update))
@@ -672,22 +724,25 @@ class NewAgent(Translator[_Session]):
     def _plan_update(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         plan = members(update.get("plan"))
         plan_id = text(plan.get("planId")) or ""
-        session.memory.keep(plan_id, _read_plan(plan_id, plan))
+        self._keep_plan(session, plan_id, _read_plan(plan_id, plan))
+        out.to_client.append(self._plans(session, params))
+
+    def _keep_plan(self, session: _Session, plan_id: str, plan: ShownPlan) -> None:
+        session.memory.keep(plan_id, plan)
         session.plans.pop(plan_id, None)
         bounded(session.plans, plan_id, None, PLANS)
-        self._send_plan(session, params, out)
 
     def _plan_removed(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         session.plans.pop(text(update.get("planId")) or "", None)
-        self._send_plan(session, params, out)
+        out.to_client.append(self._plans(session, params))
 
-    def _send_plan(self, session: _Session, params: _Members, out: Output) -> None:
-        """Send the plan that changed last, with the names of the others."""
+    def _plans(self, session: _Session, params: _Members) -> bytes:
+        """Return the update with the plan that changed last, and with the names of the others."""
         found = {name: plan for name in session.plans if (plan := session.memory.get(ShownPlan, name)) is not None}
         *others, last = [_NO_PLAN, *found.values()]
         entries = [*last.entries, *(values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words)]
         meta = own_meta(plans=_encode(list(found)), entries=_encode(len(last.entries)))
-        self._send(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries), "_meta": meta}, out)
+        return _notify(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries), "_meta": meta})
 
     # State of the session
 
@@ -807,11 +862,31 @@ def _permission_call(call: _Members, title: str, content: bytes) -> bytes:
     return _compose(parts)
 
 
+def _old_items(content: bytes) -> tuple[list[bytes] | None, bool]:
+    """Return the content of a tool call in version 1, and whether it is the same; None if it is not plain."""
+    found: list[bytes] = []
+    is_same = True
+    for item in plain_updates.new_items(content) or ():
+        if isinstance(item, TextItem):
+            found.append(text_item(item.content.text))
+            continue
+        diff = old_diff_of(item.changes[0].path, item.patch.text)
+        if diff is None:
+            return None, False
+        found.append(diff)
+        is_same = False
+    return found or None, is_same
+
+
+def _plan_of(plan_id: str, entries: list[bytes], statuses: Sequence[str | None]) -> ShownPlan:
+    done = statuses.count("completed")
+    return ShownPlan(entries, f"plan {plan_id}: {done} of {len(entries)} done", is_done=done == len(entries))
+
+
 def _read_plan(plan_id: str, plan: _Members) -> ShownPlan:
     kind = text(plan.get("type"))
     if kind == "items":
         entries = values.old_entries(plan.get("entries"))
-        done = sum(text(members(entry).get("status")) == "completed" for entry in entries)
-        return ShownPlan(entries, f"plan {plan_id}: {done} of {len(entries)} done", is_done=done == len(entries))
+        return _plan_of(plan_id, entries, [text(members(entry).get("status")) for entry in entries])
     words = text(plan.get("content")) or text(plan.get("uri")) or f"a plan of the type {kind or 'unknown'}"
     return ShownPlan([values.made_entry(words)], f"plan {plan_id}: {words[:80]}", is_done=False)

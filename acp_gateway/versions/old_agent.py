@@ -7,12 +7,14 @@ Messages without an id get one from their position in the journal, which is the 
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import IdKey, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup
-from acp_gateway.versions import initialize, table, told, values
+from acp_gateway.versions import initialize, plain_updates, table, told, values
 from acp_gateway.versions.carried import Carried
-from acp_gateway.versions.diffs import new_diff
+from acp_gateway.versions.diffs import new_diff, new_diff_of
 from acp_gateway.versions.parts import (
     EMPTY,
     NULL,
@@ -24,10 +26,22 @@ from acp_gateway.versions.parts import (
     members,
     notification,
     request,
+    respelled,
     result,
     text,
+    text_item,
 )
-from acp_gateway.versions.plain_chunks import PlainChunk
+from acp_gateway.versions.plain_updates import (
+    Chunk,
+    OldDiff,
+    Plan,
+    PlanUpdate,
+    TextItem,
+    ThoughtChunk,
+    ToolCall,
+    ToolUpdate,
+    Update,
+)
 from acp_gateway.versions.state import MADE_MODE, MADE_MODEL, MADE_PLAN, OPTIONS_SIZE, made_id
 from acp_gateway.versions.translator import Asked, Output, Translator, error_of, params_of, result_of, update_of
 
@@ -40,6 +54,8 @@ _THOUGHT: Final = ".thought"
 """End of the id of a thought: agents of version 1 may give it that of the message which follows."""
 
 _KIND: Final = b'"sessionUpdate"'
+_CALL: Final = _KIND + b':"tool_call"'
+_CALL_UPDATE: Final = _KIND + b':"tool_call_update"'
 
 NOTHING: Final = b"[]"
 
@@ -537,26 +553,46 @@ class OldAgent(Translator[_Session]):
     def _update(self, params: _Members, update: _Members, out: Output) -> None:
         out.to_client.append(notification(methods.SESSION_UPDATE, {**params, "update": _compose(update)}))
 
-    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
-        """Give a chunk its id, unless it has one; most are nothing but text."""
-        if self.is_same and isinstance(chunk.params.update.message_id, str):
-            out.to_client.append(text)
-            return True
-        session, update = self._session(chunk.params.session), chunk.params.update
-        if session.is_silent:
-            return False
-        if isinstance(update.message_id, str):
-            if update.kind == table.THOUGHT_CHUNK:
-                return False
+    def _plain(self, session: _Session, update: Update, text: bytes, position: int | None) -> bytes | None:
+        if session.is_silent or isinstance(update, PlanUpdate):
+            return None
+        if isinstance(update, Chunk):
+            return self._plain_chunk(session, update, text, position)
+        if isinstance(update, Plan):
+            entries = bytes(update.entries)
+            return None if plain_updates.statuses_of(entries) is None else _new_plan(session.id, entries)
+        if not isinstance(update, ToolUpdate):
+            return text
+        return self._plain_tool_update(session, update, text) if update.is_same else None
+
+    def _plain_tool_update(self, session: _Session, update: ToolUpdate, text: bytes) -> bytes | None:
+        sent: bytes | None = text
+        if isinstance(update, ToolCall):
             session.message = None
-            out.to_client.append(text)
-            return True
-        # The name may stand within text too, or be written in another way.
-        if text.count(_KIND) != 1:
-            return False
-        message_id = _encode(self._continued(session, update.kind, position))
-        out.to_client.append(text.replace(_KIND, b'"messageId":%b,%b' % (message_id, _KIND)))
-        return True
+            sent = respelled(text, _CALL, _CALL_UPDATE)
+        if sent is None or update.content is UNSET:
+            return sent
+        content = bytes(update.content)
+        items = plain_updates.old_items(content)
+        if not items or all(isinstance(item, TextItem) for item in items):
+            return None if items is None else sent
+        return respelled(sent, content, array(map(_plain_item, items)))
+
+    def _plain_chunk(self, session: _Session, chunk: Chunk, text: bytes, position: int | None) -> bytes | None:
+        """Return a chunk with its id; None if the slower way has to give it one."""
+        kind = table.THOUGHT_CHUNK if isinstance(chunk, ThoughtChunk) else methods.AGENT_CHUNK
+        if chunk.message_id is UNSET:
+            # The name may stand within text too, or be written in another way.
+            if text.count(_KIND) != 1:
+                return None
+            message_id = _encode(self._continued(session, kind, position))
+            return text.replace(_KIND, b'"messageId":%b,%b' % (message_id, _KIND))
+        if self.is_same:
+            return text
+        if kind == table.THOUGHT_CHUNK:
+            return None
+        session.message = None
+        return text
 
     def _continued(self, session: _Session, kind: str, position: int | None) -> str:
         """Return the id of the message that a chunk without one continues, or begins."""
@@ -619,6 +655,13 @@ class OldAgent(Translator[_Session]):
         return {"sessionUpdate": _encode(methods.CONFIG_UPDATE), "configOptions": options, **rest}
 
 
+def _new_plan(session_id: str, entries: bytes) -> bytes:
+    """Return the update of the only plan that version 1 has."""
+    plan = _compose({"type": b'"items"', "planId": _encode(MADE_PLAN), "entries": entries})
+    update = _compose({"sessionUpdate": _encode(table.PLAN_UPDATE), "plan": plan})
+    return notification(methods.SESSION_UPDATE, {"sessionId": _encode(session_id), "update": update})
+
+
 def _with_mode(option: bytes, current: bytes) -> bytes:
     """Return an option of version 1 with another value, if it is that of the modes and has this one."""
     parts = members(option)
@@ -636,6 +679,10 @@ def _tool(update: _Members) -> _Members:
     if "locations" in found:
         found["locations"] = values.new_locations(found["locations"])
     return found
+
+
+def _plain_item(item: TextItem | OldDiff) -> bytes:
+    return text_item(item.content.text) if isinstance(item, TextItem) else new_diff_of(item.path, item.old, item.new)
 
 
 def _item(item: bytes) -> bytes:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text import lookup, spans
@@ -13,6 +15,9 @@ ELEMENTS: Final = 2048
 
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
+
+
+_decode_string: Final = msgspec.json.Decoder(str).decode
 
 
 class Untranslatable(Exception):
@@ -40,7 +45,12 @@ def elements(raw: bytes | None, most: int = ELEMENTS) -> list[bytes]:
 
 def text(raw: bytes | None) -> str | None:
     """Return the value of a JSON text that is a string, None for any other value and for no text."""
-    return spans.string_or_none(raw)
+    if raw is None or raw[:1] != b'"':
+        return None
+    try:
+        return _decode_string(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return spans.string_value(raw)
 
 
 def number(raw: bytes | None) -> float | None:
@@ -61,6 +71,11 @@ def is_object(raw: bytes | None) -> bool:
 def array(items: Iterable[bytes]) -> bytes:
     """Return the array of these elements."""
     return b"[%b]" % b",".join(items)
+
+
+def respelled(message: bytes, old: bytes, new: bytes) -> bytes | None:
+    """Return a text with one of its parts replaced; None if that is not there just once."""
+    return message.replace(old, new) if message.count(old) == 1 else None
 
 
 def text_block(words: str) -> bytes:

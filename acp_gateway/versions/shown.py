@@ -119,11 +119,22 @@ class Tool:
 
     def replace(self, items: list[bytes]) -> list[str]:
         """Replace the content; return the terminals that it refers to."""
+        self._clear()
+        return [name for item in items if (name := self.append(item)) is not None]
+
+    def show(self, items: list[bytes]) -> None:
+        """Replace the content by items of version 1 that are sent now, not more than `CONTENT_SIZE`."""
+        self._clear()
+        self._items += [_Item([item]) for item in items]
+        self._items_size = sum(map(len, items))
+        self.grew(self._items_size)
+        self._sent(self._items_size)
+
+    def _clear(self) -> None:
         self._items.clear()
         self._terminals.clear()
         self.followed.clear()
         self._items_size, self._is_cut, self.has_content = 0, False, True
-        return [name for item in items if (name := self.append(item)) is not None]
 
     def append(self, item: bytes) -> str | None:
         """Add an item in version 2, and return the terminal that it refers to; the oldest go beyond `CONTENT_SIZE`."""
@@ -165,9 +176,12 @@ class Tool:
             found.append(text_item(CANCELLED))
         whole = array(found)
         self.followed = {name for name, count in self._terminals.items() if count > 0}
-        self._last, self._added, self.has_content = len(whole), 0, False
-        self._all_sent += len(whole)
+        self._sent(len(whole))
         return whole
+
+    def _sent(self, size: int) -> None:
+        self._last, self._added, self.has_content = size, 0, False
+        self._all_sent += size
 
 
 def _terminal_items(name: str, terminal: Terminal) -> list[bytes]:

@@ -8,10 +8,10 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.versions import parts, plain_chunks
+from acp_gateway.versions import parts, plain_updates
 from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.parts import Untranslatable
-from acp_gateway.versions.plain_chunks import PlainChunk
+from acp_gateway.versions.plain_updates import Update
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
 
 
@@ -22,6 +22,13 @@ class Output:
     to_client: list[bytes] = field(default_factory=list)
     to_agent: list[bytes] = field(default_factory=list)
     """For the agent, or what stands before it: the gateway's core."""
+    source: Message | None = None
+    """The message, if it was read as a whole."""
+
+    def extend(self, other: "Output") -> None:
+        """Add other messages at the end."""
+        self.to_client += other.to_client
+        self.to_agent += other.to_agent
 
 
 class Asked(NamedTuple):
@@ -97,11 +104,15 @@ class Translator(ABC, Generic[SessionT]):
         """
         if type(text) is Carried:
             return self._from_carried(text, position)
+        plain = self.plain_update(text, position)
+        if plain is not None:
+            return Output([plain])
+        return self.from_agent_in_full(text, position)
+
+    def from_agent_in_full(self, text: bytes, position: int | None = None) -> Output:
+        """Translate a message that `plain_update` has left."""
         out = Output()
-        chunk = plain_chunks.read(text)
-        if chunk is not None and self._takes_chunk(chunk, text, position, out):
-            return out
-        message = _parse(text)
+        message = out.source = _parse(text)
         if message is None:
             return out
         try:
@@ -119,6 +130,26 @@ class Translator(ABC, Generic[SessionT]):
                 side = out.to_agent if message.kind is Kind.REQUEST else out.to_client
                 side.append(jsonrpc.error(message.id, error.code, str(error)))
         return out
+
+    def from_agent_together(self, texts: Sequence[bytes], position: int) -> Output:
+        """Translate messages of a journal that follow each other, from a position on."""
+        whole = Output()
+        for place, text in enumerate(texts, position):
+            if type(text) is Carried:
+                whole.extend(self._from_carried(text, place))
+            elif (plain := self.plain_update(text, place)) is not None:
+                whole.to_client.append(plain)
+            else:
+                whole.extend(self.from_agent_in_full(text, place))
+        return whole
+
+    def plain_update(self, text: bytes, position: int | None = None) -> bytes | None:
+        """Return what a plain update of the agent becomes; None for any other message, which is left as it was."""
+        plain = plain_updates.read(text)
+        if plain is None:
+            return None
+        session_id, update = plain
+        return self._plain(self._session(session_id), update, text, position)
 
     def _from_carried(self, text: Carried, position: int | None) -> Output:
         """Translate a message of version 1 that carries one of version 2."""
@@ -164,8 +195,8 @@ class Translator(ABC, Generic[SessionT]):
         return Output()
 
     @abstractmethod
-    def _takes_chunk(self, chunk: PlainChunk, text: bytes, position: int | None, out: Output) -> bool:
-        """Translate a chunk of plain text; return False if the slower way has to."""
+    def _plain(self, session: SessionT, update: Update, text: bytes, position: int | None) -> bytes | None:
+        """Return what a plain update becomes; None if the slower way has to translate it."""
 
     @abstractmethod
     def _from_client(self, message: Message, out: Output) -> None: ...
@@ -185,8 +216,10 @@ class Translator(ABC, Generic[SessionT]):
 
     def _session(self, session_id: str) -> SessionT:
         """Return what is known of a session."""
-        found = self._sessions.pop(session_id, None) or self._new_session(session_id)
-        bounded(self._sessions, session_id, found, SESSIONS)
+        found = self._sessions.get(session_id)
+        if found is None or next(reversed(self._sessions)) != session_id:
+            found = self._sessions.pop(session_id, None) or self._new_session(session_id)
+            bounded(self._sessions, session_id, found, SESSIONS)
         return found
 
     def _ask(self, message: Message, out: Output, method: str, params: dict[str, bytes], detail: Any = None) -> None:

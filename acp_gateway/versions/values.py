@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.versions import table
+from acp_gateway.versions import plain_updates, table
 from acp_gateway.versions.parts import (
     EMPTY,
     Untranslatable,
@@ -229,6 +229,8 @@ def new_commands(raw: bytes | None) -> bytes:
 
 def old_entries(raw: bytes | None) -> list[bytes]:
     """Return the entries of a plan of version 1."""
+    if raw is not None and plain_updates.statuses_of(raw) is not None:
+        return elements(raw)
     found = []
     for parts in map(members, elements(raw)):
         if text(parts.get("status")) == "cancelled":

@@ -48,11 +48,10 @@ class VersionedStream(MaintainedStream):
         while not self._own:
             with trio.CancelScope() as self._reading:
                 batch = await self._inner.receive_batch()
-                outputs = [self._edge.from_agent(text) for text in batch]
-                to_agent = [text for output in outputs for text in output.to_agent]
-                if to_agent:
-                    self._inner.send_nowait(to_agent)
-                self._own += [text for output in outputs for text in output.to_client]
+                out = self._edge.from_agent(*batch)
+                if out.to_agent:
+                    self._inner.send_nowait(out.to_agent)
+                self._own += out.to_client
             self._reading = None
         batch, self._own = self._own, []
         return batch
