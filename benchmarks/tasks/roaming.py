@@ -1,31 +1,49 @@
 """Pause of a message after its path has died silently, and what faults that pass cost.
 
-A proxy stands between `connect` and the gateway. It lets connections die without a sign, or delays and slows them.
-Each prompt has a number, which the agent says once: every number must come back once, and in order.
+A proxy stands between `connect`, or a page, and the gateway. It lets connections die without a sign, or delays and
+slows them. Each prompt has a number, which the agent says once: every number must come back once, and in order. More
+is tried in virtual time (`benchmarks.virtual_cases`).
 """
 
+import itertools
 import json
+import os
 import random
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from benchmarks.measuring import Bench, Section, Target
+from benchmarks.installing import PAGE
+from benchmarks.measuring import Bench, Section, Target, percentile
 from benchmarks.relays import PROGRAM, Running
+from benchmarks.tasks.page import CALL, base, signed_in, started
+from benchmarks.virtual_cases import BAD_PATHS, FAR, HOUR, SITUATIONS, Hour, bad_path, die_often, pauses_of, within
+from benchmarks.virtual_roaming import simulate
 
 TASK: Final = "roaming"
 
 AGENT: Final = Path(__file__).parent.parent / "peers" / "roaming_agent.py"
 
-STEPS: Final = (0.1, 0.5, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0, 60.0)
-"""Upper ends of the histogram's bars, in seconds."""
+STEPS: Final = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 60.0)
+"""Upper ends of the columns of a histogram, in seconds."""
+
+HOST: Final = "10.213.47.1"
+"""Address of this machine for a client in a namespace of its own."""
+
+FIRST: Final = "the path dies, a prompt is sent"
+
+STOPPED: Final = 3.0
+"""Seconds for which a process is stopped."""
 
 READ: Final = 65536
 
@@ -91,6 +109,7 @@ class Editor:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
+        self.pid = process.pid
         self._id = 0
         self.texts: list[str] = []
         """Texts of the agent."""
@@ -120,17 +139,34 @@ class Editor:
 
 
 @contextmanager
-def roaming(running: Running) -> Iterator[tuple[Proxy, Editor, str]]:
-    """Run `connect` through a proxy; return the proxy, the editor and its session."""
-    host, _, port = running.endpoint.address.partition("/")[0].rpartition(":")
-    proxy = Proxy((host, int(port)))
-    with ExitStack() as stack:
-        listener = stack.enter_context(closing(socket.create_server(("127.0.0.1", 0))))
+def proxied(running: Running, host: str = "127.0.0.1") -> Iterator[tuple[Proxy, int]]:
+    """Run a proxy in front of a gateway; return it and its port."""
+    gateway, _, port = running.endpoint.address.partition("/")[0].rpartition(":")
+    proxy = Proxy((gateway, int(port)))
+    with closing(socket.create_server((host, 0))) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, READ)
         threading.Thread(target=proxy.serve, args=(listener,), daemon=True).start()
-        url = f"ws://127.0.0.1:{listener.getsockname()[1]}"
-        command = [*PROGRAM, "connect", url, "--token-file", str(running.directory / "token")]
-        process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+        yield proxy, listener.getsockname()[1]
+
+
+@contextmanager
+def roaming(
+    running: Running, host: str = "127.0.0.1", before: Sequence[str] = (), **environment: str
+) -> Iterator[tuple[Proxy, Editor, str]]:
+    """Run `connect` through a proxy; return the proxy, the editor and its session.
+
+    `before` stands before the command, and `environment` adds to that of the program.
+    """
+    with ExitStack() as stack:
+        proxy, port = stack.enter_context(proxied(running, host))
+        plain = [] if host == "127.0.0.1" else ["--insecure-plaintext"]
+        scheme = "tcp" if running.endpoint.kind == "lines" else "ws"
+        command = [*before, *PROGRAM, "connect", f"{scheme}://{host}:{port}", *plain]
+        command += ["--token-file", str(running.directory / "token")]
+        pipe = subprocess.PIPE
+        process = stack.enter_context(
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, env={**os.environ, **environment})
+        )
         stack.callback(process.terminate)
         editor = Editor(process)
         editor.ask("initialize", protocolVersion=1, clientCapabilities={})
@@ -144,8 +180,18 @@ def check(editor: Editor, count: int) -> int:
     return 0 if editor.texts == expected else max(1, len(set(expected) ^ set(editor.texts)))
 
 
-def deaths(running: Running, count: int, *, up: bool, down: bool, delay: float = 0.0) -> tuple[list[float], int, int]:
-    """Let the path die before each prompt; return the pauses, the wrong messages and the connections."""
+class Case(NamedTuple):
+    """What came of a case."""
+
+    pauses: list[float]
+    """Seconds."""
+    wrong: int
+    """Messages that were lost, came twice or in another order."""
+    connections: int
+
+
+def deaths(running: Running, count: int, *, up: bool, down: bool, delay: float = 0.0) -> Case:
+    """Let the path die before each prompt."""
     chance = random.Random(1)  # noqa: S311 (the same each time is what is wanted)
     with roaming(running) as (proxy, editor, session):
         proxy.delay = delay
@@ -154,50 +200,290 @@ def deaths(running: Running, count: int, *, up: bool, down: bool, delay: float =
             proxy.kill(up=up, down=down)
             pauses.append(editor.prompt(session, str(number)))
             time.sleep(chance.random() / 5)
-        return pauses, check(editor, count), len(proxy.paths)
+        return Case(pauses, check(editor, count), len(proxy.paths))
 
 
-def slow(running: Running, *, rate: float, padding: int) -> tuple[list[float], int, int]:
-    """Send one large prompt over a slow line; return its time, the wrong messages and the connections."""
+def slow(running: Running, *, rate: float, padding: int) -> Case:
+    """Send one large prompt over a slow line."""
     with roaming(running) as (proxy, editor, session):
         proxy.rate = rate
         pauses = [editor.prompt(session, "0", padding)]
-        return pauses, check(editor, 1), len(proxy.paths)
+        return Case(pauses, check(editor, 1), len(proxy.paths))
+
+
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """Stop a process; it goes on after the block, or after `STOPPED`."""
+    os.kill(pid, signal.SIGSTOP)
+    go_on = threading.Timer(STOPPED, os.kill, (pid, signal.SIGCONT))
+    go_on.start()
+    try:
+        yield
+    finally:
+        go_on.cancel()
+        os.kill(pid, signal.SIGCONT)
+
+
+def stopped_gateway(running: Running, count: int) -> Case:
+    """Send prompts to a gateway that is stopped; the pauses begin when it goes on."""
+    with roaming(running) as (proxy, editor, session):
+        pauses = []
+        for number in range(count):
+            with stopped(running.pid):
+                pauses.append(editor.prompt(session, str(number)) - STOPPED)
+        return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+def stopped_client(running: Running, count: int) -> Case:
+    """Stop `connect` while its path dies; the pauses begin when it goes on."""
+    with roaming(running) as (proxy, editor, session):
+        pauses = []
+        for number in range(count):
+            with stopped(editor.pid):
+                proxy.kill()
+                pauses.append(editor.prompt(session, str(number)) - STOPPED)
+        return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+def clock_jumps(running: Running, library: Path, count: int) -> Case:
+    """Let the path of an idle client die and its time of day jump; a prompt follows the new connection."""
+    times = running.directory / "offset"
+    times.write_text("+0")
+    faked = {
+        "LD_PRELOAD": str(library),
+        "FAKETIME_TIMESTAMP_FILE": str(times),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+    }
+    with roaming(running, **faked) as (proxy, editor, session):
+        pauses = []
+        for number in range(count):
+            time.sleep(2.0)
+            before = len(proxy.paths)
+            proxy.kill()
+            times.write_text(f"+{600 * (number + 1)}")
+            began = time.perf_counter()
+            while len(proxy.paths) == before and time.perf_counter() < began + 60.0:
+                time.sleep(0.005)
+            editor.prompt(session, str(number))
+            pauses.append(time.perf_counter() - began)
+        return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+def faketime() -> Path | None:
+    """Return libfaketime, if it is installed."""
+    return next(Path("/usr/lib").glob("*/faketime/libfaketime.so.1"), None)
+
+
+# In a network namespace
+
+
+def ip(*arguments: str) -> None:
+    """Run `ip`. Raises `CalledProcessError`."""
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def namespace() -> Iterator[str]:
+    """Make a network namespace that reaches this machine at `HOST`; return its name."""
+    name = f"roam{os.getpid()}"
+    ip("netns", "add", name)
+    try:
+        ip("link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
+        ip("addr", "add", f"{HOST}/24", "dev", name)
+        ip("link", "set", name, "up")
+        ip("-n", name, "addr", "add", address(0), "dev", "eth0")
+        ip("-n", name, "link", "set", "eth0", "up")
+        yield name
+    finally:
+        # The namespace may take a while to end, and its link with it.
+        subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
+        ip("netns", "del", name)
+
+
+def address(number: int) -> str:
+    """Return an address of the namespace."""
+    return f"{HOST.rpartition('.')[0]}.{number + 2}/24"
+
+
+def can_make_namespaces() -> bool:
+    """Return whether this user may make network namespaces."""
+    if shutil.which("ip") is None:
+        return False
+    try:
+        with namespace():
+            return True
+    except subprocess.CalledProcessError:
+        return False
+
+
+def other_addresses(running: Running, count: int) -> Case:
+    """Give the client another address in place of its own before each prompt."""
+    with namespace() as name, roaming(running, HOST, ("ip", "netns", "exec", name)) as (proxy, editor, session):
+        pauses = []
+        for number in range(count):
+            time.sleep(2.0)
+            ip("-n", name, "addr", "del", address(number), "dev", "eth0")
+            ip("-n", name, "addr", "add", address(number + 1), "dev", "eth0")
+            pauses.append(editor.prompt(session, str(number)))
+        return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+def outages(running: Running, count: int, seconds: float) -> Case:
+    """Send each prompt while there is no network; the pauses begin when it is back."""
+    with namespace() as name, roaming(running, HOST, ("ip", "netns", "exec", name)) as (proxy, editor, session):
+        pauses = []
+        for number in range(count):
+            time.sleep(2.0)
+            ip("-n", name, "link", "set", "eth0", "down")
+            back = threading.Timer(seconds, ip, ("-n", name, "link", "set", "eth0", "up"))
+            back.start()
+            pauses.append(editor.prompt(session, str(number)) - seconds)
+            back.join()
+        return Case(pauses, check(editor, count), len(proxy.paths))
+
+
+# In a browser
+
+
+def page_deaths(running: Running, count: int) -> Case:
+    """Let the path of a page die before each prompt, which is typed; the pauses end with the answer on the screen.
+
+    Each has a page of its own, because one becomes patient with a path that dies again within a minute.
+    """
+    with started() as browser, proxied(running) as (proxy, port):
+        seen = replace(running, endpoint=replace(running.endpoint, address=f"127.0.0.1:{port}/acp"))
+        page = signed_in(browser, seen)
+        session = page.evaluate(CALL, ["session/new", {"cwd": "/"}, None])["sessionId"]
+        cookies = page.context.storage_state()
+        pauses = []
+        for number in range(count):
+            page.context.close()
+            page = browser.new_context(storage_state=cookies).new_page()
+            page.goto(f"{base(seen)}#/s/{session}")
+            box = page.get_by_role("textbox", name="Prompt")
+            box.wait_for()
+            page.wait_for_timeout(1000)
+            proxy.kill()
+            box.fill(f"number {number}.")
+            began = time.perf_counter()
+            box.press("Enter")
+            page.locator(".agent", has_text=f"number {number}.").first.wait_for()
+            pauses.append(time.perf_counter() - began)
+        page.wait_for_timeout(1000)
+        texts = page.locator(".agent").all_inner_texts()
+        said = [int(number) for text in texts for number in re.findall(r"number (\d+)\.", text)]
+        page.context.close()
+        wrong = 0 if said == list(range(count)) else max(1, abs(len(said) - count))
+        return Case(pauses, wrong, len(proxy.paths))
+
+
+# The report
 
 
 def run(bench: Bench) -> list[Section]:
     """Measure the pauses, and count connections that were made in vain."""
-    count = bench.pick(120, 5)
-    agent = (sys.executable, "-I", "-S", str(AGENT))
-    cases = {}
-    with bench.relays["ours"].running(agent) as running:
-        cases["the path dies, a prompt is sent"] = deaths(running, count, up=True, down=True)
-        cases["only the way to the gateway dies"] = deaths(running, count // 5, up=True, down=False)
-        cases["only the way back dies"] = deaths(running, count // 5, up=False, down=True)
-        cases["the path dies, each piece is 0.1 s late"] = deaths(running, count // 5, up=True, down=True, delay=0.1)
-        cases["nothing dies, each piece is 0.5 s late"] = deaths(running, 5, up=False, down=False, delay=0.5)
-        cases["nothing dies, 20 KB/s, a prompt of 400 KB"] = slow(running, rate=20_000, padding=400_000)
+    sections = [real(bench)]
+    bench.log("in virtual time: pauses")
+    count, many = bench.pick((50, 10_000), (3, 100))
     rows, targets = [], []
-    for title, (pauses, wrong, connections) in cases.items():
-        ordered = sorted(pauses)
-        p95 = ordered[int(0.95 * (len(ordered) - 1))]
-        figures = (ordered[len(ordered) // 2], p95, ordered[-1])
-        rows.append((title, str(len(pauses)), *(f"{each:.2f} s" for each in figures), str(connections), str(wrong)))
-        targets.append(Target(f"messages lost or twice: {title}", 0, "≤", float(wrong)))
-    pauses = cases["the path dies, a prompt is sent"][0]
-    targets.append(
-        Target("95 % of the pauses after a death, s", 1.25, "≤", sorted(pauses)[int(0.95 * (len(pauses) - 1))])
+    for situation in SITUATIONS:
+        pauses, wrong = simulate(pauses_of, situation, count)
+        rows.append(row(situation.title, pauses, wrong, f"{within(situation):.1f} s"))
+        text = f"95 % of the pauses, in virtual time, {situation.title}"
+        targets.append(Target(text, within(situation), "≤", percentile(pauses, 95), "s"))
+        targets.append(Target(f"messages lost or twice, in virtual time, {situation.title}", 0, "≤", float(wrong), ""))
+    bench.log(f"in virtual time: {many:,} deaths")
+    pauses, wrong = simulate(die_often, many)
+    rows.append(row(f"{many:,} deaths, at any moment", pauses, wrong, ""))
+    targets.append(Target(f"messages lost or twice after {many:,} deaths", 0, "≤", float(wrong), ""))
+    head = ("situation", "pauses", *(f"≤ {step:g} s" for step in STEPS), "95 %", "longest", "bound", "wrong")
+    note = f"The program in virtual time, over a model of a network with a round trip of {FAR:g} s. Wrong: messages."
+    sections.append(Section("Pauses after a path has died, in virtual time", head, rows, [note], targets))
+    bench.log("in virtual time: bad paths")
+    hours = {path.title: simulate(bad_path, path, bench.pick(HOUR, 300.0)) for path in BAD_PATHS}
+    return [*sections, living(hours, bench.pick(60, 5))]
+
+
+def real(bench: Bench) -> Section:
+    """Measure programs, on this machine."""
+    count = bench.pick(60, 5)
+    few, some = count // 5, bench.pick(5, 1)
+    agent = (sys.executable, "-I", "-S", str(AGENT))
+    library = faketime()
+    notes: list[str] = []
+    with bench.relays["ours"].running(agent) as running:
+        tried: dict[str, Callable[[], Case]] = {
+            FIRST: lambda: deaths(running, count, up=True, down=True),
+            "only the way to the gateway dies": lambda: deaths(running, few, up=True, down=False),
+            "only the way back dies": lambda: deaths(running, few, up=False, down=True),
+            "the path dies, each piece is 0.1 s late": lambda: deaths(running, few, up=True, down=True, delay=0.1),
+            "nothing dies, each piece is 0.5 s late": lambda: deaths(running, some, up=False, down=False, delay=0.5),
+            "nothing dies, 20 KB/s, a prompt of 400 KB": lambda: slow(running, rate=20_000, padding=400_000),
+            f"the gateway is stopped for {STOPPED:g} s": lambda: stopped_gateway(running, some),
+            f"the path dies, `connect` is stopped for {STOPPED:g} s": lambda: stopped_client(running, some),
+        }
+        if library is not None:
+            tried["the path dies, the time of day jumps, idle"] = lambda: clock_jumps(running, library, some)
+        else:
+            notes.append("Skipped: a jump of the time of day, without libfaketime.")
+        cases = {}
+        for title, measure in tried.items():
+            bench.log(title)
+            cases[title] = measure()
+    if can_make_namespaces():
+        bench.log("in a network namespace")
+        away = bench.pick(20.0, 5.0)
+        # Over TCP, since WebSockets have to name the gateway as it is known.
+        with bench.relays["ours-tcp"].running(agent) as running:
+            cases["another address"] = other_addresses(running, some)
+            cases[f"the network is away for {away:g} s"] = outages(running, bench.pick(3, 1), away)
+    else:
+        notes.append("Skipped: other addresses and outages, without the right to make network namespaces.")
+    if PAGE in bench.programs.skipped:
+        notes.append(f"Skipped: the page, {bench.programs.skipped[PAGE]}.")
+    else:
+        notes.append("The connections of a page include those for its files.")
+        bench.log("a page")
+        with bench.relays["ours"].running(agent) as running:
+            cases["a page whose path dies, a prompt is typed"] = page_deaths(running, some)
+    rows = [(*row(title, case.pauses, case.wrong, str(case.connections)),) for title, case in cases.items()]
+    targets = [
+        Target(f"messages lost or twice: {title}", 0, "≤", float(case.wrong), "") for title, case in cases.items()
+    ]
+    targets.append(Target("95 % of the pauses after a death", 1.25, "≤", percentile(cases[FIRST].pauses, 95), "s"))
+    head = ("case", "pauses", *(f"≤ {step:g} s" for step in STEPS), "95 %", "longest", "connections", "wrong")
+    return Section(
+        "Paths that die silently", head, rows, notes, targets, {each: case.pauses for each, case in cases.items()}
     )
-    head = ("case", "prompts", "median", "95 %", "longest", "connections", "wrong")
-    return [Section("Paths that die silently", head, rows, [histogram(pauses)], targets)]
 
 
-def histogram(pauses: list[float]) -> str:
-    """Return the numbers of pauses between the steps as one line."""
-    parts, below = [], 0.0
-    for step in STEPS:
-        found = sum(below < pause <= step for pause in pauses)
-        if found:
-            parts.append(f"{found} of up to {step:g} s")
-        below = step
-    return f"Pauses after a death: {', '.join(parts)}."
+def row(title: str, pauses: Sequence[float], wrong: int, last: str) -> tuple[str, ...]:
+    """Return the row of a histogram."""
+    counts = [
+        sum(below < pause <= step for pause in pauses) for below, step in itertools.pairwise((float("-inf"), *STEPS))
+    ]
+    figures = (f"{percentile(pauses, 95):.2f} s", f"{max(pauses):.2f} s", last, str(wrong))
+    return (title, str(len(pauses)), *(str(each) if each else "" for each in counts), *figures)
+
+
+def living(hours: Mapping[str, Hour], minutes: int) -> Section:
+    """Return the table of paths that are bad and live."""
+    rows = [
+        (
+            title,
+            str(each.turns),
+            str(each.broken),
+            str(each.told),
+            str(each.dialed),
+            f"{each.longest:.0f} s",
+            str(each.faults),
+        )
+        for title, each in hours.items()
+    ]
+    targets = []
+    for title, each in hours.items():
+        targets.append(Target(f"links broken or messages wrong, {title}", 0, "≤", float(each.broken + each.faults), ""))
+        targets.append(Target(f"time between connections in vain, {title}", 10.0, "≥", each.spacing, "s"))
+    head = ("path", "turns", "links broken", "shown as lost", "dialed in vain", "longest turn", "wrong")
+    return Section(f"{minutes} minutes of a path that is bad and lives, in virtual time", head, rows, [], targets)

@@ -1,0 +1,76 @@
+"""Lost and repeated messages over paths that die, in virtual time. `python -m benchmarks --only roaming` tries more."""
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+from trio.testing import MockClock
+
+from benchmarks.virtual_cases import BAD_PATHS, SITUATIONS, BadPath, Situation, bad_path, die_often, pauses_of, within
+from benchmarks.virtual_roaming import World, world
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Losses are logged, many of them."""
+    log = logging.getLogger("acp_gateway")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    yield
+    log.setLevel(level)
+
+
+async def test_no_message_is_lost_or_repeated_by_fifty_deaths(autojump_clock: MockClock) -> None:
+    assert (await die_often(50)).faults == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+async def test_no_message_is_lost_or_repeated_by_a_thousand_deaths(seed: int, autojump_clock: MockClock) -> None:
+    assert (await die_often(1000, seed)).faults == 0
+
+
+LATE = pytest.mark.xfail(reason="while idle, the time of day is read once a second", strict=False)
+
+
+@pytest.mark.parametrize(
+    "situation",
+    [pytest.param(each, id=each.title, marks=[LATE] if each.title == "woken up, idle" else []) for each in SITUATIONS],
+)
+async def test_the_pause_of_a_situation_is_within_its_bound(situation: Situation, autojump_clock: MockClock) -> None:
+    pauses = await pauses_of(situation, 5)
+    assert pauses.faults == 0
+    assert max(pauses.pauses) <= within(situation)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", BAD_PATHS, ids=lambda path: path.title)
+async def test_an_hour_of_a_bad_path_that_lives_interrupts_nothing(path: BadPath, autojump_clock: MockClock) -> None:
+    hour = await bad_path(path)
+    assert (hour.broken, hour.faults) == (0, 0)
+    assert hour.spacing >= 10.0
+
+
+def a_fault(made: World, what: str) -> None:
+    editor = made.editor
+    match what:
+        case "lost":
+            editor.seen.pop()
+        case "twice":
+            editor.seen.append(editor.seen[-1])
+        case "order":
+            editor.seen.reverse()
+        case "prompt twice":
+            made.agent.heard.append(0)
+        case "answer twice":
+            editor.answers[1] += 1
+
+
+@pytest.mark.parametrize("what", ["lost", "twice", "order", "prompt twice", "answer twice"])
+async def test_the_comparison_notices_a_fault(what: str, autojump_clock: MockClock) -> None:
+    async with world(1) as made:
+        for _ in range(2):
+            await made.settled()
+        assert made.faults() == 0
+        a_fault(made, what)
+        assert made.faults() > 0
