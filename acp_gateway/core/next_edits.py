@@ -1,7 +1,7 @@
 """Sessions in which an agent suggests the next edits of a file: `nes/…`, and `document/…` that tells about the files.
 
 Such a session belongs to the client that has started it, and ends with it, or with the agent's process: a new process
-has not the text of the open files, which the editor tells anew with a new session. It is not one of the registry:
+has not the text of the open files, which the editor tells again in its next session. It is not one of the registry:
 it has no history, no other client lists or joins it, and its id is unknown to all of them.
 """
 

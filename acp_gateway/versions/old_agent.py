@@ -113,7 +113,7 @@ class _Session:
         self.is_replaying = False
         """True while the client gets the history."""
         self.background = NOTHING
-        """What an agent of version 2 does in the background."""
+        """Work of an agent of version 2 in the background."""
         self.plans: list[str] = []
         """Ids of the plans of an agent of version 2."""
         self.is_silent = False

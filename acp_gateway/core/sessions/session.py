@@ -364,7 +364,7 @@ class Session:
         """State of the agent where turns do not say it: `running` without a prompt, or `requires_action`; else empty.
         Agents of version 2 tell it."""
         self.background = b""
-        """What an agent of version 2 does in the background, as a JSON array; empty if there is nothing."""
+        """Work of an agent of version 2 in the background, as a JSON array; empty if there is none."""
         self.echo: Echo[Request] | None = None
         """Expected echo of the latest prompt, until the agent sends something else in that turn."""
         self.cwd: str | None = None
