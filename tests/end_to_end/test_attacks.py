@@ -13,7 +13,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import cycle, islice
 from typing import Any
 
@@ -137,9 +137,12 @@ def pour(sock: socket.socket, piece: bytes, size: int = GIGABYTE) -> None:
 
 def let_in(place: Place) -> socket.socket:
     """An authenticated connection, over lines."""
-    sock = place.connect("tcp")
-    sock.sendall(hello(place.token("token")))
-    assert b"connectionId" in sock.recv(4096)
+    told = hello(place.token("token"))
+    with ExitStack() as stack:
+        sock = stack.enter_context(place.connect("tcp"))
+        sock.sendall(told)
+        assert b"connectionId" in sock.recv(4096)
+        stack.pop_all()
     return sock
 
 
