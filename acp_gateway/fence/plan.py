@@ -190,7 +190,7 @@ def leads_through(path: str, places: Sequence[str]) -> str | None:
 def follow(path: str, places: Sequence[str]) -> tuple[str, str | None]:
     """Return a path without symbolic links, and the first link on the way that is in one of the places, or None.
 
-    That link is not followed. Without one, the path is right even if links in these places change meanwhile.
+    That link is not followed. Without one, the path is right even if links in these places change later.
     """
     at, rest = "/", path.split("/")
     for _ in range(MAX_STEPS):
