@@ -1,4 +1,4 @@
-"""What is tried in virtual time: pauses in each situation, deaths by the thousand, an hour of a bad but living path."""
+"""Cases in virtual time: pauses in each situation, deaths by the thousand, an hour of a path that is bad and lives."""
 
 import itertools
 from collections import Counter
@@ -15,7 +15,6 @@ HOUR: Final = 3600.0
 
 FAR: Final = 0.1
 """Seconds of a round trip where nothing else is said: another continent, or a mobile network."""
-
 
 ROUND_TRIPS: Final = 4
 """Round trips that a pause may have besides: TCP, TLS, the upgrade, and the message itself."""
@@ -132,7 +131,6 @@ async def _outage(made: World, *, moved: bool) -> float:
     if moved:
         made.network.source = f"192.0.2.{made.network.begun % 250 + 2}"
     made.network.come_back(revive=not moved)
-    # What was said meanwhile comes then.
     began = trio.current_time()
     await made.editor.news()
     pause = trio.current_time() - began
@@ -214,7 +212,7 @@ async def die_often(count: int, seed: int = 1) -> Pauses:
 
 
 class Hour(NamedTuple):
-    """What came of an hour of a bad path."""
+    """Results of an hour of a bad path."""
 
     turns: int
     broken: int

@@ -80,7 +80,7 @@ class Lane:
         self._written = self._confirmed = 0
         self._last_arrival = 0.0
         self.moved = trio.lowlevel.ParkingLot()
-        """Where its tasks wait for any change."""
+        """Tasks that wait for any change."""
 
     def write(self, data: bytes | memoryview) -> int:
         """Take what there is room for, and return the number of its bytes."""
@@ -350,6 +350,14 @@ class Network:
         """Let all present connections die."""
         for connection in self._connections:
             connection.die(up=up, down=down)
+
+    def cut(self) -> None:
+        """Let both ends of all present connections notice that these have ended."""
+        for connection in self._connections:
+            for lane in (connection.up, connection.down):
+                lane.ended = True
+                lane.unread.unpark_all()
+            connection.die()
 
     def leave(self) -> None:
         """Carry nothing until `come_back`, and let no connection be made."""

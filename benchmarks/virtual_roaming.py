@@ -64,7 +64,7 @@ class CountingAgent:
         self.said = 0
         """Number of updates so far."""
         self.spoke = trio.lowlevel.ParkingLot()
-        """Where tasks wait for the next update."""
+        """Tasks that wait for the next update."""
 
     async def run(self, launch: Launch, spawner: Spawner, *, task_status: trio.TaskStatus[Agent]) -> None:
         """Run until cancelled; stands for `run_agent`."""
@@ -177,7 +177,7 @@ class World:
         self.network = Network(self._serve, self.chance)
         self.agent, self.editor = CountingAgent(), VirtualEditor()
         self.events: list[LinkEvent] = []
-        """What the user is told."""
+        """Events that the user is told of."""
         self.slept = 0.0
         """Seconds by which the time of day is ahead."""
         tokens = TokenStore(directory)

@@ -255,6 +255,9 @@ class Uplink:
             lambda target, resume: settings.dial(target, settings.timing, resume), self._attempt_done
         )
         self._lose: Callable[[LinkLoss], None] | None = None
+        # Number of times in a row that the gateway was asked for the link, and the last time.
+        self._asks = 0
+        self._asked_at = float("-inf")
         # Watches the link; the event has it look now. Addresses of the last connection, and the present way to it.
         self._suspicion = Suspicion()
         self._look_wanted = trio.Event()
@@ -391,6 +394,9 @@ class Uplink:
             # While it hangs, others are made beside it only if a user waits.
             pause = longest * (0.75 + self._settings.jitter() / 4) if beside else TICK
             await attempts.wait(attempts.running[-1].began + pause if beside else trio.current_time() + TICK)
+            if attempts.done is None and beside and attempts.running and attempts.running[-1].told is not None:
+                # The next one would take the link from it before the answer has come.
+                await attempts.wait(self._asked_at + longest * 2.0 ** min(self._asks, 4))
             if attempts.done is None and not (beside and attempts.running):
                 return None
         elif attempts.done is None:
@@ -422,6 +428,7 @@ class Uplink:
             self._look()
         if not attempt.scope.cancel_called:
             self._attempts.drop(attempt)
+            self._asks, self._asked_at = self._asks + 1, trio.current_time()
             return self.link.tell_count()
         return self.link.received
 
@@ -495,6 +502,7 @@ class Uplink:
         """Watch a new connection; `moved` if messages came over the one before."""
         now = trio.current_time()
         self._attempts.drop()
+        self._asks = 0
         self._refused, self._replaced, self.silent = None, "", False
         self._route, self._looked_up_at = dialed.stream.route, float("-inf")
         round_trip = (now - attempt.began) / HANDSHAKE

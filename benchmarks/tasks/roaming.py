@@ -181,7 +181,7 @@ def check(editor: Editor, count: int) -> int:
 
 
 class Case(NamedTuple):
-    """What came of a case."""
+    """Results of a case."""
 
     pauses: list[float]
     """Seconds."""

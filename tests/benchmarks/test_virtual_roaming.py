@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import trio
 from trio.testing import MockClock
 
 from benchmarks.virtual_cases import BAD_PATHS, SITUATIONS, BadPath, Situation, bad_path, die_often, pauses_of, within
@@ -49,6 +50,20 @@ async def test_an_hour_of_a_bad_path_that_lives_interrupts_nothing(path: BadPath
     hour = await bad_path(path)
     assert (hour.broken, hour.faults) == (0, 0)
     assert hour.spacing >= 10.0
+
+
+async def test_attempts_over_a_slow_way_leave_each_other_the_time_for_an_answer(autojump_clock: MockClock) -> None:
+    async with world(1) as made:
+        await made.settled()
+        # A proxy close by takes connections at once.
+        made.network.handshake = 0
+        made.network.set(delay=0.6)
+        for _ in range(3):
+            made.network.cut()
+            began = trio.current_time()
+            await made.editor.answered(made.editor.prompt())
+            assert trio.current_time() - began < 20.0
+        assert made.faults() == 0
 
 
 def a_fault(made: World, what: str) -> None:
