@@ -3,6 +3,7 @@
 from typing import Any
 
 from tests.core.scene import Peer, Scene, encode, opened_scene
+from tests.core.test_translated_clients import join_new
 
 
 def together() -> tuple[Scene, Peer, Peer]:
@@ -73,3 +74,16 @@ def test_requests_early_updates_and_results_of_an_agent_count_while_they_are_kep
     assert memory.agent_bytes > before + 1000
     scene.agent.answers("session/new", sessionId="t", modes={"x": "y" * 500})
     assert before + 500 < memory.agent_bytes < before + 1000
+
+
+def test_the_options_that_translators_remember_count_and_stay_when_memory_is_short() -> None:
+    scene, _, _ = together()
+    memory = scene.multiplexer.memory
+    assert memory.translation_bytes == 0
+    join_new(scene).resume(replay=False)
+    option = {"id": "x", "name": "X" * 1000, "type": "select", "currentValue": "v", "options": []}
+    scene.agent.state("config_option_update", configOptions=[option])
+    remembered = memory.translation_bytes
+    assert remembered > 1000
+    memory.forget_translations()
+    assert memory.translation_bytes == remembered

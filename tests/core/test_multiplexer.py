@@ -12,7 +12,8 @@ from acp_gateway.core.sessions.session import Role
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, parse
 from acp_gateway.protocol.methods import Capability
-from tests.core.scene import Peer, Scene, make_policy, opened_scene
+from acp_gateway.protocol.text.large_messages import Parsed
+from tests.core.scene import Peer, Scene, encode, make_policy, opened_scene
 from tests.fuzz.effort import effort
 
 
@@ -165,6 +166,14 @@ def test_two_clients_with_the_same_ids_get_their_own_answers(scene: Scene, ann: 
     scene.agent.say(result(first, b'"for ann"'))
     assert ann.heard_text() == [result(b"1", b'"for ann"')]
     assert bob.heard_text() == [result(b"1", b'"for bob"')]
+
+
+def test_a_message_may_have_been_parsed_before_or_found_invalid(scene: Scene, ann: Peer) -> None:
+    scene.multiplexer.receive_from_client(ann.client, Parsed(parse(encode(id=7, method="x/y", params={})), None))
+    scene.multiplexer.receive_from_client(ann.client, InvalidMessage(-32700, "not JSON"))
+    scene.deliver()
+    scene.agent.takes("x/y")
+    assert ann.hears() == {"jsonrpc": "2.0", "id": None, "error": {"code": -32700, "message": "not JSON"}}
 
 
 @pytest.mark.parametrize(

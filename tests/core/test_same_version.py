@@ -10,7 +10,7 @@ from acp_gateway.core.sessions.session import Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.versions.agent_edge import AgentEdge
-from acp_gateway.versions.carried import Carried, restored, size_of, stored
+from acp_gateway.versions.carried import Carried, accepted, restored, size_of, stored
 from acp_gateway.versions.new_agent import NewAgent
 from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.test_translated_clients import NewPeer, kinds
@@ -332,6 +332,13 @@ def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_ve
     assert [m["params"]["update"]["content"]["text"] for m in third.heard()] == ["hi", "hi"]
     late = scene.come("late", 1)
     assert [m["params"]["update"]["content"]["text"] for m in late.load() if "id" not in m] == ["hi", "hi"]
+
+
+def test_that_an_unknown_prompt_was_accepted_is_told_to_no_client() -> None:
+    scene, (ann,) = opened("ann")
+    scene.multiplexer.receive_from_agent([accepted(RawId(b"99"), b'{"jsonrpc":"2.0","id":99,"result":{}}')])
+    scene.deliver()
+    assert ann.heard_text() == []
 
 
 def test_a_turn_that_is_cut_off_with_its_agent_ends_with_an_error() -> None:

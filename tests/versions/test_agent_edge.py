@@ -97,3 +97,23 @@ def test_a_turn_ends_for_the_core_when_the_agent_is_idle() -> None:
     ]
     assert carried == [messages_of_a_turn[0], messages_of_a_turn[1], None, messages_of_a_turn[3], None]
     assert sent[-1]["result"]["stopReason"] == "end_turn"
+
+
+def test_what_is_remembered_for_an_agent_of_version_2_counts_until_half_of_it_is_forgotten() -> None:
+    edge = asked()
+    assert edge.size == 0
+    edge.shrink()
+    edge.from_agent(result(7, NEW))
+    for number in range(10):
+        told = [{"type": "content", "content": text("x" * 1000)}]
+        edge.from_agent(update("tool_call_update", toolCallId=f"t{number}", title="T", content=told))
+    before = edge.size
+    assert before > 0
+    edge.shrink()
+    assert edge.size < before
+
+
+def test_a_line_of_an_agent_of_version_2_that_is_not_a_message_is_dropped() -> None:
+    edge = asked()
+    edge.from_agent(result(7, NEW))
+    assert edge.from_agent(b"not a message").to_client == []

@@ -243,6 +243,17 @@ def test_a_hunk_ends_where_its_lines_are_of_another_kind_or_missing() -> None:
     assert second.binary
 
 
+@pytest.mark.parametrize(
+    ("lines", "texts"),
+    [("@@ -1 +1 @@\n a\n b\n", ("a\n", "a\n")), ("@@ -1 +1,2 @@\n-a\n-b\n+c\n+d\n+e\n", ("a\nb\n", "c\nd\n"))],
+)
+def test_lines_beyond_what_a_hunk_announces_are_left_out_where_no_other_side_follows(
+    lines: str, texts: tuple[str, str]
+) -> None:
+    (section,) = read_patch(f"diff --git /b /b\n{lines}")
+    assert section.texts() == texts
+
+
 @given(
     st.lists(st.sampled_from(PATCH.splitlines(keepends=True)) | st.text('@+- \\\n0,"', max_size=8), max_size=20).map(
         "".join

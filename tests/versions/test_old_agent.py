@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.versions.carried import Carried, hidden
 from acp_gateway.versions.old_agent import OldAgent
 from tests.versions.wire import (
     S,
@@ -662,3 +663,21 @@ def test_a_history_begins_with_a_message_of_its_own() -> None:
 def test_a_notification_that_has_the_name_of_a_request_is_passed_on() -> None:
     message = notification("fs/read_text_file", sessionId=S)
     assert OldAgent().from_agent(message).to_client[0] is message
+
+
+def test_of_a_history_of_version_2_an_agent_of_version_1_goes_on_with_what_version_1_has() -> None:
+    agent = OldAgent()
+    told = update("agent_message_chunk", messageId="m", content=text("x"))
+    assert agent.from_agent(hidden(b'"s"', b"{}"), 0).to_client == []
+    assert updates(agent.from_agent(Carried(told, b"{}"), 1)) == updates(OldAgent().from_agent(told, 1))
+
+
+def test_with_an_agent_of_version_1_no_acceptance_is_told() -> None:
+    assert OldAgent().accepted(RawId(b"1"), b"{}").to_client == []
+
+
+def test_a_word_of_the_protocol_in_a_message_is_not_a_state() -> None:
+    agent = OldAgent()
+    agent.is_same = True
+    said = update("agent_message_chunk", messageId="m", content=text("state_update"))
+    assert agent.from_agent(Carried(said, said), 0).to_client == [said]

@@ -1448,3 +1448,14 @@ def test_a_cwd_that_is_refused_is_told_redacted_escaped_and_cut(slow: Scene) -> 
     assert audit_event.details["path"].startswith("/srv/acpgw_…\\x1b[2J\\u202eppp")
     assert len(audit_event.details["path"]) < 300
     assert "hunter2" not in repr([slow.audit_events, slow.notes])
+
+
+def test_what_the_agent_replays_counts_as_replay_for_the_client_that_loads() -> None:
+    scene = Scene(agentCapabilities=LOADS)
+    ann = scene.join("ann")
+    ann.request("session/load", sessionId="s", cwd="/srv", mcpServers=[])
+    scene.agent.takes("session/load")
+    text = encode(method="session/update", params={"sessionId": "s", "update": {"sessionUpdate": "x"}})
+    scene.multiplexer.receive_from_agent([text])
+    output = scene.multiplexer.take_output()
+    assert (output.to_clients, output.replayed) == ({ann.client: [text]}, {ann.client: len(text)})

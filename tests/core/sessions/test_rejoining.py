@@ -292,6 +292,15 @@ def test_a_question_is_open_again_under_the_id_that_it_had_and_counts_once(scene
     assert back.hears()["id"] > 99
 
 
+def test_a_guest_that_names_the_link_of_the_owner_gets_no_request_under_its_id(scene: Scene, ann: Peer) -> None:
+    scene.agent.ask_permission("q")
+    asked = ann.hears()["id"]
+    ann.gone()
+    guest = scene.join("guest", "guest-1", only="s", guest=True, link="second")
+    guest.comes_back(**at(ann), connection="first", questions=[asked])
+    assert taken_over(guest.heard())["questions"] == []
+
+
 def test_a_permission_request_kept_over_a_rejoin_is_withdrawn_under_its_id(scene: Scene, ann: Peer) -> None:
     bob = scene.join_session("bob")
     scene.agent.ask_permission()

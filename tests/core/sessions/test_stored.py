@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role
 from tests.core.scene import Peer, Scene, opened_scene
 from tests.core.sessions.opened import the_session
@@ -66,6 +67,20 @@ def test_an_id_that_another_owner_has_live_is_taken(scene: Scene, ann: Peer, met
     ann.request(method, sessionId="s")
     assert ann.hears()["error"]["code"] == -32002
     assert not scene.agent.heard()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_id_that_is_live_here_is_not_that_of_a_session_in_another_process(method: str) -> None:
+    registry = Registry("me")
+    here, there = (Scene(registry=registry, agentCapabilities={"sessionCapabilities": {"close": {}}}) for _ in range(2))
+    here.join("bob", "other").new_session()
+    ann = there.join("ann")
+    ann.new_session()
+    close(there, ann)
+    again = here.join("ann")
+    again.request(method, sessionId="s")
+    assert again.hears()["error"]["code"] == -32002
+    assert not here.agent.heard()
 
 
 @pytest.mark.parametrize("method", METHODS)
