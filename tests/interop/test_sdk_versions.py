@@ -160,9 +160,9 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGatewa
 
 
 @pytest.fixture(scope="module")
-def door(versions: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+def front(versions: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
     """A gateway that leads to this one."""
-    directory = tmp_path_factory.mktemp("door")
+    directory = tmp_path_factory.mktemp("front")
     node = f'[nodes.box]\nurl = "{versions.urls["ws"]}"\ntoken_file = "{versions.token_file}"\n'
     running = start_gateway(directory, prepare(directory, node, more='default_agent = "box/v1-shared"'))
     running.read_log_until("node box is there")
@@ -248,12 +248,12 @@ async def test_clients_of_both_versions_use_an_agent(
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_clients_of_both_versions_use_an_agent_through_another_gateway(
-    kind: str, transport: str, door: RunningGateway, tmp_path: Path
+    kind: str, transport: str, front: RunningGateway, tmp_path: Path
 ) -> None:
     agent = f"box/{kind}-identity"
     async with (
-        client(1, transport, agent, door, tmp_path / "old") as old,
-        client(2, transport, agent, door, tmp_path / "new") as new,
+        client(1, transport, agent, front, tmp_path / "old") as old,
+        client(2, transport, agent, front, tmp_path / "new") as new,
     ):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(converse, old)
