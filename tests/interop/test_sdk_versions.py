@@ -159,6 +159,17 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGatewa
         assert check_wire(wire, 2 if wire.name.startswith("v2") else 1, "agent")
 
 
+@pytest.fixture(scope="module")
+def front(versions: RunningGateway, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]:
+    """A gateway that leads to this one."""
+    directory = tmp_path_factory.mktemp("front")
+    node = f'[nodes.box]\nurl = "{versions.urls["ws"]}"\ntoken_file = "{versions.token_file}"\n'
+    running = start_gateway(directory, prepare(directory, node, more='default_agent = "box/v1-shared"'))
+    running.read_log_until("node box is there")
+    yield running
+    assert running.stop() == 0, "".join(running.log)
+
+
 @asynccontextmanager
 async def client(
     version: int, transport: str, agent: str, gateway: RunningGateway, wire: Path, port: int | None = None
@@ -232,6 +243,23 @@ async def test_clients_of_both_versions_use_an_agent(
         if scope != "connection":
             await share(old, new)
             await share(new, old)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("kind", KINDS)
+async def test_clients_of_both_versions_use_an_agent_through_another_gateway(
+    kind: str, transport: str, front: RunningGateway, tmp_path: Path
+) -> None:
+    agent = f"box/{kind}-identity"
+    async with (
+        client(1, transport, agent, front, tmp_path / "old") as old,
+        client(2, transport, agent, front, tmp_path / "new") as new,
+    ):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(converse, old)
+            nursery.start_soon(converse, new)
+        await share(old, new)
+        await share(new, old)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -24,7 +24,7 @@ ENTRY = {"content": "look", "priority": "high", "status": "completed"}
 
 
 class InFull:
-    """What makes a translator read each update in full."""
+    """Makes a translator read each update in full."""
 
     def plain_update(self, text: bytes, position: int | None = None) -> bytes | None:
         return None
