@@ -1,4 +1,4 @@
-"""What is sent to which browser and when: no clock, no network."""
+"""Decisions on notifications, without a clock and a network."""
 
 import json
 from dataclasses import replace
