@@ -1,4 +1,4 @@
-"""What is sent to which browser and when: no clock, no network."""
+"""Decisions on notifications, without a clock and a network."""
 
 import json
 from dataclasses import replace
@@ -203,6 +203,7 @@ def test_endpoints_of_known_services_and_of_push_hosts_are_accepted(endpoint: st
         "http://fcm.googleapis.com/a",
         "https://fcm.googleapis.com",
         "https://fcm.googleapis.com:8443/a",
+        "https://evilfcm.googleapis.com/a",
         "https://fcm.googleapis.com.evil.example/a",
         "https://fcm.googleapis.com@10.0.0.1/a",
         "https://10.0.0.1/a",

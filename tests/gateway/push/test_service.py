@@ -46,7 +46,7 @@ class PushServices:
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
         self.answers: list[bytes | Exception | None] = []
-        """What the next requests are answered; None for never. Then each is accepted."""
+        """Answers to the next requests; None for never. Then each is accepted."""
         self.got: list[Delivery] = []
 
     async def connect(self, host: str) -> TrioBytes:
