@@ -19,8 +19,8 @@ const SLOWEST = 10;
 const LARGE = 16_384;
 const LONGEST_UPLOAD = 60_000;
 /**
- * How often the patience grows, fourfold each time, while connections replace each other within `SHORT` ms: what a slow
- * network takes long to bring must come at last.
+ * How often the patience grows, fourfold each time, while connections over which no probe was answered replace each
+ * other within `SHORT` ms: what a slow network takes long to bring must come at last.
  */
 const MOST_ALARMS = 4;
 const SHORT = 60_000;
@@ -33,8 +33,10 @@ export class Suspicion {
   roundTrip = 0;
   /** True if something tells that the network has changed: then one probe is enough. */
   sign = false;
-  /** Connections that were replaced in a row, the last of them at `replacedAt`. */
+  /** Connections without an answer that were replaced in a row, the last of them at `replacedAt`. */
   alarms = 0;
+  /** True if a probe was answered over the present connection. */
+  moved = false;
   replacedAt = -Infinity;
   /** Time until which there is no doubt: after a false alarm, and while much is being sent. */
   restsUntil = 0;
@@ -59,6 +61,7 @@ export class Suspicion {
   /** Notes the answer to a probe that was sent at a time. @param {number} now @param {number} at */
   answered(now, at) {
     this.roundTrip = Math.max(0, now - at);
+    this.moved = true;
   }
 
   /** Notes a false alarm: the connection has answered before the other one. @param {number} now */
@@ -68,7 +71,9 @@ export class Suspicion {
 
   /** Notes that another connection has taken over. @param {number} now */
   replaced(now) {
-    this.alarms = now - this.replacedAt > SHORT ? 1 : Math.min(MOST_ALARMS, this.alarms + 1);
+    const before = now - this.replacedAt > SHORT ? 0 : this.alarms;
+    this.alarms = this.moved ? 0 : Math.min(MOST_ALARMS, before + 1);
+    this.moved = false;
     this.replacedAt = now;
     this.restsUntil = 0;
     this.heard();
