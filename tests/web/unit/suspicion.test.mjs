@@ -11,7 +11,7 @@ function patience(suspicion, now) {
   return suspicion.dueIn(now);
 }
 
-test("one probe without an answer is no reason, two are", () => {
+test("a connection is in doubt after two probes without an answer", () => {
   const suspicion = new Suspicion();
   suspicion.sent(0);
   assert.equal(suspicion.dueIn(0), null);
