@@ -231,6 +231,7 @@ class AgentState:
     def remove_session(self, session: Session) -> None:
         """Remove a session from this process."""
         self.drop_echo(session)
+        self.place_prompts(session)
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
@@ -313,7 +314,7 @@ class AgentState:
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
-            session, message_id = request.session, lookup.raw_at(message.text.original, "result", "messageId")
+            session, message_id = request.session, updates.message_id_in(message.text.original)
             if session is not None and message_id is not None and request in session.unplaced:
                 chunks = [updates.with_message_id(chunk, message_id) for chunk in session.unplaced.pop(request)]
                 self.write_prompt(session, request, chunks)

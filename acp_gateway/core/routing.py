@@ -187,6 +187,10 @@ class Routing:
             # It has names and addresses of the agent's account.
             self._agent.out.clients(filter(self._may_see_account, self._agent.clients), message.text)
             return
+        owner = self._agent.mcp_connections.of(message)
+        if owner is not None:
+            self._agent.out.clients([] if owner.gone else [owner], message.text)
+            return
         if message.session is None:
             candidates = self._candidates()
             if len(candidates) > 1:
@@ -323,9 +327,11 @@ class Routing:
         if agent_request.method == methods.MCP_CONNECT:
             agent_request.translate = self._agent.mcp_connections.connected
         elif (owner := self._agent.mcp_connections.of(message)) is not None:
-            if agent_request.method == methods.MCP_DISCONNECT:
-                self._agent.mcp_connections.disconnected(message)
-            self._forward(agent_request, [owner])
+            if owner.gone:
+                # It may come back, and no other client has the server.
+                self._agent.agent_requests.settle_undecided(agent_request)
+            else:
+                self._forward(agent_request, [owner])
             return
         if message.session is not None:
             session = self._session_of(message.session)
@@ -337,6 +343,8 @@ class Routing:
         if session is not None:
             agent_request.session = session
             session.note_change()
+            if agent_request.is_decision:
+                self._agent.place_prompts(session)
             self._forward_in(session, agent_request)
         elif self.openings:
             return  # A response may name it.

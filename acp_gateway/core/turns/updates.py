@@ -7,7 +7,7 @@ import msgspec
 
 from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.own_meta import may_have_own_meta
-from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -16,6 +16,7 @@ from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
 _CODE_LENGTH: Final = 12
@@ -28,7 +29,6 @@ _END: Final = b'ed"'
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
 
-_NOTHING: Final = b"[]"
 _OWN_STATES: Final = frozenset({"running", "requires_action"})
 
 MANY: Final = 8
@@ -165,6 +165,12 @@ def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> li
     return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
 
 
+def message_id_in(accepted: bytes) -> bytes | None:
+    """Return the id, as JSON text, that an agent gives a prompt in its response; None for an odd or very long one."""
+    found = lookup.raw_at(accepted, "result", "messageId")
+    return found if found is not None and found[:1] == b'"' and len(found) <= SESSION_ID_SIZE else None
+
+
 def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
     """Return a chunk of a prompt under the id, as JSON text, that the agent has given it."""
     at = spans.find(chunk, "params", "update")
@@ -207,6 +213,12 @@ def title_update(session: Session, title: str) -> bytes:
 def own_state(told: str | None) -> str:
     """Return the state of an agent where turns do not say it, as `Session.own_state` has it."""
     return told if told is not None and told in _OWN_STATES else ""
+
+
+def own_background(told: bytes | None, known: bytes = b"") -> bytes:
+    """Return the work of an agent in the background, as `Session.background` has it."""
+    found = background_of(told, known or NOTHING)
+    return b"" if found == NOTHING else found
 
 
 def idle_update(session: Session) -> bytes:
@@ -277,9 +289,8 @@ def read_state(session: Session, update: Message) -> None:
             if state is not None:
                 session.own_state = own_state(state)
                 session.note_change()
-            background = lookup.param(update, "update", "_meta", META, "background")
-            if background is not None:
-                session.background = b"" if background == _NOTHING else bytes(background)
+            told = lookup.param(update, "update", "_meta", META, "background")
+            session.background = own_background(told, session.background)
 
 
 def error_of(response: Message) -> ErrorObject:
