@@ -9,6 +9,7 @@ from acp_gateway.core.agent_state import JUST_LOST, Policy
 from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.text.spans import MEMBERS
 from acp_gateway.versions.agent_edge import AgentEdge
 from acp_gateway.versions.carried import Carried, accepted, restored, size_of, stored
 from acp_gateway.versions.new_agent import NewAgent
@@ -456,6 +457,17 @@ def test_an_agent_of_version_1_can_not_make_up_endless_work(odd: Any) -> None:
     ann.new_session()
     scene.agent.state("session_info_update", _meta={"acp-gateway": {"background": odd}})
     assert (scene.session().background, scene.multiplexer.busy) == (b"", False)
+
+
+def test_work_ends_with_an_agent_that_told_too_many_members() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": "running"}})
+    scene.agent.state("session_info_update", title="T", **{f"_{number}": 1 for number in range(MEMBERS)})
+    ann.heard()
+    scene.lose_agent()
+    assert info_states([message for message in ann.heard() if "_meta" in str(message)]) == ["idle"]
 
 
 def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:

@@ -224,7 +224,7 @@ def own_background(told: bytes | None, known: bytes = b"") -> bytes:
 def idle_update(session: Session) -> bytes:
     """Compose the update that the agent does not work any more, with the title that its last one had."""
     states = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
-    last = next((update for update in states if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
+    last = next((update for update in states if lookup.text_at(update.get("sessionUpdate", b"")) == INFO_UPDATE), {})
     kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
     told: dict[str, object] = {"state": "idle"} | ({"background": []} if session.background else {})
     return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: told}))
