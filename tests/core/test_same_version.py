@@ -300,6 +300,17 @@ def test_a_prompt_has_the_id_for_all_that_the_agent_has_given_it(*, is_named_fir
     assert user_ids([json.loads(text) for text in NewAgent().from_agent(said).to_client]) == ["u"]
 
 
+def test_a_prompt_has_the_id_of_its_message_if_the_response_does_not_tell_it() -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    scene.agent.answer(asks(scene, ann, "hi"))
+    assert third.heard() == []
+    scene.agent.say(told("user_message", messageId="u", content=[block("hi")]))
+    assert user_ids(third.heard()) == ["u"]
+    assert user_ids(scene.come("late", 1).load()) == ["u"]
+
+
 @pytest.mark.parametrize("what", ["chunk", "call", "refusal", "end"])
 def test_a_prompt_that_is_not_accepted_comes_before_what_follows_it(what: str) -> None:
     scene, (ann,) = opened("ann")
@@ -347,7 +358,7 @@ def test_a_prompt_does_not_get_an_odd_or_huge_id(odd: Any) -> None:
     scene.agent.answer(asks(scene, ann, "hi"), messageId=odd)
     assert third.heard() == []
     scene.agent.say(told("user_message", messageId="u", content=[block("hi")]))
-    assert user_ids(third.heard()) == [None]
+    assert user_ids(third.heard()) == ["u"]
 
 
 def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_version() -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from acp_gateway.core.requests import ErrorObject
 from acp_gateway.core.sessions.own_meta import may_have_own_meta
-from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Session
+from acp_gateway.core.sessions.session import Session
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.gaps import gap
 from acp_gateway.protocol.jsonrpc import Message
@@ -163,12 +163,6 @@ def user_chunks(session_id: str, prompt: Message, blocks: Sequence[bytes]) -> li
     said = lookup.param(prompt, "messageId")
     message_id = {} if said is None else {"messageId": said}
     return [session_update(session_id, USER_CHUNK, content=block, **message_id) for block in blocks]
-
-
-def message_id_in(accepted: bytes) -> bytes | None:
-    """Return the id, as JSON text, that an agent gives a prompt in its response; None for an odd or very long one."""
-    found = lookup.raw_at(accepted, "result", "messageId")
-    return found if found is not None and found[:1] == b'"' and len(found) <= SESSION_ID_SIZE else None
 
 
 def with_message_id(chunk: bytes, message_id: bytes) -> bytes:
