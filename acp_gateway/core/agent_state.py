@@ -231,6 +231,7 @@ class AgentState:
     def remove_session(self, session: Session) -> None:
         """Remove a session from this process."""
         self.drop_echo(session)
+        self.place_prompts(session)
         for client in list(session.attached):
             self.detach(session, client)
         session.turns.clear()
@@ -313,13 +314,21 @@ class AgentState:
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
-            session, message_id = request.session, lookup.raw_at(message.text.original, "result", "messageId")
-            if session is not None and message_id is not None and request in session.unplaced:
-                chunks = [updates.with_message_id(chunk, message_id) for chunk in session.unplaced.pop(request)]
-                self.write_prompt(session, request, chunks)
+            session, told = request.session, lookup.raw_at(message.text.original, "result", "messageId")
+            if session is not None and self.name_prompt(session, request, told):
+                self.write_prompt(session, request, session.unplaced.pop(request))
             translator = request.client.translator
             if translator is not None:
                 self.out.put(request.client, translator.accepted(request.id, message.text.original))
+
+    def name_prompt(self, session: Session, request: Request, told: bytes | None) -> bool:
+        """Give a prompt that has no place yet the id, as JSON text, that the agent has told for it; return False if
+        there is none, or if it is odd or very long."""
+        chunks = session.unplaced.get(request)
+        if chunks is None or told is None or told[:1] != b'"' or len(told) > SESSION_ID_SIZE:
+            return False
+        session.unplaced[request] = [updates.with_message_id(chunk, told) for chunk in chunks]
+        return True
 
     def place_prompts(self, session: Session) -> None:
         """Write the prompts that an agent of version 2 has not accepted, and so not named: others must not overtake."""

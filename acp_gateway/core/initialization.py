@@ -90,7 +90,9 @@ class Initialization:
             end_wait(agent.loading_journals.popitem()[0])
         agent.agent_requests.agent_lost()
         agent.terminals.clear()
-        agent.mcp_connections.clear()
+        if agent.link is None:
+            # At another gateway they are still there.
+            agent.mcp_connections.clear()
         if agent.phase in (AgentPhase.STARTING, AgentPhase.READY):
             agent.move_to(AgentPhase.ABSENT)
         self._routing.clear()

@@ -56,28 +56,27 @@ class McpConnections:
     def __init__(self) -> None:
         self._owners: dict[str, Client] = {}
 
-    def of(self, request: Message) -> Client | None:
-        """Return the client of the connection that a request of the agent names; None if there is none."""
-        if request.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
+    def of(self, message: Message) -> Client | None:
+        """Return the client, which may have gone, of the connection that a message of the agent names; None if there is
+        none. `mcp/disconnect` ends the connection."""
+        if message.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
             return None
-        owner = self._owners.get(lookup.text_param(request, "connectionId") or "")
-        return None if owner is None or owner.gone else owner
+        name = lookup.text_param(message, "connectionId") or ""
+        return self._owners.get(name) if message.method == methods.MCP_MESSAGE else self._owners.pop(name, None)
 
     def connected(self, client: Client, response: bytes) -> bytes:
         """Take a client's response to `mcp/connect`, and return that for the agent: no client has another one's."""
         name = lookup.text_at(response, "result", "connectionId")
         if name is None:
             return response
-        if self._owners.setdefault(name, client) is not client:
+        owner = self._owners.get(name, client)
+        if owner is not client and not (owner.gone and owner.scope.identity == client.scope.identity):
             why = "the client has named a connection that is there already"
             return jsonrpc.error(jsonrpc.parse(response).id, jsonrpc.INTERNAL_ERROR, why)
+        self._owners[name] = client
         if len(self._owners) > MAX_CONNECTIONS:
             del self._owners[next(iter(self._owners))]
         return response
-
-    def disconnected(self, request: Message) -> None:
-        """Forget the connection that `mcp/disconnect` ends."""
-        self._owners.pop(lookup.text_param(request, "connectionId") or "", None)
 
     def is_of(self, client: Client, message: Message, asked: Iterable[Message]) -> bool:
         """Return True if a client's `mcp/message` is of a connection of its own, or of a request that it was asked."""

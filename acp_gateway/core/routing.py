@@ -98,12 +98,11 @@ class Routing:
             return False
         if session.far is not None and session.far.owed:
             self._agent.settle_place(session)
-        if session.unplaced and shown(lines):
-            self._agent.place_prompts(session)
-        seen = shown(lines) if session.echo is not None else ()
+        seen = shown(lines) if session.echo is not None or session.unplaced else ()
         if seen:
-            if _USER_CHUNK in seen[0]:
+            if session.echo is not None and _USER_CHUNK in seen[0]:
                 return False
+            self._agent.place_prompts(session)
             self._agent.end_echo(session)
         position = session.journal.position
         session.journal.carries = session.journal.carries or self._agent.carries
@@ -131,11 +130,16 @@ class Routing:
             if session.replay_to is not None:
                 self._agent.out.replay(session.replay_to, [message.text], session.recorded.position - 1)
             return
-        if state is None and message.update != ORIGINAL:
+        is_shown = state is None and message.update != ORIGINAL
+        echo = session.echo if own and is_shown else None
+        repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
+        if is_shown:
+            if repeats and echo is not None:
+                self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
             self._agent.place_prompts(session)
-        if session.echo is not None and own and state is None and message.update != ORIGINAL:
-            if message.update == methods.USER_CHUNK and session.echo.take(message.text):
-                self._agent.send_echo(session, session.echo, message.text)
+        if echo is not None:
+            if repeats:
+                self._agent.send_echo(session, echo, message.text)
                 if isinstance(message.text, Carried) and message.text.original is not None:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.text.original)
@@ -186,6 +190,10 @@ class Routing:
         if message.method == methods.AUTH_STATUS_UPDATE:
             # It has names and addresses of the agent's account.
             self._agent.out.clients(filter(self._may_see_account, self._agent.clients), message.text)
+            return
+        owner = self._agent.mcp_connections.of(message)
+        if owner is not None:
+            self._agent.out.clients([] if owner.gone else [owner], message.text)
             return
         if message.session is None:
             candidates = self._candidates()
@@ -323,9 +331,11 @@ class Routing:
         if agent_request.method == methods.MCP_CONNECT:
             agent_request.translate = self._agent.mcp_connections.connected
         elif (owner := self._agent.mcp_connections.of(message)) is not None:
-            if agent_request.method == methods.MCP_DISCONNECT:
-                self._agent.mcp_connections.disconnected(message)
-            self._forward(agent_request, [owner])
+            if owner.gone:
+                # It may come back, and no other client has the server.
+                self._agent.agent_requests.settle_undecided(agent_request)
+            else:
+                self._forward(agent_request, [owner])
             return
         if message.session is not None:
             session = self._session_of(message.session)
@@ -337,6 +347,8 @@ class Routing:
         if session is not None:
             agent_request.session = session
             session.note_change()
+            if agent_request.is_decision:
+                self._agent.place_prompts(session)
             self._forward_in(session, agent_request)
         elif self.openings:
             return  # A response may name it.

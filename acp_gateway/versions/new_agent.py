@@ -18,9 +18,11 @@ from acp_gateway.versions.diffs import old_diff_of
 from acp_gateway.versions.foreground import Foreground, TurnEnded
 from acp_gateway.versions.parts import (
     EMPTY,
+    NOTHING,
     NULL,
     Untranslatable,
     array,
+    background_of,
     elements,
     error,
     given,
@@ -34,6 +36,7 @@ from acp_gateway.versions.parts import (
     text,
     text_block,
     text_item,
+    with_kind,
 )
 from acp_gateway.versions.plain_updates import Chunk, PlanUpdate, TextItem, ToolUpdate, Update, Usage
 from acp_gateway.versions.shown import ShownMessage, ShownPlan, Tool
@@ -60,16 +63,9 @@ INFO_SIZE: Final = 4096
 
 IDLE: Final = "idle"
 
-NOTHING: Final = b"[]"
-
-BACKGROUND_SIZE: Final = 4096
-"""Bytes of a list of work in the background that is told at most; each entry has an id."""
-
 PLANS: Final = 32
 """Plans of one session that are shown or named at most; each agent at work has one."""
 
-_CALL: Final = b'"sessionUpdate":"tool_call"'
-_CALL_UPDATE: Final = b'"sessionUpdate":"tool_call_update"'
 _PLAIN_SIZE: Final = CONTENT_SIZE // 4
 """Bytes of a plain update of a tool call at most; its content is at most a few times as large in version 1."""
 
@@ -445,7 +441,7 @@ class NewAgent(Translator[_Session]):
             return None
         sent: bytes | None = text
         if tool is None:
-            sent = None if update.title is UNSET else respelled(text, _CALL_UPDATE, _CALL)
+            sent = None if update.title is UNSET else with_kind(text, methods.TOOL_CALL_UPDATE, methods.TOOL_CALL)
         elif tool.is_renamed or tool.has_content or tool.is_cancelled:
             return None
         items: list[bytes] | None = None
@@ -534,7 +530,7 @@ class NewAgent(Translator[_Session]):
             state == "running" and session.state == IDLE and session.foreground.has_prompts
         ):
             session.state, told["state"] = state, _encode(state)
-        background = array(elements(background)) if len(background) <= BACKGROUND_SIZE else session.background
+        background = background_of(background, session.background)
         if background != session.background:
             session.background = told["background"] = background
         if not told:

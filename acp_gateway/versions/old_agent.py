@@ -17,9 +17,11 @@ from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.diffs import new_diff, new_diff_of
 from acp_gateway.versions.parts import (
     EMPTY,
+    NOTHING,
     NULL,
     Untranslatable,
     array,
+    background_of,
     elements,
     given,
     is_object,
@@ -30,6 +32,7 @@ from acp_gateway.versions.parts import (
     result,
     text,
     text_item,
+    with_kind,
 )
 from acp_gateway.versions.plain_updates import (
     Chunk,
@@ -54,10 +57,6 @@ _THOUGHT: Final = ".thought"
 """End of the id of a thought: agents of version 1 may give it that of the message which follows."""
 
 _KIND: Final = b'"sessionUpdate"'
-_CALL: Final = _KIND + b':"tool_call"'
-_CALL_UPDATE: Final = _KIND + b':"tool_call_update"'
-
-NOTHING: Final = b"[]"
 
 _STATE: Final = table.STATE_UPDATE.encode()
 _OPTIONS: Final = b'"configOptions"'
@@ -397,7 +396,7 @@ class OldAgent(Translator[_Session]):
         found["configOptions"] = self._options(session)
         if asked.method == methods.RESUME:
             own = told.own(found)
-            state, session.background = text(own.get("state")), own.get("background", NOTHING)
+            state, session.background = text(own.get("state")), background_of(own.get("background"), NOTHING)
             if state is not None and not session.is_running:
                 session.is_running = session.works_alone = True
             now = state or ("running" if session.is_running else "idle")
@@ -540,7 +539,7 @@ class OldAgent(Translator[_Session]):
         if session.is_replaying:
             return
         state, before = text(own.get("state")), session.background
-        session.background = own.get("background", before)
+        session.background = background_of(own.get("background"), before)
         if state in ("running", "requires_action"):
             session.works_alone = session.works_alone or not session.is_running
             session.is_running = True
@@ -569,7 +568,7 @@ class OldAgent(Translator[_Session]):
         sent: bytes | None = text
         if isinstance(update, ToolCall):
             session.message = None
-            sent = respelled(text, _CALL, _CALL_UPDATE)
+            sent = with_kind(text, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE)
         if sent is None or update.content is UNSET:
             return sent
         content = bytes(update.content)

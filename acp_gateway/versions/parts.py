@@ -1,5 +1,6 @@
 """Takes JSON texts apart and puts them together; all that is not translated stays the text that it was."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -13,10 +14,15 @@ from acp_gateway.protocol.text.spans import TooMany
 ELEMENTS: Final = 2048
 """Elements of an array that are translated at most, in about thirty milliseconds; a prompt or a plan has a hundred."""
 
+BACKGROUND_SIZE: Final = 4096
+"""Bytes of a list of work in the background that is told at most; each entry has an id."""
+
 NULL: Final = b"null"
 EMPTY: Final = b"{}"
+NOTHING: Final = b"[]"
 
-
+_ESCAPED_LETTER: Final = re.compile(rb"\\u00[4-7]")
+_KIND: Final = b'"sessionUpdate":"%b"'
 _decode_string: Final = msgspec.json.Decoder(str).decode
 
 
@@ -73,9 +79,20 @@ def array(items: Iterable[bytes]) -> bytes:
     return b"[%b]" % b",".join(items)
 
 
+def background_of(raw: bytes | None, known: bytes) -> bytes:
+    """Return the work in the background that is told, an array; the known one if none is, or if it is too long."""
+    return known if raw is None or len(raw) > BACKGROUND_SIZE else array(elements(raw))
+
+
 def respelled(message: bytes, old: bytes, new: bytes) -> bytes | None:
     """Return a text with one of its parts replaced; None if that is not there just once."""
     return message.replace(old, new) if message.count(old) == 1 else None
+
+
+def with_kind(message: bytes, old: str, new: str) -> bytes | None:
+    """Return an update with another kind; None if that may be spelled in another way, or stands elsewhere too."""
+    spelled = _ESCAPED_LETTER.search(message) is not None
+    return None if spelled else respelled(message, _KIND % old.encode(), _KIND % new.encode())
 
 
 def text_block(words: str) -> bytes:

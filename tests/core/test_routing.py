@@ -885,6 +885,61 @@ def test_a_client_has_its_connections_over_another_link_too() -> None:
     assert (kinds(ann), kinds(bob)) == (["mcp/message"], [])
 
 
+@pytest.mark.parametrize("identity", ["me", "other"])
+@pytest.mark.parametrize("method", ["mcp/message", "mcp/disconnect"])
+def test_notifications_of_a_server_are_those_of_the_client_that_has_it(method: str, identity: str) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    connected(scene, ann)
+    bob = scene.join("bob", identity)
+    scene.agent.send(method=method, params={"connectionId": "c", "method": "x"})
+    assert (kinds(ann), kinds(bob)) == ([method], [])
+
+
+def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone() -> None:
+    scene = Scene()
+    ann = scene.join("ann", link="l1")
+    connected(scene, ann)
+    ann.gone()
+    bob = scene.join("bob", link="l2")
+    bob.new_session()
+    params = {"sessionId": "s", "connectionId": "c", "method": "x"}
+    scene.agent.send(method="mcp/message", params=params)
+    scene.agent.send(id=6, method="mcp/message", params=params)
+    answer = scene.agent.hears()
+    assert (answer["id"], answer["error"]["code"]) == (6, -32800)
+    assert bob.heard() == []
+
+
+@pytest.mark.parametrize(("identity", "may"), [("ann", True), ("bob", False)])
+def test_the_connection_of_a_client_that_has_gone_is_named_again_by_its_identity_only(identity: str, may: bool) -> None:
+    scene = Scene()
+    ann = scene.join("ann", "ann", link="l1")
+    connected(scene, ann)
+    ann.gone()
+    again = scene.join("again", identity, link="l2")
+    scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
+    again.send(id=again.hears()["id"], result={"connectionId": "c"})
+    assert ("result" in scene.agent.hears()) == may
+    again.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"] * may
+
+
+def test_a_connection_goes_on_at_another_gateway_when_the_link_to_it_is_lost() -> None:
+    scene = Scene()
+    scene.multiplexer.agent_linked("n1")
+    ann = scene.join("ann")
+    ann.new_session()
+    connected(scene, ann)
+    scene.lose_agent()
+    scene.multiplexer.agent_linked("n2")
+    ann.request("session/list")
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.heard()
+    ann.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"]
+
+
 def test_a_client_tells_about_a_request_of_a_server_that_it_was_asked() -> None:
     scene = Scene()
     ann = scene.join("ann")

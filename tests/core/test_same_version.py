@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from acp_gateway.core.agent_state import JUST_LOST, Policy
-from acp_gateway.core.sessions.session import Client, Role
+from acp_gateway.core.sessions.session import SESSION_ID_SIZE, Client, Role
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
+from acp_gateway.protocol.text.spans import MEMBERS
 from acp_gateway.versions.agent_edge import AgentEdge
 from acp_gateway.versions.carried import Carried, accepted, restored, size_of, stored
 from acp_gateway.versions.new_agent import NewAgent
+from acp_gateway.versions.parts import BACKGROUND_SIZE
 from tests.core.scene import Peer, Scene, encode, make_policy
 from tests.core.test_translated_clients import NewPeer, kinds
 from tests.versions.schemas import check_message
@@ -298,6 +300,17 @@ def test_a_prompt_has_the_id_for_all_that_the_agent_has_given_it(*, is_named_fir
     assert user_ids([json.loads(text) for text in NewAgent().from_agent(said).to_client]) == ["u"]
 
 
+def test_a_prompt_has_the_id_of_its_message_if_the_response_does_not_tell_it() -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    scene.agent.answer(asks(scene, ann, "hi"))
+    assert third.heard() == []
+    scene.agent.say(told("user_message", messageId="u", content=[block("hi")]))
+    assert user_ids(third.heard()) == ["u"]
+    assert user_ids(scene.come("late", 1).load()) == ["u"]
+
+
 @pytest.mark.parametrize("what", ["chunk", "call", "refusal", "end"])
 def test_a_prompt_that_is_not_accepted_comes_before_what_follows_it(what: str) -> None:
     scene, (ann,) = opened("ann")
@@ -315,6 +328,37 @@ def test_a_prompt_that_is_not_accepted_comes_before_what_follows_it(what: str) -
             scene.lose_agent()
     assert user_ids(third.heard()[:1]) == [None]
     assert third.seen["s"] == scene.place("s")
+
+
+def test_a_prompt_that_is_not_accepted_comes_before_a_permission() -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    asks(scene, ann, "hi")
+    params = {"sessionId": "s", "title": "May I?", "options": [{"optionId": "y", "name": "Y", "kind": "allow_once"}]}
+    scene.agent.send(id=1, method="session/request_permission", params=params)
+    assert user_ids(third.heard()[:1]) == [None]
+
+
+def test_a_prompt_that_is_not_accepted_is_shown_when_its_session_is_closed() -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1, role=Role.OBSERVER)
+    third.load()
+    asks(scene, ann, "hi")
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    assert user_ids(third.heard()) == [None]
+
+
+@pytest.mark.parametrize("odd", [5, None, {"a": 1}, "m" * SESSION_ID_SIZE])
+def test_a_prompt_does_not_get_an_odd_or_huge_id(odd: Any) -> None:
+    scene, (ann,) = opened("ann")
+    third = scene.come("third", 1)
+    third.load()
+    scene.agent.answer(asks(scene, ann, "hi"), messageId=odd)
+    assert third.heard() == []
+    scene.agent.say(told("user_message", messageId="u", content=[block("hi")]))
+    assert user_ids(third.heard()) == ["u"]
 
 
 def test_a_prompt_whose_message_the_agent_does_not_name_is_shown_once_in_each_version() -> None:
@@ -415,6 +459,26 @@ def test_an_agent_that_works_in_the_background_is_not_idle_until_it_ends() -> No
     assert kinds(ann.heard()) == ["idle"]
     (end,) = old.heard()
     assert end["params"]["update"]["_meta"]["acp-gateway"] == {"state": "idle", "background": []}
+
+
+@pytest.mark.parametrize("odd", [None, 0, "x", {}, ["x" * BACKGROUND_SIZE]])
+def test_an_agent_of_version_1_can_not_make_up_endless_work(odd: Any) -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.state("session_info_update", _meta={"acp-gateway": {"background": odd}})
+    assert (scene.session().background, scene.multiplexer.busy) == (b"", False)
+
+
+def test_work_ends_with_an_agent_that_told_too_many_members() -> None:
+    scene = Scene()
+    ann = scene.join("ann")
+    ann.new_session()
+    scene.agent.state("session_info_update", _meta={"acp-gateway": {"state": "running"}})
+    scene.agent.state("session_info_update", title="T", **{f"_{number}": 1 for number in range(MEMBERS)})
+    ann.heard()
+    scene.lose_agent()
+    assert info_states([message for message in ann.heard() if "_meta" in str(message)]) == ["idle"]
 
 
 def test_a_turn_that_waits_for_a_person_ends_once_with_its_agent() -> None:

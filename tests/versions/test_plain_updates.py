@@ -134,6 +134,19 @@ def test_a_plain_update_becomes_what_it_becomes_when_it_is_read_in_full(version:
     ]
 
 
+@pytest.mark.parametrize("spelled", [r'"session\u0055pdate":"%s"', r'"sessionUpdate":"tool\u005fcall%s"'])
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_kind_that_is_spelled_with_escapes_is_not_taken_for_one_within_the_input(version: int, spelled: str) -> None:
+    kind = "tool_call" if version == 1 else "tool_call_update"
+    line = compact(kind, {"toolCallId": "a", "title": "t", "rawInput": {"sessionUpdate": kind}})
+    said = spelled % (kind if spelled.count("tool") == 0 else kind.removeprefix("tool_call"))
+    line = line.replace(b'"sessionUpdate":"%b"' % kind.encode(), said.encode(), 1)
+    it, reference = (OldAgent(), OldAgentInFull()) if version == 1 else (NewAgent(), NewAgentInFull())
+    made, wanted = (list(map(json.loads, each.from_agent(line, 0).to_client)) for each in (it, reference))
+    assert made == wanted
+    assert wanted[0]["params"]["update"]["rawInput"] == {"sessionUpdate": kind}
+
+
 CALL = {"toolCallId": "c", "title": "Edit", "kind": "edit", "status": "pending", "rawInput": {"a": 1}}
 OLD = [
     ("agent_message_chunk", {"content": text("hi")}),

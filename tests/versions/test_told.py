@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from acp_gateway.versions import shown
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
+from acp_gateway.versions.parts import BACKGROUND_SIZE
 from acp_gateway.versions.shown import CANCELLED
 from tests.fuzz.effort import effort
 from tests.versions.folds import NEW_UPDATES, NewTranscript
@@ -173,6 +174,14 @@ def test_work_in_the_background_is_told() -> None:
     late.from_client(request(1, "session/resume", sessionId=S, cwd="/"))
     now, _ = map(json.loads, late.from_agent(result(1, own(background=things))).to_client)
     assert backgrounds([now["params"]["update"]]) == [("idle", things)]
+
+
+@pytest.mark.parametrize("odd", [None, "x", {}, [{"type": "_odd", "x": "x" * BACKGROUND_SIZE}]])
+def test_what_is_not_a_short_list_is_not_told_as_work_in_the_background(odd: Json) -> None:
+    it = OldAgent()
+    (sent,) = it.from_agent(update("session_info_update", **own(state="running", background=odd))).to_client
+    check_message(2, "client", json.loads(sent))
+    assert backgrounds([json.loads(sent)["params"]["update"]]) == [("running", None)]
 
 
 def test_a_title_that_comes_with_a_state_is_passed_on_without_it() -> None:

@@ -141,7 +141,7 @@ class FarOpening:
         told = lookup.members_at(response.text, "result", "_meta", methods.META)
         session.cut = lookup.text_at(told.get("cut", b"null"))
         session.own_state = updates.own_state(lookup.text_at(told.get("state", b"null")))
-        session.background = bytes(told.get("background", b""))
+        session.background = updates.own_background(told.get("background"))
         session.far_start = jsonrpc.id_number(RawId(told.get("start", b"null")))
         session.far_former = former_told(told)
         self._turns.take_over(session, told)

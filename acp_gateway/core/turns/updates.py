@@ -16,6 +16,7 @@ from acp_gateway.protocol.reasons import MAX_ERROR_SIZE, reason_of
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.spans import TooMany
 from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.parts import NOTHING, background_of
 from acp_gateway.versions.table import STATE_UPDATE
 
 _CODE_LENGTH: Final = 12
@@ -28,7 +29,6 @@ _END: Final = b'ed"'
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
 
-_NOTHING: Final = b"[]"
 _OWN_STATES: Final = frozenset({"running", "requires_action"})
 
 MANY: Final = 8
@@ -209,10 +209,16 @@ def own_state(told: str | None) -> str:
     return told if told is not None and told in _OWN_STATES else ""
 
 
+def own_background(told: bytes | None, known: bytes = b"") -> bytes:
+    """Return the work of an agent in the background, as `Session.background` has it."""
+    found = background_of(told, known or NOTHING)
+    return b"" if found == NOTHING else found
+
+
 def idle_update(session: Session) -> bytes:
     """Compose the update that the agent does not work any more, with the title that its last one had."""
     states = [lookup.members_at(text, "params", "update") for text in session.journal.states()]
-    last = next((update for update in states if lookup.text_at(update["sessionUpdate"]) == INFO_UPDATE), {})
+    last = next((update for update in states if lookup.text_at(update.get("sessionUpdate", b"")) == INFO_UPDATE), {})
     kept = {name: bytes(last[name]) for name in ("title", "updatedAt") if name in last}
     told: dict[str, object] = {"state": "idle"} | ({"background": []} if session.background else {})
     return session_update(session.id, INFO_UPDATE, **kept, _meta=jsonrpc.encode({META: told}))
@@ -277,9 +283,8 @@ def read_state(session: Session, update: Message) -> None:
             if state is not None:
                 session.own_state = own_state(state)
                 session.note_change()
-            background = lookup.param(update, "update", "_meta", META, "background")
-            if background is not None:
-                session.background = b"" if background == _NOTHING else bytes(background)
+            told = lookup.param(update, "update", "_meta", META, "background")
+            session.background = own_background(told, session.background)
 
 
 def error_of(response: Message) -> ErrorObject:
