@@ -165,9 +165,8 @@ class Outgoing:
             if client.translator is not None:
                 self.put(client, client.translator.from_agent_together(texts, position))
                 continue
-            if client.carries:
-                if not client.gone:
-                    self._add_to(client).extend(map(for_gateway, texts))
+            if client.carries and not client.gone:
+                self._add_to(client).extend(map(for_gateway, texts))
                 continue
             if len(seen) < len(texts):
                 self._passed_over.add(client)
