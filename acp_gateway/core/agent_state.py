@@ -32,7 +32,7 @@ from acp_gateway.protocol.jsonrpc import ID_SIZE, Message, RawId
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.methods import Capability
 from acp_gateway.protocol.text import lookup, spans
-from acp_gateway.versions.carried import Carried, only_old
+from acp_gateway.versions.carried import Carried, accepted, only_old
 
 JUST_LOST: Final = 5.0
 """Seconds after a disconnection before a `permission_waiting` hook fires: most networks are back by then."""
@@ -292,7 +292,8 @@ class AgentState:
         sender = echo.request.client
         # A client of version 2 has its prompt from its translator already.
         if sender in session.attached and sender.translator is None:
-            self.out.client(sender, chunk)
+            # A gateway in front of this one gets what it carries in the message that takes its place.
+            self.out.client(sender, only_old(chunk) if sender.carries else chunk)
             self.send_position(session, [sender])
         if echo.is_complete:
             session.echo = None
@@ -314,12 +315,16 @@ class AgentState:
         number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
         request = None if number is None else self.open_requests.get(number)
         if isinstance(request, Request) and isinstance(message.text, Carried) and message.text.original is not None:
-            session, told = request.session, lookup.raw_at(message.text.original, "result", "messageId")
+            original = message.text.original
+            if request.client.carries:
+                # Before the mark of its place.
+                self.out.client(request.client, accepted(request.id, original))
+            session, told = request.session, lookup.raw_at(original, "result", "messageId")
             if session is not None and self.name_prompt(session, request, told):
                 self.write_prompt(session, request, session.unplaced.pop(request))
             translator = request.client.translator
             if translator is not None:
-                self.out.put(request.client, translator.accepted(request.id, message.text.original))
+                self.out.put(request.client, translator.accepted(request.id, original))
 
     def name_prompt(self, session: Session, request: Request, told: bytes | None) -> bool:
         """Give a prompt that has no place yet the id, as JSON text, that the agent has told for it; return False if
@@ -410,7 +415,9 @@ class AgentState:
         if response.error:
             text = capabilities.explain_login(response.text, self.auth_methods, self.policy.login_hint)
             response = jsonrpc.parse(text)
-        self._deliver_answer(request, jsonrpc.with_id(response, request.id))
+        text = jsonrpc.with_id(response, request.id)
+        is_carried = request.client.carries and isinstance(response.text, Carried)
+        self._deliver_answer(request, only_old(text) if is_carried else text)
 
     def answer(self, request: Request, result: bytes) -> None:
         """Answer a request with a result of the gateway, which is JSON text."""

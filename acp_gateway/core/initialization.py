@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from acp_gateway.core import access_rules, capabilities
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.requests import ErrorObject, LostErrors, OwnRequest, TurnOutcome
@@ -16,7 +18,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.carried import Carried, asks_to_carry, only_old
 from acp_gateway.versions.old_agent import OldAgent
 
 
@@ -170,9 +172,14 @@ class Initialization:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, why, {"requested": wanted, "negotiated": agreed})
             return
         client.move_to(ClientPhase.READY)
+        response = self._response
         if client.translator is not None:
             client.translator.is_same = self._agent.carries
-        self._agent.respond(request, self._response)
+        elif self._agent.carries and client.counts and asks_to_carry(request.message):
+            client.carries = True
+            # As an array, which says that later messages are.
+            response = msgspec.structs.replace(response, text=only_old(response.text))
+        self._agent.respond(request, response)
         self._routing.route_again()
 
 

@@ -10,7 +10,7 @@ from acp_gateway.printable import printable
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.link_messages import Mark, acknowledgement
 from acp_gateway.protocol.outbox import Batch
-from acp_gateway.versions.carried import Carried, shown
+from acp_gateway.versions.carried import Carried, for_gateway, shown
 from acp_gateway.versions.translator import Output as Translated
 
 EventName = Literal["permission_waiting", "turn_end"]
@@ -140,7 +140,9 @@ class Outgoing:
         """
         if client.gone:
             return
-        if client.translator is None and isinstance(text, Carried) and text.is_hidden:
+        if client.carries:
+            self._add_to(client).append(for_gateway(text))
+        elif client.translator is None and isinstance(text, Carried) and text.is_hidden:
             self._passed_over.add(client)
         elif client.translator is None or isinstance(text, Mark):
             self._add_to(client).append(text)
@@ -163,6 +165,9 @@ class Outgoing:
             if client.translator is not None:
                 self.put(client, client.translator.from_agent_together(texts, position))
                 continue
+            if client.carries and not client.gone:
+                self._add_to(client).extend(map(for_gateway, texts))
+                continue
             if len(seen) < len(texts):
                 self._passed_over.add(client)
             if not seen:
@@ -178,7 +183,7 @@ class Outgoing:
             return
         replayed = self._output.replayed
         if client.translator is None:
-            seen = shown(history)
+            seen = list(map(for_gateway, history)) if client.carries else shown(history)
             if len(seen) < len(history):
                 self._passed_over.add(client)
             self._add_to(client).extend(seen)

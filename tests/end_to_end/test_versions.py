@@ -110,6 +110,30 @@ def test_a_turn_is_over_when_the_agent_says_so_and_others_see_it(editors: list[E
     assert ann.texts == ["you said hello"]
 
 
+def test_an_editor_of_version_2_gets_what_an_agent_behind_another_gateway_says(
+    gateway: RunningGateway, tmp_path: Path
+) -> None:
+    folder = tmp_path / "front"
+    folder.mkdir()
+    node = f'[nodes.box]\nurl = "{gateway.urls["ws"]}"\ntoken_file = "{gateway.token_file}"\n'
+    front = start_gateway(folder, prepare(folder, node, more='default_agent = "box/new"'))
+    try:
+        front.read_log_until("node box is there")
+        ann = Editor(front.connect_command("tcp"))
+        info = {"name": "ann", "version": "1"}
+        assert ann.call("initialize", protocolVersion=2, info=info, capabilities={})["protocolVersion"] == 2
+        session = ann.call("session/new", cwd=str(WORK))["sessionId"]
+        assert ann.call("session/prompt", sessionId=session, prompt=[{"type": "text", "text": "edit"}]) == {}
+        while not ann.told or "stopReason" not in ann.told[-1]:
+            ann.hear()
+        kept = [json.loads(line)["update"] for line in (tmp_path / "sessions" / session).read_text().splitlines()]
+        assert [update for update in ann.told if update["sessionUpdate"] != "state_update"] == kept
+        assert [update["state"] for update in ann.told if "state" in update] == ["running", "idle"]
+        ann.close()
+    finally:
+        front.stop()
+
+
 def test_a_permission_of_version_2_is_decided_by_a_client_of_version_1(editors: list[Editor], tmp_path: Path) -> None:
     ann, _ = editors
     session = ann.call("session/new", cwd=str(WORK), mcpServers=[])["sessionId"]

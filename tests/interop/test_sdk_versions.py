@@ -6,6 +6,7 @@ All that a client or an agent gets is validated against the official schema of i
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import dropwhile
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +28,7 @@ PROGRAMS = ["node", "--no-warnings", str(Path(__file__).with_name("typescript_ve
 
 SCOPES = ["connection", "identity", "shared"]
 KINDS = ["v1", "v2", "router"]
-TRANSPORTS = ["stdio", "websocket"]
+TRANSPORTS = ["stdio", "websocket", "http"]
 
 NOTICE = "[warning: slow]"
 """A notice of the agent of version 2, which version 1 has only as a text."""
@@ -74,25 +75,28 @@ class VersionedClient(SdkClient):
         await self.request("session/resume", sessionId=session, cwd="/", mcpServers=[])
 
     async def turn(self, session: str, words: str) -> str:
-        return await self.end(session, *await self.begin_turn(session, words))
+        return await self.end(session, await self.begin_prompt(session, words))
 
-    async def begin_turn(self, session: str, words: str) -> tuple[int, int]:
-        """Send a prompt; return its number and that of the updates before it."""
-        return await self.begin_prompt(session, words), len(self.updates)
-
-    async def end(self, session: str, request: int, before: int) -> str:
+    async def end(self, session: str, prompt: int) -> str:
         """Wait for the end of a turn; return its reason."""
-        answer = await self.answer(request)
+        answer = await self.answer(prompt)
         assert "error" not in answer, answer
         if self.version == 1:
             return str(answer["result"]["stopReason"])
+        message_id = answer["result"]["messageId"]
 
         def reasons() -> list[str]:
-            updates = [update for name, update in self.updates[before:] if name == session]
-            return [update["stopReason"] for update in updates if "stopReason" in update]
+            # The end of the turn before may come after the prompt was sent.
+            updates = [update for name, update in self.updates if name == session]
+            began = dropwhile(lambda update: update.get("messageId") != message_id, updates)
+            return [update["stopReason"] for update in began if "stopReason" in update]
 
         await self.until(reasons)
         return reasons()[0]
+
+    async def shows(self, session: str, expected: Json) -> None:
+        """Wait until a session is shown like this: over HTTP a response may come before the history."""
+        await self.until(lambda: self.shown(session) == expected)
 
     async def set_mode(self, session: str, mode: str) -> None:
         if self.version == 1:
@@ -176,7 +180,7 @@ async def client(
 ) -> AsyncIterator[VersionedClient]:
     """Run an initialized client. At its end, all that it got is validated."""
     port = port or urlsplit(gateway.urls["ws"]).port
-    address = f"ws://127.0.0.1:{port}/acp"
+    address = f"{'http' if transport == 'http' else 'ws'}://127.0.0.1:{port}/acp"
     shim = [*PROGRAM, "connect", address, "--agent", agent]
     to = shim if transport == "stdio" else [f"{address}?agent={agent}"]
     command = [*PROGRAMS, "client", f"v{version}", str(wire), *to]
@@ -193,10 +197,10 @@ async def converse(one: VersionedClient) -> None:
     await one.decide("yes")
     assert await one.turn(session, "all") == "end_turn"
     assert one.asked == ["May I?"]
-    turn = await one.begin_turn(session, "wait")
+    turn = await one.begin_prompt(session, "wait")
     await one.until(lambda: "wait" in one.texts(session))
     await one.notify("session/cancel", sessionId=session)
-    assert await one.end(session, *turn) == "cancelled"
+    assert await one.end(session, turn) == "cancelled"
     assert (one.texts(session), one.tools(session)) == ("helloyeswait", ["completed"])
     shown = one.shown(session)
     assert session in [listed["sessionId"] for listed in (await one.request("session/list"))["sessions"]]
@@ -204,10 +208,10 @@ async def converse(one: VersionedClient) -> None:
     await one.resume(session)
     assert one.shown(session) == shown
     await one.replay(session)
-    assert one.shown(session) == shown
+    await one.shows(session, shown)
     await one.request("session/close", sessionId=session)
     await one.replay(session)
-    assert one.shown(session) == shown
+    await one.shows(session, shown)
     assert await one.turn(session, "again") == "end_turn"
     assert one.texts(session) == "helloyeswaitagain"
 
@@ -218,12 +222,12 @@ async def share(ann: VersionedClient, bob: VersionedClient) -> None:
     assert await ann.turn(session, "one") == "end_turn"
     await bob.replay(session)
     assert await bob.turn(session, "all") == "end_turn"
-    turn = await ann.begin_turn(session, "wait")
+    turn = await ann.begin_prompt(session, "wait")
     await bob.until(lambda: "wait" in bob.texts(session))
     await bob.notify("session/cancel", sessionId=session)
-    assert await ann.end(session, *turn) == "cancelled"
-    assert ann.texts(session) == bob.texts(session) == "onehelloyeswait"
-    assert ann.tools(session) == bob.tools(session) == ["completed"]
+    assert await ann.end(session, turn) == "cancelled"
+    assert (ann.texts(session), ann.tools(session)) == ("onehelloyeswait", ["completed"])
+    await bob.until(lambda: (bob.texts(session), bob.tools(session)) == ("onehelloyeswait", ["completed"]))
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -278,11 +282,11 @@ async def test_a_turn_goes_on_while_the_connection_of_its_client_is_cut(
     ):
         session = await ann.new_session()
         await bob.replay(session)
-        turn = await ann.begin_turn(session, "all")
+        turn = await ann.begin_prompt(session, "all")
         await ann.until(lambda: ann.asked)
         await bob.until(lambda: bob.asked)
         proxy.cut()
         await bob.decide("yes")
-        assert await ann.end(session, *turn) == "end_turn"
+        assert await ann.end(session, turn) == "end_turn"
         assert ann.texts(session) == "helloyes"
         assert ann.tools(session) == ["completed"]

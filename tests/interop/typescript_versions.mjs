@@ -1,7 +1,7 @@
 // Agents and clients of both versions of the protocol, made with the TypeScript SDK, for tests.
 //
 //   node typescript_versions.mjs MODULES agent KIND WIRE           KIND is `v1`, `v2` or `router`
-//   node typescript_versions.mjs MODULES client VERSION WIRE TO…   TO is the URL of a WebSocket, or a command to run
+//   node typescript_versions.mjs MODULES client VERSION WIRE TO…   TO is a URL of `ws` or `http`, or a command to run
 //
 // MODULES is where npm has installed the SDK. Each message that goes in or out gets a line in the file WIRE, which
 // has the number of the process in its name for agents. The client is directed as in sdk_clients.py, with its token in TOKEN. The first text of a prompt says what the agents do: `all`
@@ -184,9 +184,13 @@ const say = (message) => process.stdout.write(`${JSON.stringify(message)}\n`);
 
 // The stream to the gateway, and what ends it.
 async function opened(url) {
+  const headers = { Authorization: `Bearer ${process.env.TOKEN}` };
+  if (url.startsWith("http")) {
+    const { createHttpStream } = await load("@agentclientprotocol/sdk/experimental/http-client");
+    return [noted(createHttpStream(url, { headers })), () => process.exit()];
+  }
   const { createWebSocketStream } = await load("@agentclientprotocol/sdk/experimental/ws-client");
   const { default: WebSocket } = await load("ws");
-  const headers = { Authorization: `Bearer ${process.env.TOKEN}` };
   return [noted(createWebSocketStream(url, { headers, WebSocket })), () => process.exit()];
 }
 

@@ -105,6 +105,7 @@ class Client:
         "_last_id",
         "_presence",
         "away_since",
+        "carries",
         "controls",
         "counts",
         "former_links",
@@ -158,6 +159,8 @@ class Client:
         """Progress with `initialize`, which `move_to` changes."""
         self.translator: Translator[Any] | None = None
         """Translator for a client that speaks another version of the protocol than the agent; mostly None."""
+        self.carries = False
+        """True for a gateway in front of this one that gets what messages carry."""
         self.wants_news = False
         """True if the client asked for the gateway's own notifications."""
         self.joined = False

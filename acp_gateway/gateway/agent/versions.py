@@ -24,7 +24,7 @@ class VersionedStream(MaintainedStream):
         super().__init__()
         self.meter = inner.meter
         self._inner = inner
-        self._edge = AgentEdge()
+        self._edge = AgentEdge(is_gateway=inner.link_id is not None)
         # Answers of the edge itself to the core, such as refusals of what cannot be translated.
         self._own: list[bytes] = []
         self._reading: trio.CancelScope | None = None

@@ -22,6 +22,7 @@ from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
 from acp_gateway.transports.streams import CloseReason
 from acp_gateway.transports.timers import Args, Signal, TaskSpawner
+from acp_gateway.versions.carried import restored
 
 MESSAGES_PER_MARK: Final = 1024
 BYTES_PER_MARK: Final = 1024 * 1024
@@ -210,7 +211,7 @@ class Attachment:
         if self.discarding:
             return self.behind
         if self.tape is not None:
-            self.tape.write("to_client", messages)
+            self.tape.write("to_client", list(map(restored, messages)))
         waited = False
         if replayed or not self.link.pass_on(messages):
             waited = self.behind

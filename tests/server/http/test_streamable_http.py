@@ -78,6 +78,56 @@ async def test_a_client_of_version_2_has_its_turn(gateway: Gateway, agents: Serv
     assert (running["state"], end["state"], end["stopReason"]) == ("running", "idle", "cancelled")
 
 
+SAID = ["agent_message_chunk one", "agent_message_chunk two"]
+OLD_SENDER = [*SAID, "cancelled"] * 2
+OLD_VIEWER = ["user_message_chunk hi", *SAID] * 2
+NEW_SENDER = ["{}", "user_message hi", "state_update running", *SAID, "state_update idle"] * 2
+NEW_VIEWER = ["state_update idle", *["state_update running", "user_message_chunk hi", *SAID, "state_update idle"] * 2]
+
+
+def shown(message: Any) -> str:
+    """Return what a message on a session's stream tells, in words."""
+    if "method" not in message:
+        return str(message["result"].get("stopReason", "{}"))
+    update = message["params"]["update"]
+    blocks = update.get("content", {})
+    block = blocks[0] if isinstance(blocks, list) else blocks
+    return f"{update['sessionUpdate']} {block.get('text') or update['state']}"
+
+
+@pytest.mark.parametrize(
+    ("version", "sender", "viewer"), [(1, OLD_SENDER, NEW_VIEWER), (2, NEW_SENDER, OLD_VIEWER)], ids=["v1", "v2"]
+)
+async def test_clients_of_both_versions_see_the_turns_of_a_session_in_order(
+    version: int, sender: list[str], viewer: list[str], gateway: Gateway, agents: ServingAgents
+) -> None:
+    async with http_client(gateway) as ann:
+        bob = replace(ann)
+        for client, number in ((ann, version), (bob, 3 - version)):
+            params = {"protocolVersion": number, "info": {"name": "a", "version": "1"}, "capabilities": {}}
+            await client.initialize(body={**INITIALIZE, "params": params})
+        async with ann.stream() as ann_events, bob.stream() as bob_events:
+            session = await new_session(ann, ann_events)
+            async with ann.stream(session) as ann_updates, bob.stream(session) as bob_updates:
+                join = {"sessionId": session, "cwd": "/", "mcpServers": []}
+                method = "session/load" if version == 2 else "session/resume"
+                await bob.post({"jsonrpc": "2.0", "id": 2, "method": method, "params": join})
+                assert "result" in await bob_events.next()
+                # The second prompt is sent before the end of the first turn is read.
+                for number in (3, 4):
+                    prompt = {"sessionId": session, "prompt": [{"type": "text", "text": "hi"}]}
+                    await ann.post({"jsonrpc": "2.0", "id": number, "method": "session/prompt", "params": prompt})
+                    await agents[0].got("session/prompt")
+                    for word in ("one", "two"):
+                        update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": word}}
+                        await agents[0].send(method="session/update", params={"sessionId": session, "update": update})
+                    await bob.post({"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}})
+                    await agents[0].got("session/cancel")
+                    agents[0].received.clear()
+                assert [shown(await ann_updates.next()) for _ in sender] == sender
+                assert [shown(await bob_updates.next()) for _ in viewer] == viewer
+
+
 async def test_initialize_needs_an_id_and_a_size(gateway: Gateway) -> None:
     async with http_client(gateway) as ann:
         assert (await ann.post({**INITIALIZE, "id": None})).status == 400
