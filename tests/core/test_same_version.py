@@ -184,6 +184,7 @@ def test_content_that_waits_comes_before_a_message_that_is_the_same_for_a_client
     scene.agent.say(said[0])
     # Until the whole content would be sent too often.
     while old.heard():
+        assert len(said) < 100
         said.append(chunk)
         scene.agent.say(chunk)
     last = told("_own_update", x=1)
