@@ -610,15 +610,13 @@ class OldAgent(Translator[_Session]):
             return
         given_id, block = text(update.get("messageId")), update.get("content", NULL)
         content = values.new_block(block)
-        if given_id is not None and self.is_same:
-            out.to_client.append(message.text)
-            return
         if given_id is not None:
             session.message = None
-            if kind != table.THOUGHT_CHUNK and content is block:
+            is_thought = kind == table.THOUGHT_CHUNK and not self.is_same
+            if not is_thought and content is block:
                 out.to_client.append(message.text)
                 return
-            message_id = given_id + _THOUGHT if kind == table.THOUGHT_CHUNK else given_id
+            message_id = given_id + _THOUGHT if is_thought else given_id
         else:
             message_id = self._continued(session, kind, position)
         self._update(params, update | {"messageId": _encode(message_id), "content": content}, out)

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from acp_gateway.core import routing
+from acp_gateway.core import mcp_servers, routing
 from acp_gateway.core.sessions.session import Role, Session
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.protocol.methods import Capability
@@ -854,6 +854,27 @@ def test_a_connection_of_another_client_is_not_named_again() -> None:
     assert (answer["id"], answer["error"]["code"]) == (4, -32603)
     bob.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
     assert scene.agent.heard() == []
+
+
+def test_the_errors_of_clients_that_open_no_connection_reach_the_agent() -> None:
+    scene = Scene()
+    for name in ("ann", "bob"):
+        peer = scene.join(name)
+        peer.new_session(name)
+        scene.agent.send(id=name, method="mcp/connect", params={"sessionId": name, "serverId": "tools"})
+        peer.send(id=peer.hears()["id"], error={"code": -32603, "message": f"not {name}'s"})
+        assert scene.agent.hears()["error"]["message"] == f"not {name}'s"
+
+
+def test_the_oldest_connection_is_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mcp_servers, "MAX_CONNECTIONS", 2)
+    scene = Scene()
+    ann = scene.join("ann")
+    for name in ("a", "b", "c"):
+        connected(scene, ann, name)
+    for name in ("a", "b", "c"):
+        ann.send(method="mcp/message", params={"connectionId": name, "method": "x"})
+    assert [told["params"]["connectionId"] for told in scene.agent.heard()] == ["b", "c"]
 
 
 def test_a_connection_ends_with_its_client_and_with_the_agent() -> None:

@@ -176,6 +176,27 @@ def test_a_replay_is_the_same_bytes_as_well() -> None:
     assert kinds([json.loads(state), json.loads(response)]) == ["idle", "response"]
 
 
+def test_content_that_waits_comes_before_a_message_that_is_the_same_for_a_client_of_version_1_alone() -> None:
+    scene, (ann,) = opened("ann")
+    old = scene.come("old", 1)
+    old.load()
+    piece = {"type": "content", "content": block("c" * 5000)}
+    chunk = told("tool_call_content_chunk", toolCallId="t", content=piece)
+    said = [told("tool_call_update", toolCallId="t", title="T")]
+    scene.agent.say(said[0])
+    # Until the whole content would be sent too often.
+    while old.heard():
+        assert len(said) < 100
+        said.append(chunk)
+        scene.agent.say(chunk)
+    last = told("_own_update", x=1)
+    scene.agent.say(last)
+    assert ann.heard_text() == [*said, last]
+    content, same = old.heard()
+    assert content["params"]["update"]["content"] == [piece] * (len(said) - 1)
+    assert same == json.loads(last)
+
+
 def test_a_client_of_version_1_beside_them_gets_nothing_but_version_1() -> None:
     scene, (ann,) = opened("ann")
     old = scene.come("old", 1, link="l")
@@ -519,6 +540,15 @@ def test_the_permission_waiting_hook_fires_once_for_an_agent_that_waits_without_
     waits(scene)
     scene.pass_time(200 + JUST_LOST)
     assert len(scene.events) == 2
+
+
+def test_it_does_not_fire_for_a_session_that_is_over() -> None:
+    scene, (ann,) = opened("ann")
+    waits(scene)
+    ann.request("session/close", sessionId="s")
+    scene.agent.answer(scene.agent.takes("session/close"))
+    scene.pass_time(60 + JUST_LOST)
+    assert scene.events == []
 
 
 @pytest.mark.parametrize("first", ["state", "request"])

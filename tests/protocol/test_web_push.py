@@ -56,6 +56,7 @@ def test_each_message_has_a_key_of_its_own() -> None:
         (RECEIVER, ""),
         (RECEIVER, AUTH[:-3]),
         (RECEIVER, "*" * 22),
+        (RECEIVER, "A"),
     ],
 )
 def test_keys_that_no_browser_makes_are_refused(p256dh: str, auth: str) -> None:

@@ -117,3 +117,12 @@ def test_a_line_of_an_agent_of_version_2_that_is_not_a_message_is_dropped() -> N
     edge = asked()
     edge.from_agent(result(7, NEW))
     assert edge.from_agent(b"not a message").to_client == []
+
+
+@pytest.mark.parametrize("kind", ["agent_message", "state_update"])
+def test_an_update_of_no_session_goes_with_nothing(kind: str) -> None:
+    edge = asked()
+    edge.from_agent(result(7, NEW))
+    said = {"sessionUpdate": kind, "messageId": "m", "content": [{"type": "text", "text": "hi"}], "state": "running"}
+    made = edge.from_agent(notification("session/update", update=said)).to_client
+    assert [type(one) for one in made] == [bytes]

@@ -681,3 +681,15 @@ def test_a_word_of_the_protocol_in_a_message_is_not_a_state() -> None:
     agent.is_same = True
     said = update("agent_message_chunk", messageId="m", content=text("state_update"))
     assert agent.from_agent(Carried(said, said), 0).to_client == [said]
+
+
+def test_of_a_history_of_version_1_an_agent_of_version_2_keeps_the_ids_and_nothing_that_version_2_refuses() -> None:
+    agent = OldAgent()
+    agent.is_same = True
+    link = {"type": "resource_link", "name": "n", "uri": "file:///n"}
+    for kind in ("agent_thought_chunk", "agent_message_chunk"):
+        plain, *others = (
+            update(kind, messageId="m", content=block) for block in (text("x"), link, link | {"size": -1})
+        )
+        assert agent.from_agent(plain).to_client == [plain]
+        assert [(one["messageId"], one["content"]) for one in said(agent, *others)] == [("m", link)] * 2

@@ -5,11 +5,13 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.text.spans import MEMBERS
+from acp_gateway.versions.carried import Carried
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.old_agent import OldAgent
 from acp_gateway.versions.parts import ELEMENTS
-from acp_gateway.versions.translator import Translator
+from acp_gateway.versions.translator import Output, Translator
 from tests.versions.wire import S, content, notification, request, result, text, to_agent, to_client, update
 
 MANY = {f"m{number}": 1 for number in range(MEMBERS + 1)}
@@ -86,3 +88,11 @@ def test_options_and_prompts_that_wait_count_and_options_of_more_than_a_mebibyte
     before = translator.size
     translator.from_client(request(2, "session/prompt", sessionId=S, prompt=[text("x" * 10_000)]))
     assert translator.size > before + 10_000
+
+
+def test_what_a_message_carries_is_for_clients_of_version_2() -> None:
+    said = update("agent_message_chunk", messageId="m", content=text("hi"))
+    carried = Carried(said, update("agent_message", messageId="m", content=[text("hi")]))
+    assert NewAgent().from_agent(carried).to_client == [said]
+    assert NewAgent().from_agent_together([carried, said], 0).to_client == [said, said]
+    assert NewAgent().accepted(RawId(b"1"), result(1, {"messageId": "m"})) == Output()

@@ -1,5 +1,6 @@
 """Records and files of the agents that were added."""
 
+import gzip
 import hashlib
 import io
 import stat
@@ -19,12 +20,13 @@ PROGRAM = b"#!/bin/sh\n"
 
 
 def archive(content: bytes = PROGRAM) -> bytes:
+    """Return an archive with one program. The same content has the same bytes at any time."""
     file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as opened:
+    with tarfile.open(fileobj=file, mode="w") as opened:
         member = tarfile.TarInfo("demo/run")
         member.size = len(content)
         opened.addfile(member, io.BytesIO(content))
-    return file.getvalue()
+    return gzip.compress(file.getvalue(), mtime=0)
 
 
 def binary(url: str, version: str = "1.0.0", sha256: str | None = None) -> Choice:

@@ -47,9 +47,9 @@ SHORT = 0.01
 
 IGNORE_EOF = "import sys, time\nprint('ready', flush=True)\nsys.stdin.read()\nwhile True: time.sleep(1000)"
 
+# It ends after a minute: a test waits for its end without a limit, and should fail then.
 IGNORE_SIGTERM = (
-    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\n"
-    "while True: time.sleep(1000)"
+    "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"
 )
 
 # Starts a process that keeps to the group and tells its id; what comes after it is the wrapper's own life.

@@ -13,7 +13,10 @@ from acp_gateway.gateway.hub.client_pump import AT_ONCE, TURN
 from acp_gateway.transports.streams import CloseReason, Flooded, Unfinished
 from tests.doubles import FAIL, encode
 from tests.hub_scene import (
+    HIGH_WATER,
+    WINDOW,
     Scene,
+    flood,
     methods_of,
     permission,
     resuming,
@@ -64,6 +67,18 @@ async def test_nothing_is_lost_of_what_is_seen_to_when_a_connection_is_cut(monke
         await wait_all_tasks_blocked()
         assert [json.loads(text)["id"] for text in seen] == list(range(4 * AT_ONCE))
         assert len(scene.agent.peek()) == 4 * AT_ONCE
+
+
+async def test_over_a_link_no_more_than_its_window_comes_while_the_agent_reads_nothing() -> None:
+    async with resuming() as (scene, ann):
+        ann.link.send([flood(HIGH_WATER)] * (3 * WINDOW // HIGH_WATER))
+        await ann.waiting()
+        assert HIGH_WATER < scene.output.pending_bytes <= WINDOW + 2 * HIGH_WATER
+        received = 0
+        while scene.agent.peek():
+            received += len(await scene.agent.stream.receive_batch())
+            await ann.waiting()
+        assert received == 3 * WINDOW // HIGH_WATER
 
 
 async def test_a_client_is_charged_for_bytes_and_for_the_time_that_its_messages_took() -> None:
