@@ -394,9 +394,8 @@ class Uplink:
             # While it hangs, others are made beside it only if a user waits.
             pause = longest * (0.75 + self._settings.jitter() / 4) if beside else TICK
             await attempts.wait(attempts.running[-1].began + pause if beside else trio.current_time() + TICK)
-            if attempts.done is None and beside and attempts.running and attempts.running[-1].told is not None:
-                # The next one would take the link from it before the answer has come.
-                await attempts.wait(self._asked_at + longest * 2.0 ** min(self._asks, 4))
+            if attempts.done is None and beside:
+                await attempts.wait(self._answer_due)
             if attempts.done is None and not (beside and attempts.running):
                 return None
         elif attempts.done is None:
@@ -411,6 +410,13 @@ class Uplink:
                 return error
             raise
         return None
+
+    @property
+    def _answer_due(self) -> float:
+        """Time until which no other attempt is begun, because it would take the link from one that has asked for it."""
+        if all(attempt.told is None for attempt in self._attempts.running):
+            return -inf
+        return self._asked_at + BACKOFF_MAX_IN_USE * 2.0 ** min(self._asks, 4)
 
     def _start_attempt(self, *, started: bool, delay: float = 0.0) -> None:
         """Start an attempt after so many seconds. Raises what `destination` raises."""
@@ -648,6 +654,7 @@ class Uplink:
             link.stream.path,
             self._source,
             link.received,
+            self._answer_due,
         )
         step = suspicion.look(sample)
         if step.probe:

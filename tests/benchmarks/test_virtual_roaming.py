@@ -66,6 +66,22 @@ async def test_attempts_over_a_slow_way_leave_each_other_the_time_for_an_answer(
         assert made.faults() == 0
 
 
+async def test_connections_beside_a_dead_one_leave_each_other_the_time_for_an_answer(autojump_clock: MockClock) -> None:
+    async with world(1) as made:
+        await made.settled()
+        made.network.handshake = 0
+        made.network.set(delay=0.6)
+        for _ in range(3):
+            prompt, back_at = made.editor.prompt(), trio.current_time() + 12.0
+            # What the proxy takes is lost for a while.
+            while trio.current_time() < back_at:
+                made.network.kill()
+                await trio.sleep(0.1)
+            await made.editor.answered(prompt)
+            assert trio.current_time() - back_at < 8.0
+        assert made.faults() == 0
+
+
 def a_fault(made: World, what: str) -> None:
     editor = made.editor
     match what:

@@ -69,6 +69,8 @@ class Sample(NamedTuple):
     """Address from which the gateway would be reached now; None if it is not known."""
     received: int = 0
     """Number of messages from the gateway so far. A large one that comes over a slow line counts at its end."""
+    answer_due: float = -inf
+    """Time until which a second connection that has asked for the link has for its answer."""
 
 
 class Step(NamedTuple):
@@ -199,7 +201,7 @@ class Suspicion:
         self._urgent, self._why = "", dial or self._why
         if not dial and self.suspected_at is not None:
             interval = DIAL_INTERVAL if now < self.suspected_at + DIAL_INTERVAL else REDIAL_INTERVAL
-            dial = self.describe(now) if now >= self._dialed_at + interval else ""
+            dial = self.describe(now) if now >= max(self._dialed_at + interval, sample.answer_due) else ""
         if dial:
             self._dialed_at = now
         return Step(probe, dial, self._due(sample))

@@ -244,6 +244,15 @@ def test_a_connection_that_stays_silent_is_replaced_as_soon_as_the_network_is_ba
     assert found == [TIMEOUT, *(TIMEOUT + DIAL_INTERVAL + each * REDIAL_INTERVAL for each in range(5))]
 
 
+def test_a_second_connection_that_has_asked_for_the_link_keeps_its_time_unless_the_way_changes() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    dials(suspicion, TIMEOUT + DIAL_INTERVAL)
+    found = dials(suspicion, 16.0, 11.25, answer_due=15.0, source="10.0.0.1")
+    assert found == [15.0, 16.0]
+    assert "10.0.0.2" in suspicion.look(Sample(16.1, answer_due=20.0, source="10.0.0.2")).dial
+
+
 def test_the_timeout_doubles_with_each_connection_over_which_nothing_came() -> None:
     suspicion = watching()
     timeouts = []
