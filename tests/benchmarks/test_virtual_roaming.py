@@ -31,13 +31,7 @@ async def test_no_message_is_lost_or_repeated_by_a_thousand_deaths(seed: int, au
     assert (await die_often(1000, seed)).faults == 0
 
 
-LATE = pytest.mark.xfail(reason="while idle, the time of day is read once a second", strict=False)
-
-
-@pytest.mark.parametrize(
-    "situation",
-    [pytest.param(each, id=each.title, marks=[LATE] if each.title == "woken up, idle" else []) for each in SITUATIONS],
-)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.title)
 async def test_the_pause_of_a_situation_is_within_its_bound(situation: Situation, autojump_clock: MockClock) -> None:
     pauses = await pauses_of(situation, 5)
     assert pauses.faults == 0
