@@ -1,5 +1,6 @@
 """Lost and repeated messages over paths that die, in virtual time. `python -m benchmarks --only roaming` tries more."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 
@@ -73,6 +74,20 @@ async def test_connections_beside_a_dead_one_leave_each_other_the_time_for_an_an
                 await trio.sleep(0.1)
             await made.editor.answered(prompt)
             assert trio.current_time() - back_at < 8.0
+        assert made.faults() == 0
+
+
+async def test_answers_behind_much_that_comes_over_a_slow_line_are_waited_for(autojump_clock: MockClock) -> None:
+    async with world(1, delay=0.05) as made:
+        await made.settled()
+        begun, made.network.down.rate = made.network.begun, 10_000
+        turn = made.editor.prompt(updates=4000, pause=0.004)
+        await trio.sleep(8.0)
+        await made.editor.answered(made.editor.prompt())
+        await made.editor.answered(turn)
+        assert [event.kind for event in made.events] == ["connected"]
+        times = made.network.times[begun:]
+        assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 10.0
         assert made.faults() == 0
 
 

@@ -196,11 +196,15 @@ class Suspicion:
                 self._clear()
         if self.suspected_at is None:
             self._judge(sample)
+        if self._needs_answer:
+            # It speaks, so it may be slow alone: it is neither shown as lost nor dialed beside often.
+            self.silent_since = max(self.silent_since, sample.heard_at)
         probe = self._next_probe(sample)
         dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
         self._urgent, self._why = "", dial or self._why
         if not dial and self.suspected_at is not None:
-            interval = DIAL_INTERVAL if now < self.suspected_at + DIAL_INTERVAL else REDIAL_INTERVAL
+            since = max(self.suspected_at, self.silent_since)
+            interval = DIAL_INTERVAL if now < since + DIAL_INTERVAL else REDIAL_INTERVAL
             dial = self.describe(now) if now >= max(self._dialed_at + interval, sample.answer_due) else ""
         if dial:
             self._dialed_at = now
@@ -262,6 +266,7 @@ class Suspicion:
         since = first.sent_at if first.message_at is None else first.message_at
         if sample.received > first.received and now >= first.sent_at + max(DEAF * self._patience, self.timeout):
             self._suspect(now, since)
+            self._why = f"messages come, but no answer for {now - since:.1f} s"
             self._needs_answer = True
             return
         since = max(since, sample.heard_at, self._progress_at if sample.pending else -inf)

@@ -1,4 +1,4 @@
-"""What the system tells of a time of day that was set; a pipe stands for its timer."""
+"""Changes of the clock that the system tells of; a pipe stands for its timer."""
 
 import os
 import sys

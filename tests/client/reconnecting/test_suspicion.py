@@ -144,8 +144,12 @@ def test_a_probe_without_an_answer_is_a_reason_in_the_end_although_messages_come
         path = PathState(step, in_flight=False, queued=False)
         if suspicion.look(Sample(now, heard_at=now, received=step, path=path)).dial:
             found.append(now)
-    assert found == [DEAF, DEAF + DIAL_INTERVAL, DEAF + DIAL_INTERVAL + REDIAL_INTERVAL, 22.0, 23.0, 24.0]
-    suspicion.answered(25.0, 1)
+    assert found == [DEAF, DEAF + DIAL_INTERVAL]
+    assert suspicion.describe(24.75) == "messages come, but no answer for 10.0 s"
+    # It is not silent before no message comes either.
+    assert suspicion.silent_since == 24.75
+    assert dials(suspicion, 36.0, 25.0) == [30.0, 34.75, 35.75]
+    suspicion.answered(37.0, 1)
     assert suspicion.suspected_at is None
 
 
