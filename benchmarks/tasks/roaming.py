@@ -422,7 +422,9 @@ def real(bench: Bench) -> Section:
             f"the path dies, `connect` is stopped for {STOPPED:g} s": lambda: stopped_client(running, some),
         }
         if library is not None:
-            tried["the path dies, the time of day jumps, a prompt is sent"] = lambda: clock_jumps(running, library, some)
+            tried["the path dies, the time of day jumps, a prompt is sent"] = lambda: clock_jumps(
+                running, library, some
+            )
         else:
             notes.append("Skipped: a jump of the time of day, without libfaketime.")
         cases = {}

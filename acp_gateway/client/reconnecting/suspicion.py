@@ -197,7 +197,7 @@ class Suspicion:
         if self.suspected_at is None:
             self._judge(sample)
         if self._needs_answer:
-            # It speaks, so it may be slow alone: it is neither shown as lost nor dialed beside often.
+            # While it speaks it may be slow alone: it is neither shown as lost nor dialed beside often.
             self.silent_since = max(self.silent_since, sample.heard_at)
         probe = self._next_probe(sample)
         dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
@@ -254,6 +254,8 @@ class Suspicion:
         now = sample.now
         if self._urgent:
             self._suspect(now, now)
+            # A proxy on this machine confirms bytes, and what is read may have come before.
+            self._needs_answer = self._answers_probes
             return
         if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
             self._suspect(now, self._in_flight_at)

@@ -211,6 +211,17 @@ def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_att
     assert suspicion.look(Sample(1.5)).dial == "the machine slept"
 
 
+def test_after_a_sleep_only_an_answer_shows_that_the_connection_is_alive() -> None:
+    suspicion = watching()
+    suspicion.slept(3600)
+    assert suspicion.look(Sample(1.0)).dial
+    # A proxy on this machine confirms the probe, and a message from before the sleep is read.
+    suspicion.look(Sample(1.1, heard_at=1.1, path=PathState(50, in_flight=False, queued=False)))
+    assert suspicion.suspected_at is not None
+    suspicion.answered(1.2, 1)
+    assert suspicion.suspected_at is None
+
+
 def test_a_source_address_that_changes_on_and_on_causes_few_attempts_in_vain() -> None:
     suspicion, found = watching(), []
     for second in range(100):
