@@ -113,8 +113,8 @@ async def _asleep(made: World, *, working: bool) -> float:
     made.network.kill()
     if not working:
         made.agent.say()
-    # What was sent before has been lost by now, and the clocks tell of it within a tick.
-    made.slept += 600.0
+    # What was sent before has been lost by now.
+    made.sleep(600.0)
     began = trio.current_time()
     await made.editor.news()
     pause = trio.current_time() - began

@@ -178,8 +178,8 @@ class World:
         self.agent, self.editor = CountingAgent(), VirtualEditor()
         self.events: list[LinkEvent] = []
         """Events that the user is told of."""
-        self.slept = 0.0
-        """Seconds by which the time of day is ahead."""
+        self._slept = 0.0
+        self._woken = trio.lowlevel.ParkingLot()
         tokens = TokenStore(directory)
         config = Config(
             gateway=GatewaySection(state_dir=directory, journal_storage="memory"),
@@ -190,6 +190,17 @@ class World:
         self.gateway = Gateway(config, tokens, Spawner(ProcessRegistry(directory / "agents")), os.environ)
         self.gateway.services.in_thread = _at_once
         self._access = Access.of(tokens.create("laptop", "ann", None)[0])
+
+    def sleep(self, seconds: float) -> None:
+        """Let the machine sleep: the time of day is later, and the system tells of it, as Linux does."""
+        self._slept += seconds
+        self._woken.unpark_all()
+
+    async def _watch_clock(self, changed: Callable[[], None], *, task_status: trio.TaskStatus[bool]) -> None:
+        task_status.started(True)
+        while True:
+            await self._woken.park()
+            changed()
 
     async def settled(self) -> None:
         """Wait until a turn has passed over a connection that is not suspected."""
@@ -213,7 +224,8 @@ class World:
             notice=self.events.append,
             dial=dial_link,
             jitter=self.chance.random,
-            wall_clock=lambda: trio.current_time() + self.slept,
+            wall_clock=lambda: trio.current_time() + self._slept,
+            watch_clock=self._watch_clock,
             source=lambda _: None if self.network.away else self.network.source,
         )
 

@@ -25,7 +25,10 @@ class WallClock:
     """A wall clock that advances with Trio's, and jumps when the machine sleeps."""
 
     def __init__(self) -> None:
+        self.is_told = False
+        """True where the system tells of jumps."""
         self._slept = 0.0
+        self._jumped = trio.lowlevel.ParkingLot()
 
     def __call__(self) -> float:
         return trio.current_time() + self._slept
@@ -33,6 +36,14 @@ class WallClock:
     def sleep(self, seconds: float) -> None:
         """Advance this clock, but not Trio's."""
         self._slept += seconds
+        self._jumped.unpark_all()
+
+    async def watch(self, changed: Callable[[], None], *, task_status: trio.TaskStatus[bool]) -> None:
+        """Tell of jumps, as `watch_clock` does."""
+        task_status.started(self.is_told)
+        while self.is_told:
+            await self._jumped.park()
+            changed()
 
 
 class MortalStream(FragileStream):
@@ -151,6 +162,7 @@ class FakeGateway:
             dial=self.dial,
             jitter=lambda: 1.0,
             wall_clock=self.wall_clock,
+            watch_clock=self.wall_clock.watch,
             source=lambda _: self.source,
         )
         return settings._replace(**changes)

@@ -24,6 +24,7 @@ import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, explain_silence
 from acp_gateway.client.reconnecting.attempts import Attempt, Attempts, close_at_once
+from acp_gateway.client.reconnecting.clock_changes import watch_clock
 from acp_gateway.client.reconnecting.suspicion import Sample, Suspicion
 from acp_gateway.errors import (
     AgentError,
@@ -49,10 +50,10 @@ from acp_gateway.transports.streams import MessageStream, MessageTooLarge
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
 
 TICK: Final = 1.0
-"""Seconds between two readings of the wall clock."""
+"""Seconds between two readings of the wall clock, where the system does not tell that it was set."""
 
 CLOCK_JUMP: Final = 5.0
-"""Seconds by which a tick is late after the machine slept; a busy machine is not that late."""
+"""Seconds by which a look is late after the machine slept; a busy machine is not that late."""
 
 BACKOFF_MIN: Final = 0.2
 """Seconds of the first backoff at most, and between the starts of two attempts at least."""
@@ -139,6 +140,8 @@ class ReconnectSettings(NamedTuple):
     """Returns a number from 0 to 1 that varies the backoff, so that many clients don't reconnect at the same moment."""
     wall_clock: Callable[[], float] = time.time
     """Returns seconds of a clock that advances while the machine sleeps."""
+    watch_clock: Callable[..., Awaitable[None]] = watch_clock
+    """Calls a function when the wall clock was set or the machine has slept, if the system tells."""
     source: Callable[[tuple[str, int]], str | None] = source_address
     """Returns the address from which the gateway's is reached now; None without a way to it."""
     log: Log = logging.getLogger("acp_gateway.client.uplink")
@@ -258,9 +261,11 @@ class Uplink:
         # Number of times in a row that the gateway was asked for the link, and the last time.
         self._asks = 0
         self._asked_at = float("-inf")
-        # Watches the link; the event has it look now. Addresses of the last connection, and the present way to it.
+        # Watches the link; the event has it look now. True while it waits for nothing else.
         self._suspicion = Suspicion()
         self._look_wanted = trio.Event()
+        self._rests = False
+        # Addresses of the last connection, and the present way to it.
         self._route: Route | None = None
         self._source: str | None = None
         self._looked_up_at = float("-inf")
@@ -294,7 +299,8 @@ class Uplink:
         """Keep the link up, and return the error that ended it. Cancelling closes the link, in bounded time."""
         async with trio.open_nursery() as nursery:
             await nursery.start(self._attempts.run)
-            nursery.start_soon(self._watch)
+            told = await nursery.start(self._settings.watch_clock, self._look_now)
+            nursery.start_soon(self._watch, told)
             error = await self._keep_up()
             nursery.cancel_scope.cancel()
         return error
@@ -394,9 +400,8 @@ class Uplink:
             # While it hangs, others are made beside it only if a user waits.
             pause = longest * (0.75 + self._settings.jitter() / 4) if beside else TICK
             await attempts.wait(attempts.running[-1].began + pause if beside else trio.current_time() + TICK)
-            if attempts.done is None and beside and attempts.running and attempts.running[-1].told is not None:
-                # The next one would take the link from it before the answer has come.
-                await attempts.wait(self._asked_at + longest * 2.0 ** min(self._asks, 4))
+            if attempts.done is None and beside:
+                await attempts.wait(self._answer_due)
             if attempts.done is None and not (beside and attempts.running):
                 return None
         elif attempts.done is None:
@@ -411,6 +416,13 @@ class Uplink:
                 return error
             raise
         return None
+
+    @property
+    def _answer_due(self) -> float:
+        """Time until which no other attempt is begun, because it would take the link from one that has asked for it."""
+        if all(attempt.told is None for attempt in self._attempts.running):
+            return -inf
+        return self._asked_at + BACKOFF_MAX_IN_USE * 2.0 ** min(self._asks, 4)
 
     def _start_attempt(self, *, started: bool, delay: float = 0.0) -> None:
         """Start an attempt after so many seconds. Raises what `destination` raises."""
@@ -542,6 +554,7 @@ class Uplink:
                 else:
                     await close_at_once(stream)
             link.disconnect()
+            self._look_now()
         assert loss is not None
         return loss._replace(unsent=stream.unsent())
 
@@ -557,6 +570,8 @@ class Uplink:
                 cause = error.__cause__
                 return LinkLoss(str(error), cause=cause if isinstance(cause, GatewayError) else None)
             self._handler.receive(batch)
+            if self._rests and self._handler.waiting:
+                self._look_now()
             if not link.resumable:
                 await self._handler.drain()
 
@@ -613,17 +628,21 @@ class Uplink:
 
     # Watching
 
-    async def _watch(self) -> None:
-        """Look at the connection when that is due, and at the clock and the way to the gateway each `TICK`."""
-        before, tick, due = self._settings.wall_clock(), trio.current_time() + TICK, inf
+    async def _watch(self, told: bool) -> None:  # noqa: FBT001
+        """Look at the connection when that is due, and each `TICK` at the clock and the way to the gateway.
+
+        With `told`, the system tells of changes of the clock. Nothing is looked at then while a connection is idle.
+        """
+        before, at, tick, due = self._settings.wall_clock(), trio.current_time(), trio.current_time() + TICK, inf
         while True:
-            with trio.move_on_at(min(due, tick)):
+            until = due if told and self.up else min(due, tick)
+            self._rests = until == inf
+            with trio.move_on_at(until):
                 await self._look_wanted.wait()
-            now = trio.current_time()
-            clock = self._settings.wall_clock()
-            if clock - before > TICK + CLOCK_JUMP:
+            now, clock = trio.current_time(), self._settings.wall_clock()
+            if clock - before > min(until, now) - at + CLOCK_JUMP:
                 self._woke_up(clock - before)
-            before = clock
+            before, at = clock, now
             if now >= tick:
                 tick = now + TICK
                 if not self.up:
@@ -631,6 +650,9 @@ class Uplink:
             if now >= due or self._look_wanted.is_set() or self._handler.waiting:
                 self._look_wanted = trio.Event()
                 due = self._look()
+
+    def _look_now(self) -> None:
+        self._look_wanted.set()
 
     def _look(self) -> float:
         """Send a probe or dial a second connection if there is a reason; return the time of the next look."""
@@ -648,6 +670,7 @@ class Uplink:
             link.stream.path,
             self._source,
             link.received,
+            self._answer_due,
         )
         step = suspicion.look(sample)
         if step.probe:

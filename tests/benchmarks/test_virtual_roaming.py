@@ -1,5 +1,6 @@
 """Lost and repeated messages over paths that die, in virtual time. `python -m benchmarks --only roaming` tries more."""
 
+import itertools
 import logging
 from collections.abc import Iterator
 
@@ -31,13 +32,7 @@ async def test_no_message_is_lost_or_repeated_by_a_thousand_deaths(seed: int, au
     assert (await die_often(1000, seed)).faults == 0
 
 
-LATE = pytest.mark.xfail(reason="while idle, the time of day is read once a second", strict=False)
-
-
-@pytest.mark.parametrize(
-    "situation",
-    [pytest.param(each, id=each.title, marks=[LATE] if each.title == "woken up, idle" else []) for each in SITUATIONS],
-)
+@pytest.mark.parametrize("situation", SITUATIONS, ids=lambda situation: situation.title)
 async def test_the_pause_of_a_situation_is_within_its_bound(situation: Situation, autojump_clock: MockClock) -> None:
     pauses = await pauses_of(situation, 5)
     assert pauses.faults == 0
@@ -63,6 +58,36 @@ async def test_attempts_over_a_slow_way_leave_each_other_the_time_for_an_answer(
             began = trio.current_time()
             await made.editor.answered(made.editor.prompt())
             assert trio.current_time() - began < 20.0
+        assert made.faults() == 0
+
+
+async def test_connections_beside_a_dead_one_leave_each_other_the_time_for_an_answer(autojump_clock: MockClock) -> None:
+    async with world(1) as made:
+        await made.settled()
+        made.network.handshake = 0
+        made.network.set(delay=0.6)
+        for _ in range(3):
+            prompt, back_at = made.editor.prompt(), trio.current_time() + 12.0
+            # What the proxy takes is lost for a while.
+            while trio.current_time() < back_at:
+                made.network.kill()
+                await trio.sleep(0.1)
+            await made.editor.answered(prompt)
+            assert trio.current_time() - back_at < 8.0
+        assert made.faults() == 0
+
+
+async def test_answers_behind_much_that_comes_over_a_slow_line_are_waited_for(autojump_clock: MockClock) -> None:
+    async with world(1, delay=0.05) as made:
+        await made.settled()
+        begun, made.network.down.rate = made.network.begun, 10_000
+        turn = made.editor.prompt(updates=4000, pause=0.004)
+        await trio.sleep(8.0)
+        await made.editor.answered(made.editor.prompt())
+        await made.editor.answered(turn)
+        assert [event.kind for event in made.events] == ["connected"]
+        times = made.network.times[begun:]
+        assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= 10.0
         assert made.faults() == 0
 
 

@@ -230,6 +230,63 @@ async def test_when_the_machine_has_slept_a_connection_is_replaced_at_once(
         assert gateway.attempts[1][1] == Resume("c1", 0)
 
 
+async def test_where_the_system_tells_of_sleep_an_idle_connection_is_replaced_without_looking_at_the_clock(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.probes, gateway.wall_clock.is_told = False, True
+    looked: list[float] = []
+
+    def wall_clock() -> float:
+        looked.append(trio.current_time())
+        return gateway.wall_clock()
+
+    async with kept_up(gateway, wall_clock=wall_clock) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.testing.wait_all_tasks_blocked()
+        looked.clear()
+        await trio.sleep(100.5)
+        assert not looked
+        gateway.wall_clock.sleep(4)
+        await trio.sleep(1000)
+        assert len(gateway.attempts) == 1
+        slept_at = trio.current_time()
+        gateway.wall_clock.sleep(6)
+        await gateway.attempted(2)
+        assert trio.current_time() - slept_at == pytest.approx(SPREAD)
+
+
+@pytest.mark.parametrize("told", [False, True])
+async def test_silence_is_noticed_in_a_turn_that_another_client_began(
+    told: bool, gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.wall_clock.is_told = told
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(100)
+        owner.waiting = True
+        gateway.link.send([b'{"method":"turn"}'])
+        await owner.until(lambda: bool(owner.heard))
+        died_at = trio.current_time()
+        gateway.last.near.die()
+        await gateway.attempted(2)
+        assert trio.current_time() - died_at <= 4.0
+
+
+async def test_where_the_system_tells_of_sleep_another_way_is_noticed_while_there_is_no_connection(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.wall_clock.is_told, gateway.source = True, "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        await trio.sleep(100)
+        gateway.down = True
+        gateway.last.cut()
+        await gateway.attempted(10)
+        gateway.source = "10.0.0.2"
+        await trio.sleep(1.0 + SPREAD)
+        assert len(gateway.attempts) == 11
+
+
 async def test_a_connection_that_is_given_up_is_not_closed_as_by_a_goodbye(
     gateway: FakeGateway, autojump_clock: MockClock
 ) -> None:

@@ -69,6 +69,8 @@ class Sample(NamedTuple):
     """Address from which the gateway would be reached now; None if it is not known."""
     received: int = 0
     """Number of messages from the gateway so far. A large one that comes over a slow line counts at its end."""
+    answer_due: float = -inf
+    """Time until which a second connection that has asked for the link has for its answer."""
 
 
 class Step(NamedTuple):
@@ -194,12 +196,16 @@ class Suspicion:
                 self._clear()
         if self.suspected_at is None:
             self._judge(sample)
+        if self._needs_answer:
+            # While it speaks it may be slow alone: it is neither shown as lost nor dialed beside often.
+            self.silent_since = max(self.silent_since, sample.heard_at)
         probe = self._next_probe(sample)
         dial = self._urgent if now >= self._vain_at + DIAL_INTERVAL else ""
         self._urgent, self._why = "", dial or self._why
         if not dial and self.suspected_at is not None:
-            interval = DIAL_INTERVAL if now < self.suspected_at + DIAL_INTERVAL else REDIAL_INTERVAL
-            dial = self.describe(now) if now >= self._dialed_at + interval else ""
+            since = max(self.suspected_at, self.silent_since)
+            interval = DIAL_INTERVAL if now < since + DIAL_INTERVAL else REDIAL_INTERVAL
+            dial = self.describe(now) if now >= max(self._dialed_at + interval, sample.answer_due) else ""
         if dial:
             self._dialed_at = now
         return Step(probe, dial, self._due(sample))
@@ -248,6 +254,8 @@ class Suspicion:
         now = sample.now
         if self._urgent:
             self._suspect(now, now)
+            # A proxy on this machine confirms bytes, and what is read may have come before.
+            self._needs_answer = self._answers_probes
             return
         if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
             self._suspect(now, self._in_flight_at)
@@ -260,6 +268,7 @@ class Suspicion:
         since = first.sent_at if first.message_at is None else first.message_at
         if sample.received > first.received and now >= first.sent_at + max(DEAF * self._patience, self.timeout):
             self._suspect(now, since)
+            self._why = f"messages come, but no answer for {now - since:.1f} s"
             self._needs_answer = True
             return
         since = max(since, sample.heard_at, self._progress_at if sample.pending else -inf)

@@ -144,8 +144,12 @@ def test_a_probe_without_an_answer_is_a_reason_in_the_end_although_messages_come
         path = PathState(step, in_flight=False, queued=False)
         if suspicion.look(Sample(now, heard_at=now, received=step, path=path)).dial:
             found.append(now)
-    assert found == [DEAF, DEAF + DIAL_INTERVAL, DEAF + DIAL_INTERVAL + REDIAL_INTERVAL, 22.0, 23.0, 24.0]
-    suspicion.answered(25.0, 1)
+    assert found == [DEAF, DEAF + DIAL_INTERVAL]
+    assert suspicion.describe(24.75) == "messages come, but no answer for 10.0 s"
+    # It is not silent before no message comes either.
+    assert suspicion.silent_since == 24.75
+    assert dials(suspicion, 36.0, 25.0) == [30.0, 34.75, 35.75]
+    suspicion.answered(37.0, 1)
     assert suspicion.suspected_at is None
 
 
@@ -207,6 +211,17 @@ def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_att
     assert suspicion.look(Sample(1.5)).dial == "the machine slept"
 
 
+def test_after_a_sleep_only_an_answer_shows_that_the_connection_is_alive() -> None:
+    suspicion = watching()
+    suspicion.slept(3600)
+    assert suspicion.look(Sample(1.0)).dial
+    # A proxy on this machine confirms the probe, and a message from before the sleep is read.
+    suspicion.look(Sample(1.1, heard_at=1.1, path=PathState(50, in_flight=False, queued=False)))
+    assert suspicion.suspected_at is not None
+    suspicion.answered(1.2, 1)
+    assert suspicion.suspected_at is None
+
+
 def test_a_source_address_that_changes_on_and_on_causes_few_attempts_in_vain() -> None:
     suspicion, found = watching(), []
     for second in range(100):
@@ -242,6 +257,15 @@ def test_a_connection_that_stays_silent_is_replaced_as_soon_as_the_network_is_ba
     suspicion.sent(0.0)
     found = dials(suspicion, 15.0)
     assert found == [TIMEOUT, *(TIMEOUT + DIAL_INTERVAL + each * REDIAL_INTERVAL for each in range(5))]
+
+
+def test_a_second_connection_that_has_asked_for_the_link_keeps_its_time_unless_the_way_changes() -> None:
+    suspicion = watching()
+    suspicion.sent(0.0)
+    dials(suspicion, TIMEOUT + DIAL_INTERVAL)
+    found = dials(suspicion, 16.0, 11.25, answer_due=15.0, source="10.0.0.1")
+    assert found == [15.0, 16.0]
+    assert "10.0.0.2" in suspicion.look(Sample(16.1, answer_due=20.0, source="10.0.0.2")).dial
 
 
 def test_the_timeout_doubles_with_each_connection_over_which_nothing_came() -> None:
