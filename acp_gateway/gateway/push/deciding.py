@@ -9,6 +9,7 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Annotated, Any, Final
 
@@ -257,10 +258,10 @@ def question_content(question: Question, *, full: bool) -> bytes:
     has_buttons = content["body"] and not content["body"].endswith(_CUT) and "requestId" in content
     options = [
         {"optionId": option, "name": _short(name), "kind": kind}
-        for option, name, kind in question.options
-        if has_buttons and len(option) <= TEXT_LENGTH
+        for option, name, kind in islice(question.options, MAX_OPTIONS if has_buttons else 0)
+        if len(option) <= TEXT_LENGTH
     ]
-    for count in range(min(len(options), MAX_OPTIONS), -1, -1):
+    for count in range(len(options), -1, -1):
         text = _json(content | {"options": options[:count]})
         if len(text) <= PAYLOAD_SIZE:
             return text

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.gateway.push import deciding
 from acp_gateway.gateway.push.deciding import (
+    MAX_OPTIONS,
     MAX_WAITING,
     PATIENCE,
     PAUSES,
@@ -174,6 +176,20 @@ def test_a_question_that_is_cut_has_no_buttons(asked: str) -> None:
     content = json.loads(question_content(question(asked=asked), full=True))
     assert content["options"] == [] or "rm -rf ~" in content["body"]
     assert content["body"].endswith("…") or "rm -rf ~" in content["body"]
+
+
+def test_of_very_many_options_the_first_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def beginning(text: str, limit: int) -> tuple[str, bool]:
+        read.append(text)
+        return text[:limit], False
+
+    monkeypatch.setattr(deciding, "beginning_without_secrets", beginning)
+    options = tuple((f"{number}", f"option {number}", None) for number in range(1000))
+    content = json.loads(question_content(question(options=options), full=True))
+    assert [option["optionId"] for option in content["options"]] == [f"{number}" for number in range(MAX_OPTIONS)]
+    assert len(read) < 20
 
 
 @pytest.mark.parametrize("asked", [None, "", " \n"])
