@@ -4,6 +4,7 @@ The schema is the part of JSON Schema that elicitations have: an object of texts
 """
 
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast
@@ -93,7 +94,7 @@ class Field:
         return value
 
     def _chosen(self, text: str) -> str:
-        if text.isdecimal() and 0 < int(text) <= len(self.choices):
+        if text.isdecimal() and len(text) < 10 and 0 < int(text) <= len(self.choices):
             return self.choices[int(text) - 1].value
         named = [choice.value for choice in self.choices if text in choice]
         if not named:
@@ -114,9 +115,9 @@ class Field:
         return value
 
     def _check_range(self, value: float, least: str, most: str, what: str) -> None:
-        for name, word, fits in ((least, "at least", float.__ge__), (most, "at most", float.__le__)):
+        for name, word, fits in ((least, "at least", operator.ge), (most, "at most", operator.le)):
             limit = self.schema.get(name)
-            if isinstance(limit, int | float) and not fits(float(value), float(limit)):
+            if isinstance(limit, int | float) and not fits(value, limit):
                 raise ValueError(f"{word} {limit}{what}")
 
     def lines(self) -> list[Line]:
@@ -181,18 +182,19 @@ def _read_choices(schema: Mapping[str, Any]) -> tuple[Choice, ...]:
 def _read_default(value: object, kind: Kind, choices: Sequence[Choice]) -> object:
     """Return a default of the field's type; None for any other."""
     values = {choice.value for choice in choices}
+    text = text_of(value)
     match kind:
         case "boolean":
             return value if isinstance(value, bool) else None
         case "number" | "integer":
             fits = isinstance(value, int if kind == "integer" else int | float) and not isinstance(value, bool)
-            return value if fits and math.isfinite(cast("float", value)) else None
+            return value if fits and (isinstance(value, int) or math.isfinite(cast("float", value))) else None
         case "several":
-            return [one for one in list_of(value) if one in values]
+            return [one for one in map(text_of, list_of(value)) if one in values]
         case "one":
-            return value if value in values else None
+            return text if text in values else None
         case "text":
-            return text_of(value) or None
+            return text or None
 
 
 class Filling:

@@ -243,6 +243,8 @@ class _Entry:
         default = field.default
         self._choices: list[Any] = []
         self._text: Any = None
+        # The default as it is shown, which may be less than all of it.
+        self._shown = "" if default is None else one_line(str(default))
         group: list[Any] = []
         match field.kind:
             case "boolean":
@@ -255,7 +257,7 @@ class _Entry:
                 chosen = default if isinstance(default, list) else []
                 self._choices = [urwid.CheckBox(one_line(name), state=value in chosen) for value, name in field.choices]
             case _:
-                self._text = _Field("> ", "" if default is None else one_line(str(default)), done)
+                self._text = _Field("> ", self._shown, done)
         inputs = [_Choice(button, done) for button in self._choices] or [self._text]
         self.first = inputs[0]
         """The widget that gets the focus if the field is wrong."""
@@ -264,7 +266,10 @@ class _Entry:
     def value(self) -> object:
         """Return the value, None if it was left empty. Raises `ValueError` with what is wrong."""
         if self._text is not None:
-            return self.field.read(self._text.edit_text) if self._text.edit_text.strip() else self.field.check(None)
+            text = self._text.edit_text
+            if text == self._shown:
+                return self.field.check(self.field.default)
+            return self.field.read(text) if text.strip() else self.field.check(None)
         states = [bool(button.state) for button in self._choices]
         if self.field.kind == "boolean":
             return states[0]

@@ -106,6 +106,9 @@ def test_what_is_typed_has_the_type_of_the_field(schema: dict[str, Any], text: s
         ({"type": "integer"}, "1.5", "a whole number"),
         ({"type": "number"}, "nan", "a number"),
         ({"type": "number"}, "1e999", "a number"),
+        ({"type": "integer", "maximum": 2}, "9" * 400, "at most 2"),
+        ({"type": "integer", "minimum": 10**400}, "3", f"at least {10**400}"),
+        (COLOURS, "9" * 5000, "a number from 1 to 2"),
         ({"type": "number", "minimum": 2}, "1", "at least 2"),
         ({"type": "integer", "maximum": 2}, "3", "at most 2"),
         ({"type": "string", "minLength": 2}, "x", "at least 2 characters"),
@@ -124,10 +127,22 @@ def test_a_required_field_can_not_be_left_empty(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "default", [{"type": "string", "default": 5}, {"type": "integer", "default": True}, {**COLOURS, "default": "x"}]
+    "default",
+    [
+        {"type": "string", "default": 5},
+        {"type": "integer", "default": True},
+        {**COLOURS, "default": "x"},
+        {**COLOURS, "default": {}},
+    ],
 )
 def test_a_default_of_another_type_is_ignored(default: dict[str, Any]) -> None:
     assert field(**default).default is None
+
+
+def test_defaults_of_any_kind_and_size_are_read() -> None:
+    assert field(**SEVERAL, default=[["web"], {}, "web"]).default == ["web"]
+    assert field(type="integer", default=10**400).read("") == 10**400
+    assert field(type="number", default=10**400).read("") == 10**400
 
 
 def test_a_field_is_asked_for_with_its_choices_and_its_default() -> None:

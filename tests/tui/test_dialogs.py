@@ -1,11 +1,14 @@
 """Dialogs: how they look, and what their keys do."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import urwid
 
+from acp_gateway.terminal.dialogue import Question
+from acp_gateway.terminal.forms import read_form
 from acp_gateway.terminal.rendering import Span, Style
-from acp_gateway.tui.dialogs import KEYS, ChoiceList, choice_dialog, help_dialog, new_session_dialog
+from acp_gateway.tui.dialogs import KEYS, ChoiceList, choice_dialog, form_dialog, help_dialog, new_session_dialog
 from acp_gateway.tui.markup import BAR, BOX, FOCUS, PALETTE, markup
 from tests.tui.screens import drawn, press
 
@@ -108,6 +111,17 @@ def test_a_directory_of_another_session_is_taken_by_space() -> None:
     assert any("< /home" in line for line in drawn(dialog, SIZE))
     press(dialog, SIZE, "down", " ", "/", "x", "enter")
     assert made.created == [("one", "/home/x")]
+
+
+def test_a_default_that_can_not_be_shown_whole_is_sent_as_it_is() -> None:
+    sent: list[Mapping[str, object]] = []
+    long, lines = "x" * 1000, "a\nb"
+    properties = {name: {"type": "string", "default": default} for name, default in (("long", long), ("lines", lines))}
+    fields = read_form({"properties": properties})
+    assert fields is not None
+    dialog = form_dialog(Question(1, {}, (), "", is_form=True, fields=fields), sent.append, lambda: None)
+    press(dialog, SIZE, "enter")
+    assert sent == [{"long": long, "lines": lines}]
 
 
 LIST_SIZE = (10, 3)

@@ -9,13 +9,14 @@ import re
 from base64 import urlsafe_b64encode
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from math import inf
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from acp_gateway.printable import printable
-from acp_gateway.protocol.secret_patterns import redact_text
+from acp_gateway.protocol.secret_patterns import beginning_without_secrets
 
 _APPLE: Final = "*.push.apple.com"
 
@@ -127,10 +128,14 @@ def is_public(address: str) -> bool:
             inner = ipaddress.IPv4Address(found.packed[-4:])
         if inner is not None:
             return is_public(str(inner))
+        if found not in _UNICAST:
+            return False
     return found.is_global and not found.is_multicast
 
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
+_UNICAST: Final = ipaddress.IPv6Network("2000::/3")
+"""All addresses that IANA has given away. Others lead to IPv4 in further ways, or into a site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,13 +254,14 @@ def question_content(question: Question, *, full: bool) -> bytes:
         return _json(content)
     content["title"] = f"{_short(question.title) or question.agent} needs you"
     content["body"] = _short(question.asked)
+    # A question that is cut, or has no words, is decided on the page, which shows all of it.
+    has_buttons = content["body"] and not content["body"].endswith(_CUT) and "requestId" in content
     options = [
         {"optionId": option, "name": _short(name), "kind": kind}
-        for option, name, kind in question.options
-        # A question that is cut is decided on the page, which shows all of it.
-        if len(option) <= TEXT_LENGTH and not content["body"].endswith(_CUT)
+        for option, name, kind in islice(question.options, MAX_OPTIONS if has_buttons else 0)
+        if len(option) <= TEXT_LENGTH
     ]
-    for count in range(min(len(options), MAX_OPTIONS), -1, -1):
+    for count in range(len(options), -1, -1):
         text = _json(content | {"options": options[:count]})
         if len(text) <= PAYLOAD_SIZE:
             return text
@@ -264,9 +270,9 @@ def question_content(question: Question, *, full: bool) -> bytes:
 
 def _short(text: str | None) -> str:
     """Return the beginning of a text, in one line and without known kinds of secrets."""
-    line = " ".join(redact_text(text or "", 4 * TEXT_LENGTH).split())
-    shown = printable(line, size=2 * TEXT_LENGTH)
-    return shown if len(shown) <= TEXT_LENGTH else shown[: TEXT_LENGTH - 1] + _CUT
+    plain, is_part = beginning_without_secrets(text or "", 4 * TEXT_LENGTH)
+    shown = printable(" ".join(plain.split()), size=2 * TEXT_LENGTH)
+    return shown[: TEXT_LENGTH - 1] + _CUT if is_part or len(shown) > TEXT_LENGTH else shown
 
 
 def _json(content: dict[str, Any]) -> bytes:

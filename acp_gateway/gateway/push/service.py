@@ -282,7 +282,7 @@ class WebPush:
                 if verdict.outcome == "failed":
                     log.warning("browser %s gets no notification: %s", name, answer)
                 elif verdict.outcome == "ended":
-                    self._end(name)
+                    self._end(name, subscriber)
         except Exception:
             # No message of an agent depends on a notification, so a bug in here must not end the gateway.
             log.exception("browser %s gets no notification: a bug of the gateway", name)
@@ -290,15 +290,17 @@ class WebPush:
         finally:
             subscriber.sending = False
 
-    def _end(self, name: str) -> None:
-        """End a subscription that its push service does not know any more."""
+    def _end(self, name: str, subscriber: _Subscriber) -> None:
+        """End a subscription that its push service does not know any more, unless another one has followed it."""
         found = self._browsers.find(name)
         try:
-            if found is not None:
+            stored = None if found is None else self.subscription(found[0])
+            if found is not None and stored is not None and stored.endpoint == subscriber.subscription.endpoint:
                 self.unsubscribe(found[0], "gone")
         except ConfigError as error:
             log.error("the subscription of browser %s is not removed: %s", name, error)
-        self._subscribers.pop(name, None)
+        if self._subscribers.get(name) is subscriber:
+            del self._subscribers[name]
 
     async def _send(self, subscription: Subscription, message: Message) -> tuple[Verdict, str]:
         """Make one attempt to send a message; return the verdict, and the answer in words without the endpoint."""

@@ -16,15 +16,17 @@ export function Notifications({ connection, attention, push, onClose }) {
   const [permission, setPermission] = useState(attention.permission);
   const [said, setSaid] = useState({ error: null, done: null });
 
-  /** Carry an action out, and show its end and what the state is then. */
+  /** Carry an action out, and show its end and what the state is then. Returns whether it has succeeded. */
   const run = (action, done = null) => async () => {
     setSaid({ error: null, done: null });
     try {
       await action();
       if (push.available) setState(await push.state());
       setSaid({ error: null, done });
+      return true;
     } catch (error) {
       setSaid({ error: error.message, done: null });
+      return false;
     }
   };
   useEffect(() => void run(() => {})(), []);
@@ -34,7 +36,11 @@ export function Notifications({ connection, attention, push, onClose }) {
     setPermission(answer);
     if (answer === "granted" && push.available) await push.turnOn(null);
   };
-  const setQuiet = (quiet) => run(() => push.turnOn(quiet))();
+  // Shown at once: a box that is not checked yet would be clicked again.
+  const setQuiet = async (quiet) => {
+    setState({ ...state, quiet });
+    if (!(await run(() => push.turnOn(quiet))())) setState(state);
+  };
   const isOn = permission === "granted" && (state?.subscribed || !push.available);
   return html`<${Dialog} title="Notifications" connection=${connection} onClose=${onClose}>
     <p>When an agent asks you something, this browser can tell you${push.available ? ", also while the page is closed" : ""}. What is decided elsewhere goes away.</p>

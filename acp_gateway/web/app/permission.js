@@ -47,12 +47,13 @@ export function Permission({ pending, transcript, session, wanted, respond }) {
   const step = (by) => setChosen(pending[(at + by + pending.length) % pending.length].requestId);
   const params = request.params ?? {};
   const key = String(request.requestId);
+  const strange = html`<h2>The agent asks something that can't be shown here.</h2><p>Answer it in an editor.</p>`;
   return html`<section class="permission" ref=${card} tabindex="-1" aria-label="The agent asks">
     <p class="hidden" role="alert">${announcement(request, pending.length)}</p>
     ${pending.length > 1 && html`<${Steps} at=${at} count=${pending.length} step=${step} />`}
     ${params.requestedSchema || params.mode === "url"
-      ? html`<${Boundary} key=${key}><${Elicitation} params=${params} answer=${answer} mayAnswer=${mayControl} /></${Boundary}>`
-      : html`<${Boundary} key=${key} fallback=${html`<h2>The agent asks something that can't be shown here.</h2><p>Answer it in an editor.</p>`}>
+      ? html`<${Boundary} key=${key} fallback=${strange}><${Elicitation} params=${params} answer=${answer} mayAnswer=${mayControl} /></${Boundary}>`
+      : html`<${Boundary} key=${key} fallback=${strange}>
           <${Question} request=${request} transcript=${transcript} session=${session} options=${options} decide=${decide} />
         </${Boundary}>`}
   </section>`;

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from acp_gateway.gateway.push import deciding
 from acp_gateway.gateway.push.deciding import (
+    MAX_OPTIONS,
     MAX_WAITING,
     PATIENCE,
     PAUSES,
@@ -169,16 +171,38 @@ def test_a_message_is_bounded_and_shows_no_secret_and_no_control_character() -> 
     assert 0 < len(content["options"]) < 50
 
 
-def test_a_question_that_is_cut_has_no_buttons() -> None:
-    content = json.loads(question_content(question(asked="rm -rf build " * 50), full=True))
-    assert content["body"].endswith("…")
-    assert content["options"] == []
+@pytest.mark.parametrize("asked", ["rm -rf build " * 50, f"ls{' ' * 2000}; rm -rf ~", f"ls{' ' * 9000}; rm -rf ~"])
+def test_a_question_that_is_cut_has_no_buttons(asked: str) -> None:
+    content = json.loads(question_content(question(asked=asked), full=True))
+    assert content["options"] == [] or "rm -rf ~" in content["body"]
+    assert content["body"].endswith("…") or "rm -rf ~" in content["body"]
+
+
+def test_of_very_many_options_the_first_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def beginning(text: str, limit: int) -> tuple[str, bool]:
+        read.append(text)
+        return text[:limit], False
+
+    monkeypatch.setattr(deciding, "beginning_without_secrets", beginning)
+    options = tuple((f"{number}", f"option {number}", None) for number in range(1000))
+    content = json.loads(question_content(question(options=options), full=True))
+    assert [option["optionId"] for option in content["options"]] == [f"{number}" for number in range(MAX_OPTIONS)]
+    assert len(read) < 20
+
+
+@pytest.mark.parametrize("asked", [None, "", " \n"])
+def test_a_question_without_words_has_no_buttons(asked: str | None) -> None:
+    assert json.loads(question_content(question(asked=asked), full=True))["options"] == []
 
 
 def test_ids_that_are_too_long_for_a_message_are_left_out() -> None:
     content = json.loads(question_content(question(session="\u4e2d" * 1024), full=True))
     assert "sessionId" not in content
     assert len(content["tag"]) == 32
+    # A button's answer needs them.
+    assert content["options"] == []
 
 
 @pytest.mark.parametrize(
@@ -243,6 +267,10 @@ def test_other_endpoints_are_refused(endpoint: str) -> None:
         ("64:ff9b::a00:1", False),
         ("64:ff9b::8efa:101", True),
         ("2002:a00:1::1", False),
+        ("64:ff9b:1::a00:1", False),
+        ("::ffff:0:10.0.0.1", False),
+        ("::10.0.0.1", False),
+        ("fec0::1", False),
         ("no address", False),
     ],
 )

@@ -21,6 +21,7 @@ from acp_gateway.protocol import web_push  # noqa: F401 - else a thread imports 
 from acp_gateway.transports.streams import TrioBytes
 from tests.dialects.bridging import YES, Bench, Page, asks, editor_in, prompted, running
 from tests.doubles import ServingAgent, ServingAgents
+from tests.hub_scene import permission
 from tests.push_service import Receiver, plain, verify
 
 pytestmark = pytest.mark.usefixtures("no_bug_showed")
@@ -119,10 +120,12 @@ async def test_a_question_reaches_a_browser_whose_page_is_closed(
         key = (await page.result("push/get"))["key"]
         await page.result("push/subscribe", **phone.members)
         await left(page)
-        await asks(agent, session)
+        call = {"toolCallId": "1", "title": "Run make"}
+        await asks(agent, session, params=permission()["params"] | {"sessionId": session, "toolCall": call})
         await trio.sleep(10)
         (got,) = services.got
         content = phone.read(got.body)
+        assert content["body"] == "Run make"
         assert (content["sessionId"], content["tag"]) == (session, f"{session} {content['requestId']}")
         assert [option["optionId"] for option in content["options"]] == ["yes", "no"]
         assert (got.host, f"https://{got.host}{got.target}") == ("fcm.googleapis.com", phone.endpoint)
@@ -283,6 +286,26 @@ async def test_a_push_service_that_does_not_know_a_subscription_ends_it(
         assert not (await page.result("push/get"))["subscribed"]
         assert len(services.got) == 1
         assert [it["why"] for it in bench.audit.of("push_ended")] == ["gone"]
+
+
+async def test_a_subscription_that_has_followed_one_that_is_gone_is_kept(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with pushing(tmp_path, spawner) as (bench, services):
+        page, agent, session = await asked(bench, loading_agents, signed_in(bench))
+        await page.result("push/subscribe", **Receiver("former").members)
+
+        async def connect_late(host: str) -> TrioBytes:
+            bench.gateway.push.connect = services.connect
+            services.answers = [answer(410)]
+            await page.result("push/subscribe", **Receiver("following").members)
+            return await services.connect(host)
+
+        bench.gateway.push.connect = connect_late
+        await asks(agent, session)
+        await trio.sleep(AHEAD)
+        assert (await page.result("push/get"))["subscribed"]
+        assert [it.target.rpartition("/")[2] for it in services.got] == ["former", "following"]
 
 
 async def test_a_busy_push_service_is_tried_again_when_it_says(

@@ -262,6 +262,26 @@ def test_a_question_with_fields_is_answered_with_their_values(open_page: Opens) 
     assert responses(gateway) == [(12, {"action": "accept", "content": content})]
 
 
+@pytest.mark.parametrize("schema", [{"properties": {"a": None}}, {"properties": {}, "required": 5}])
+def test_a_form_that_can_not_be_shown_says_so(open_page: Opens, schema: dict[str, Any]) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    gateway.ask("s1", 12, {"message": "What?", "mode": "form", "requestedSchema": schema})
+    expect(page.locator(".permission")).to_contain_text("can't be shown here")
+
+
+def test_a_field_may_have_the_name_of_a_member_of_all_objects(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    ready(page)
+    schema = {"properties": {name: {"type": "string"} for name in ("__proto__", "constructor")}}
+    gateway.ask("s1", 12, {"message": "What?", "mode": "form", "requestedSchema": schema})
+    page.get_by_label("__proto__").fill("a")
+    page.get_by_label("constructor").fill("b")
+    page.get_by_role("button", name="Send", exact=True).first.click()
+    expect(page.locator(".permission")).to_have_count(0)
+    assert responses(gateway) == [(12, {"action": "accept", "content": {"__proto__": "a", "constructor": "b"}})]
+
+
 def test_a_path_in_a_question_is_relative_to_the_folder_of_the_session(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     ready(page)

@@ -366,10 +366,15 @@ def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page
         state.update(subscribed=True, quiet=params.get("quiet"))
         return {"success": True}
 
+    def unsubscribe(params: dict[str, object]) -> dict[str, bool]:
+        state.update(subscribed=False)
+        return {"success": True}
+
     def fail(params: dict[str, object]) -> None:
         raise RuntimeError("fcm.googleapis.com answers 403")
 
-    gateway.answers |= {"push/get": lambda _: state, "push/subscribe": subscribe, "push/test": fail}
+    gateway.answers |= {"push/get": lambda _: state, "push/subscribe": subscribe}
+    gateway.answers |= {"push/unsubscribe": unsubscribe, "push/test": fail}
     page.evaluate(WITH_PUSH)
     page.get_by_role("button", name="Notifications").click()
     page.get_by_role("button", name="Turn on").click()
@@ -384,7 +389,10 @@ def test_notifications_are_turned_on_and_off_tested_and_quiet_at_night(open_page
     quiet = state["quiet"]
     assert isinstance(quiet, dict)
     assert (quiet["end"], {*quiet}) == (7 * 60, {"start", "end", "offset"})
-    state["subscribed"] = False
+    gateway.answers["push/subscribe"] = fail
+    page.get_by_role("checkbox", name="Nothing at night").click()
+    expect(page.get_by_role("alert")).to_have_text("fcm.googleapis.com answers 403")
+    expect(page.get_by_role("checkbox", name="Nothing at night")).to_be_checked()
     page.get_by_role("button", name="Turn off").click()
     expect(page.get_by_role("button", name="Turn on")).to_be_visible()
     assert [method for method, _ in gateway.calls].count("push/unsubscribe") == 1
