@@ -15,6 +15,9 @@ PAUSE: Final = 0.4
 NAMES: Final = 200
 """Names of options that are remembered, to tell which one was chosen."""
 
+TYPING_PAUSE: Final = 2.0
+"""The same after a form that was closed while a text was typed: the next letters still belong to it."""
+
 URL_SIZE: Final = 2000
 """Characters of a page's address that are shown: more than browsers' address bars take."""
 
@@ -59,6 +62,10 @@ class Questions:
             return None
         self._shown_at = now
         return self.current
+
+    def defer(self, now: float) -> None:
+        """Let keys decide nothing for `TYPING_PAUSE` seconds."""
+        self._shown_at = now + TYPING_PAUSE - PAUSE
 
     def has(self, question_id: int | str) -> bool:
         """Return whether a question is open."""

@@ -155,9 +155,10 @@ class Watcher:
 
     def answered(self, question_id: int | str, now: float) -> None:
         """Remove a question that needs no answer any more, and write the next one."""
+        following = self._questions.remove(question_id, now)
         if self._form is not None and self._form[0].id == question_id:
             self._form = None
-        following = self._questions.remove(question_id, now)
+            self._questions.defer(now)
         if following is not None:
             self._ask(following)
 

@@ -347,8 +347,9 @@ class Chat:
         if self._present_states() != self._states:
             self._update_list()
             return
-        if self._form is not None and not self._form[0].conversation.questions.has(self._form[1].id):
+        if self._form is not None and not (questions := self._form[0].conversation.questions).has(self._form[1].id):
             self._close_dialog()  # Answered by another client, or withdrawn.
+            questions.defer(trio.current_time())
         self._title.set_text(self._title_text())
         asked = "question" in self._places()
         if asked and self._focus == "prompt" and not (self._composer.edit_text or self._pasting):

@@ -23,7 +23,7 @@ from acp_gateway.terminal.dialogue import (
     Withdrawn,
 )
 from acp_gateway.terminal.forms import read_form
-from acp_gateway.terminal.questions import PAUSE
+from acp_gateway.terminal.questions import PAUSE, TYPING_PAUSE
 from acp_gateway.terminal.rendering import render
 from acp_gateway.terminal.transcript import Transcript
 from acp_gateway.terminal.watching import SHOWN_TOOLS, Watcher, json_line, link_json_line
@@ -317,6 +317,13 @@ def test_a_form_that_another_client_answers_is_not_asked_for_any_more() -> None:
     assert not watcher.is_typing
     assert watcher.type("x") is None
     assert watcher.take() == "\r\x1b[K"
+
+
+def test_letters_for_a_form_that_has_closed_do_not_answer_the_next_question() -> None:
+    watcher = filling()
+    watcher.receive([Asked(question(8)), Withdrawn(7)], 10)
+    assert watcher.key("1", 10 + TYPING_PAUSE - 0.1) is None
+    assert watcher.key("1", 10 + TYPING_PAUSE) == (question(8), ALLOW)
 
 
 def test_of_a_long_line_the_end_is_shown() -> None:

@@ -14,7 +14,7 @@ from acp_gateway.client.dialing import Destination
 from acp_gateway.client.shim import LinkState, Settings
 from acp_gateway.errors import Unreachable
 from acp_gateway.protocol.path_maps import PathMaps
-from acp_gateway.terminal.questions import PAUSE
+from acp_gateway.terminal.questions import PAUSE, TYPING_PAUSE
 from acp_gateway.tui.app import MOST_OPEN, Chat, Gateway
 from tests.fake_gateway import DESTINATION, FakeGateway
 from tests.terminal.updates import said
@@ -464,5 +464,12 @@ async def test_the_dialog_of_a_form_closes_when_another_client_answers(autojump_
     async with scene() as one:
         await ask_for_fields(one)
         assert one.shows("Space chooses")
+        await one.ask(8)
         await one.say("$/cancel_request", requestId=7)
         assert not one.shows("Space chooses")
+        await trio.sleep(TYPING_PAUSE - 0.1)
+        await one.type("y")
+        assert one.shows("? May the agent do this: Run")
+        await trio.sleep(0.1)
+        await one.type("y")
+        assert not one.shows("? May the agent do this: Run")
