@@ -1,8 +1,8 @@
 """Landlock, the kernel's access control that a process applies to itself: linux/landlock.h by ctypes.
 
 A ruleset handles kinds of access and allows them below certain paths or for certain ports; what it handles and does not
-allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The module is run by the launcher of an
-agent by its path, so it imports nothing but the standard library.
+allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The launcher of an agent imports the
+module by itself, so it imports nothing but the standard library.
 """
 
 import ctypes
