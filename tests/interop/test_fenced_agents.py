@@ -236,7 +236,7 @@ def test_an_agent_edits_its_workspace_is_refused_what_is_outside_and_loads_its_s
             editor.close()
             gateway.stop()
         if program == "gemini":
-            # Without a fence, too: this release finds none of its sessions after a restart.
+            # Without a fence, too: this release finds no session after a restart.
             assert answer["data"]["details"] == "No previous sessions found for this project."
             return
         assert "code" not in answer
