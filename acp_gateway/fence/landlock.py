@@ -1,8 +1,8 @@
 """Landlock, the kernel's access control that a process applies to itself: linux/landlock.h by ctypes.
 
 A ruleset handles kinds of access and allows them below certain paths or for certain ports; what it handles and does not
-allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The module is run by the launcher of an
-agent by its path, so it imports nothing but the standard library.
+allow is refused. The kernel's version of it (`abi`) tells the kinds that exist. The launcher of an agent imports the
+module by itself, so it imports nothing but the standard library.
 """
 
 import ctypes
@@ -12,10 +12,13 @@ import stat
 from typing import Final
 
 # The numbers are the same on all architectures that Linux has added these calls to.
+_OPENAT2: Final = 437
 _CREATE_RULESET: Final = 444
 _ADD_RULE: Final = 445
 _RESTRICT_SELF: Final = 446
 _CREATE_RULESET_VERSION: Final = 1
+_AT_FDCWD: Final = -100
+_RESOLVE_NO_SYMLINKS: Final = 4
 _RULE_PATH_BENEATH: Final = 1
 _RULE_NET_PORT: Final = 2
 _PR_SET_NO_NEW_PRIVS: Final = 38
@@ -65,6 +68,10 @@ class _Ruleset(ctypes.Structure):
     _fields_ = [("fs", ctypes.c_uint64), ("net", ctypes.c_uint64), ("scoped", ctypes.c_uint64)]
 
 
+class _How(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64)]
+
+
 class _PathRule(ctypes.Structure):
     _pack_ = 1
     _fields_ = [("access", ctypes.c_uint64), ("parent", ctypes.c_int32)]
@@ -94,7 +101,8 @@ def restrict(
         ports: the TCP ports to connect to; None for all.
         scoped: keep from signalling processes outside, and from their abstract sockets, where the kernel can.
 
-    A path that does not exist (any more) is left out. Raises `OSError`, also where the kernel cannot do it.
+    A path that does not exist (any more), or has a symbolic link in it, is left out. Raises `OSError`, also where the
+    kernel cannot do it.
     """
     version = abi()
     if not version or (ports is not None and version < NETWORK_ABI):
@@ -148,10 +156,14 @@ def drop_capabilities() -> None:
 
 
 def _allow(ruleset: int, path: str, access: int) -> None:
+    # Another agent may just have exchanged a folder on the way for a link.
+    how = _How(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     try:
-        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
+        parent = _call(_OPENAT2, _AT_FDCWD, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
+            return
+        raise
     try:
         if not stat.S_ISDIR(os.fstat(parent).st_mode):
             access &= _OF_FILES

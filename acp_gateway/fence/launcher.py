@@ -8,10 +8,10 @@ Landlock (`landlock.py`). The process and all that it starts keep the fence, bec
 """
 
 import ctypes
+import importlib
 import json
 import os
 import resource
-import runpy
 import signal
 import sys
 from typing import Any, TypedDict
@@ -50,11 +50,13 @@ def main() -> None:
     for number, soft in order["limits"].items():
         resource.setrlimit(int(number), (soft, resource.getrlimit(int(number))[1]))
     if order["landlock"] is not None:
-        landlock = runpy.run_path(os.path.join(os.path.dirname(__file__), "landlock.py"))
+        # An import has the bytecode cached. The folder is the last one: it hides no module of the standard library.
+        sys.path.append(os.path.dirname(__file__))
+        landlock = importlib.import_module("landlock")
         try:
-            landlock["restrict"](**order["landlock"])
+            landlock.restrict(**order["landlock"])
             if order["landlock"]["files"]:
-                landlock["drop_capabilities"]()
+                landlock.drop_capabilities()
         except OSError as error:
             sys.exit(f"cannot fence the agent: {error.filename or 'landlock'}: {error.strerror}")
     try:

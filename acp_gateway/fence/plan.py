@@ -322,7 +322,7 @@ def landlock_rules(fence: Fence) -> dict[str, Any]:
     return {
         "files": True,
         "read": [*read, "/proc"],
-        "write": [*fence.write, *fence.devices],
+        "write": [*fence.write, *map(os.path.realpath, fence.devices)],
         "look": look,
         "ports": _ports(fence.network),
         "scoped": True,

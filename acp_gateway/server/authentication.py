@@ -18,7 +18,7 @@ import hmac
 import logging
 import os
 import re
-import signal
+import select
 import socket
 import struct
 import time
@@ -84,12 +84,11 @@ def has_ended(sock: socket.socket) -> bool:
     except OSError as error:
         return error.errno != errno.ENOPROTOOPT
     try:
-        signal.pidfd_send_signal(process, 0)
-    except ProcessLookupError:
-        return True
+        ended = select.poll()
+        ended.register(process, select.POLLIN)
+        return bool(ended.poll(0))
     finally:
         os.close(process)
-    return False
 
 
 def belongs_to_agent(

@@ -265,6 +265,25 @@ def test_a_workspace_to_read_in_one_to_write_is_not_moved_from_its_fence(scene: 
     assert handbook.is_dir()
 
 
+@pytest.mark.skipif(landlock.abi() == 0, reason="this kernel has no Landlock")
+def test_a_folder_that_is_exchanged_for_a_link_while_an_agent_starts_opens_nothing(scene: Scene) -> None:
+    shared = scene.root / "work/shared"
+    shared.mkdir()
+    options = FenceOptions(value="landlock", workspaces=[(str(shared), True)], scratch=str(scene.root / "scratch"))
+    command = ["cat", "../other/secret"]
+    start = fenced("reader", "/bin/cat", command, {}, str(scene.root / "readonly"), options)
+    shared.rmdir()
+    shared.symlink_to(scene.root / "other")
+    with start.order(os.getpid(), {}) as order:
+        launch = [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())]
+        done = subprocess.run(
+            launch, cwd=scene.root / "readonly", capture_output=True, pass_fds=[order.fileno()], check=False
+        )
+    start.clean_up()
+    assert (done.stdout, done.returncode) == (b"", 1)
+    assert b"Permission denied" in done.stderr
+
+
 def test_without_a_fence_the_same_ways_lead_out(scene: Scene) -> None:
     found = scene.run("off")
     assert {name for name, result in found.items() if result is None} <= IMPOSSIBLE

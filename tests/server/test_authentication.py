@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from acp_gateway.config.load import ListenSection
+from acp_gateway.fence import landlock
 from acp_gateway.gateway.access import Access
 from acp_gateway.gateway.agent.orphans import ProcessStat
 from acp_gateway.gateway.agent.process import Spawner
@@ -366,6 +367,28 @@ async def test_a_process_that_has_ended_is_refused_though_another_one_has_its_id
             answer = json.loads(await stream.receive_some())
     assert answer["error"]["message"] == "the process that connected has ended: a token is needed here"
     assert gateway.served == []
+
+
+IN_A_SANDBOX = """
+import os, socket, sys
+from acp_gateway.fence import landlock
+from acp_gateway.server.authentication import has_ended
+sock = socket.socket(fileno=int(sys.argv[1]))
+landlock.restrict(files=False, read=[], write=[], look=[], ports=None, scoped=True)
+try:
+    os.kill(os.getppid(), 0)
+except PermissionError:
+    print(has_ended(sock))
+"""
+
+
+@pytest.mark.skipif(landlock.abi() < landlock.SCOPE_ABI, reason="this kernel's Landlock has no scopes")
+def test_a_gateway_that_may_signal_no_client_sees_that_it_runs() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-c", IN_A_SANDBOX, str(ours.fileno())]
+        said = subprocess.check_output(command, pass_fds=[ours.fileno()])
+    assert said == b"False\n"
 
 
 @on_linux
