@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Final
 
-from acp_gateway.fence.landlock import KEPT_CAPABILITIES
+from acp_gateway.fence.landlock import KEPT_CAPABILITIES, open_place
 from acp_gateway.fence.places import DEVICES
 from acp_gateway.fence.plan import Fence
 
@@ -19,6 +19,9 @@ PROBE_TIMEOUT: Final = 10.0
 
 TEMPORARY: Final = "/tmp"  # noqa: S108 - it is the agent's own
 """Path at which the agent finds the folder for its temporary files."""
+
+BY_DESCRIPTOR: Final = ("--ro-bind-fd", "--bind-fd")
+"""Options that mount an open descriptor, to read and to write."""
 
 _LINKS: Final = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 """Folders that are links into `/usr` on most systems."""
@@ -38,9 +41,26 @@ def find() -> str | None:
     return program if ended.returncode == 0 else None
 
 
-def arguments(fence: Fence) -> list[str]:
-    """Return the arguments of bubblewrap for a fence, without the command."""
-    return [*_namespaces(fence), *_files(fence), "--chdir", fence.cwd]
+@cache
+def takes_descriptors(program: str) -> bool:
+    """Return whether a bubblewrap mounts open descriptors (0.8 and newer), and the kernel opens paths without links
+    (Linux 5.6 and newer)."""
+    try:
+        told = subprocess.run([program, "--help"], capture_output=True, timeout=PROBE_TIMEOUT, check=False)
+        place = open_place("/")
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if place is not None:
+        os.close(place)
+    return b"--ro-bind-fd" in told.stdout + told.stderr
+
+
+def arguments(fence: Fence, *, descriptors: bool) -> list[str]:
+    """Return the arguments of bubblewrap for a fence, without the command.
+
+    With `descriptors`, the launcher has to replace the path behind each of `BY_DESCRIPTOR`.
+    """
+    return [*_namespaces(fence), *_files(fence, descriptors=descriptors), "--chdir", fence.cwd]
 
 
 def _namespaces(fence: Fence) -> Iterator[str]:
@@ -53,7 +73,8 @@ def _namespaces(fence: Fence) -> Iterator[str]:
         yield "--unshare-net"
 
 
-def _files(fence: Fence) -> Iterator[str]:
+def _files(fence: Fence, *, descriptors: bool) -> Iterator[str]:
+    read, write = BY_DESCRIPTOR if descriptors else ("--ro-bind-try", "--bind-try")
     yield from ("--proc", "/proc", "--dev", "/dev")
     if os.geteuid() == 0:
         # Root changes the kernel there, and bubblewrap does not notice that it may.
@@ -74,9 +95,11 @@ def _files(fence: Fence) -> Iterator[str]:
     for link in _LINKS:
         if os.path.islink(link):
             yield from ("--symlink", os.readlink(link), link)
-    places: list[tuple[str, tuple[str, ...]]] = [(path, ("--ro-bind-try", path, path)) for path in fence.read]
-    places += [(path, ("--bind-try", path, path)) for path in fence.write if path != fence.temporary]
-    places += [(path, ("--bind", path, path)) for path in _between(fence)]
+    places: list[tuple[str, tuple[str, ...]]] = [
+        (path, (read if _is_plain(path) else "--ro-bind-try", path, path)) for path in fence.read
+    ]
+    places += [(path, (write, path, path)) for path in fence.write if path != fence.temporary]
+    places += [(path, (write, path, path)) for path in _between(fence)]
     for secret in fence.hidden:
         places.append((secret, ("--tmpfs", secret) if os.path.isdir(secret) else ("--ro-bind", "/dev/null", secret)))
     # A place below another one is mounted over it.
@@ -85,6 +108,11 @@ def _files(fence: Fence) -> Iterator[str]:
 
     # What bubblewrap has made to hold these places is in memory: a write there would be lost.
     yield from ("--remount-ro", "/")
+
+
+def _is_plain(path: str) -> bool:
+    """Return whether a place to read has no link in its path: some of the system's have."""
+    return os.path.realpath(path) == path
 
 
 def _between(fence: Fence) -> Iterator[str]:

@@ -155,15 +155,24 @@ def drop_capabilities() -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
-def _allow(ruleset: int, path: str, access: int) -> None:
-    # Another agent may just have exchanged a folder on the way for a link.
+def open_place(path: str) -> int | None:
+    """Return a descriptor that stands for a path (O_PATH); None if it does not exist, or has a symbolic link in it.
+
+    Another agent may just have exchanged a folder on the way for a link. Raises `OSError`.
+    """
     how = _How(os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     try:
-        parent = _call(_OPENAT2, _AT_FDCWD, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
+        return _call(_OPENAT2, _AT_FDCWD, os.fsencode(path), ctypes.byref(how), ctypes.sizeof(how))
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP):
-            return
+            return None
         raise
+
+
+def _allow(ruleset: int, path: str, access: int) -> None:
+    parent = open_place(path)
+    if parent is None:
+        return
     try:
         if not stat.S_ISDIR(os.fstat(parent).st_mode):
             access &= _OF_FILES

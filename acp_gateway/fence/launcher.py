@@ -14,6 +14,7 @@ import os
 import resource
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, TypedDict
 
 _PR_SET_PDEATHSIG = 1
@@ -30,6 +31,8 @@ class Order(TypedDict):
     """Soft limits to set, by resource number."""
     landlock: dict[str, Any] | None
     """The rules for `landlock.restrict`; None without them."""
+    places: list[int]
+    """Indices of the paths in `command` that descriptors replace: a link that was made since is not followed."""
     program: str
     """The absolute path of the program that is executed."""
     command: list[str]
@@ -49,20 +52,40 @@ def main() -> None:
         os.environ.pop("LC_CTYPE", None)
     for number, soft in order["limits"].items():
         resource.setrlimit(int(number), (soft, resource.getrlimit(int(number))[1]))
-    if order["landlock"] is not None:
+    command = order["command"]
+    if order["landlock"] is not None or order["places"]:
         # An import has the bytecode cached. The folder is the last one: it hides no module of the standard library.
         sys.path.append(os.path.dirname(__file__))
         landlock = importlib.import_module("landlock")
         try:
-            landlock.restrict(**order["landlock"])
-            if order["landlock"]["files"]:
-                landlock.drop_capabilities()
+            command = open_places(command, order["places"], landlock.open_place)
+            if order["landlock"] is not None:
+                landlock.restrict(**order["landlock"])
+                if order["landlock"]["files"]:
+                    landlock.drop_capabilities()
         except OSError as error:
             sys.exit(f"cannot fence the agent: {error.filename or 'landlock'}: {error.strerror}")
     try:
-        os.execv(order["program"], order["command"])  # noqa: S606 - the agent is what the configuration names
+        os.execv(order["program"], command)  # noqa: S606 - the agent is what the configuration names
     except OSError as error:
         sys.exit(f"cannot execute {order['program']}: {error.strerror}")
+
+
+def open_places(command: list[str], places: list[int], open_place: Callable[[str], int | None]) -> list[str]:
+    """Return bubblewrap's command with an open descriptor in place of each path at `places`.
+
+    A mount whose path does not open is left out: the option before the path, and where to mount it, behind.
+    """
+    words: list[str] = []
+    done = 0
+    for at in places:
+        place = open_place(command[at])
+        words += command[done : at - 1]
+        if place is not None:
+            os.set_inheritable(place, True)
+            words += [command[at - 1], str(place), command[at + 1]]
+        done = at + 2
+    return words + command[done:]
 
 
 if __name__ == "__main__":

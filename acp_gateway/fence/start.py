@@ -29,6 +29,8 @@ class Start:
     command: Sequence[str]
     environment: Mapping[str, str] = field(repr=False)
     landlock: Mapping[str, Any] | None = None
+    places: Sequence[int] = ()
+    """Indices in `command` of the paths that the launcher opens."""
     fence: Fence | None = None
     """The places that the agent may use; None without a fence."""
     owned: int | None = None
@@ -44,6 +46,7 @@ class Start:
             "keeps_locale": "LC_CTYPE" in self.environment,
             "limits": {str(number): soft for number, soft in limits.items()},
             "landlock": None if self.landlock is None else dict(self.landlock),
+            "places": [*self.places],
             "program": self.program,
             "command": [*self.command],
         }
@@ -125,14 +128,16 @@ def fenced(
     try:
         fence = plan(by, wanted)
         if by == "landlock":
-            return Start(program, command, environment, landlock_rules(fence), fence, owned)
+            return Start(program, command, environment, landlock_rules(fence), (), fence, owned)
         assert wrapper is not None
-        words = [wrapper, *bubblewrap.arguments(fence), "--", program, *command[1:]]
+        mounts = bubblewrap.arguments(fence, descriptors=bubblewrap.takes_descriptors(wrapper))
+        words = [wrapper, *mounts, "--", program, *command[1:]]
+        places = [at for at, word in enumerate([wrapper, *mounts]) if words[at - 1] in bubblewrap.BY_DESCRIPTOR]
         # What bubblewrap cannot do, Landlock adds where there is one: ports, signals, and sockets without a path.
         rest = {"files": False, "read": [], "write": [], "look": [], "ports": None, "scoped": True}
         if isinstance(options.network, tuple):
             rest["ports"] = [*options.network]
-        return Start(wrapper, words, environment, rest if abi() else None, fence, owned)
+        return Start(wrapper, words, environment, rest if abi() else None, places, fence, owned)
     except BaseException:
         remove(temporary)
         os.close(owned)
