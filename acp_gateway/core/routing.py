@@ -134,7 +134,8 @@ class Routing:
         echo = session.echo if own and is_shown else None
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
         if is_shown:
-            if repeats and echo is not None:
+            # To another gateway the place of its prompt is told first: both write it without an id.
+            if repeats and echo is not None and not echo.request.client.carries:
                 self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
             self._agent.place_prompts(session)
         if echo is not None:

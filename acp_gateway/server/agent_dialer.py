@@ -9,11 +9,13 @@ the token, has lost its agent, or was not reached for `reconnect_timeout`. To th
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import trio
 
 from acp_gateway.client.dialing import Destination, Dialed, Resume, dial_link, open_connection
+from acp_gateway.client.reconnecting.clock_changes import watch_clock
 from acp_gateway.client.uplink import Dial, ReconnectSettings, Uplink
 from acp_gateway.config.addresses import parse_target
 from acp_gateway.config.load import AgentSection, GatewaySection
@@ -163,7 +165,12 @@ class AgentLink(MaintainedStream):
         self._link_id = dialed.connection_id or ""
         self._received = _Receiver(name)
         settings = ReconnectSettings(
-            connect_timeout=reconnect_timeout, timing=timing, dial=self._dial, log=AgentLog(log, name)
+            connect_timeout=reconnect_timeout,
+            timing=timing,
+            dial=self._dial,
+            # A session may be opened without a message, so the uplink looks each second.
+            watch_clock=partial(watch_clock, opened=lambda: None),
+            log=AgentLog(log, name),
         )
         self._uplink = Uplink(self._received, destination, settings)
 
