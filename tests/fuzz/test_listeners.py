@@ -511,7 +511,11 @@ def check(site: Site, attack: Attack, received: bytes) -> None:
         assert secret.encode() not in received
     # Not that of another session, whose id goes on behind it.
     assert re.search(rb"%b\b" % re.escape(site.session).encode(), received) is None
-    if not attack.handshake and site.secured:
+    if not attack.handshake and site.scheme == "wss" and received.startswith(b"HTTP/"):
+        # A request in plain HTTP is redirected, or told that the port speaks TLS.
+        assert re.match(rb"HTTP/1\.1 (307|400) [A-Z]", received)
+        assert re.match(rb"[A-Z]+ /", attack.data)
+    elif not attack.handshake and site.secured:
         check_records(received, whole=attack.end == "eof")
     elif site.scheme in ("ws", "wss"):
         check_http(received, whole=attack.end == "eof")
