@@ -43,8 +43,8 @@ def find() -> str | None:
 
 @cache
 def takes_descriptors(program: str) -> bool:
-    """Return whether a bubblewrap mounts open descriptors (0.8 and newer), and the kernel opens paths without links
-    (Linux 5.6 and newer)."""
+    """Return whether a bubblewrap mounts open descriptors (0.10 and newer, and Debian's 0.8), and the kernel opens
+    paths without links (Linux 5.6 and newer)."""
     try:
         told = subprocess.run([program, "--help"], capture_output=True, timeout=PROBE_TIMEOUT, check=False)
         place = open_place("/")
@@ -95,9 +95,7 @@ def _files(fence: Fence, *, descriptors: bool) -> Iterator[str]:
     for link in _LINKS:
         if os.path.islink(link):
             yield from ("--symlink", os.readlink(link), link)
-    places: list[tuple[str, tuple[str, ...]]] = [
-        (path, (read if _is_plain(path) else "--ro-bind-try", path, path)) for path in fence.read
-    ]
+    places: list[tuple[str, tuple[str, ...]]] = [(path, (read, path, path)) for path in fence.read]
     places += [(path, (write, path, path)) for path in fence.write if path != fence.temporary]
     places += [(path, (write, path, path)) for path in _between(fence)]
     for secret in fence.hidden:
@@ -108,11 +106,6 @@ def _files(fence: Fence, *, descriptors: bool) -> Iterator[str]:
 
     # What bubblewrap has made to hold these places is in memory: a write there would be lost.
     yield from ("--remount-ro", "/")
-
-
-def _is_plain(path: str) -> bool:
-    """Return whether a place to read has no link in its path: some of the system's have."""
-    return os.path.realpath(path) == path
 
 
 def _between(fence: Fence) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import pytest
 
 from acp_gateway.fence import bubblewrap, landlock
-from acp_gateway.fence.plan import FenceOptions, Network
+from acp_gateway.fence.plan import Fence, FenceOptions, Network, Wanted, plan
 from acp_gateway.fence.start import LAUNCHER, Start, fenced
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linux's")
@@ -272,19 +272,33 @@ def test_a_workspace_to_read_in_one_to_write_is_not_moved_from_its_fence(scene: 
     assert handbook.is_dir()
 
 
+@pytest.mark.parametrize("moment", ["while it is planned", "before it starts"])
+@pytest.mark.parametrize("writing", [True, False], ids=["to write", "to read"])
 @pytest.mark.parametrize("by", ["landlock", "bubblewrap"])
 def test_a_folder_that_is_exchanged_for_a_link_while_an_agent_starts_opens_nothing(
-    by: Literal["landlock", "bubblewrap"], scene: Scene
+    by: Literal["landlock", "bubblewrap"], writing: bool, moment: str, scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not (landlock.abi() if by == "landlock" else bubblewrap.takes_descriptors(bubblewrap.find() or "false")):
         pytest.skip(f"this machine has no {by} that can")
     shared = scene.root / "work/shared"
     shared.mkdir()
-    options = FenceOptions(value=by, workspaces=[(str(shared), True)], scratch=str(scene.root / "scratch"))
-    command = ["cat", "../other/secret"]
+
+    def exchange() -> None:
+        shared.rmdir()
+        shared.symlink_to(scene.root / "other")
+
+    def plan_and_exchange(mechanism: Literal["landlock", "bubblewrap"], wanted: Wanted) -> Fence:
+        made = plan(mechanism, wanted)
+        exchange()
+        return made
+
+    if moment == "while it is planned":
+        monkeypatch.setattr("acp_gateway.fence.start.plan", plan_and_exchange)
+    options = FenceOptions(value=by, workspaces=[(str(shared), writing)], scratch=str(scene.root / "scratch"))
+    command = ["cat", "../work/shared/secret"]
     start = fenced("reader", "/bin/cat", command, {}, str(scene.root / "readonly"), options)
-    shared.rmdir()
-    shared.symlink_to(scene.root / "other")
+    if moment == "before it starts":
+        exchange()
     done = launched(start, scene.root / "readonly")
     start.clean_up()
     assert (done.stdout, done.returncode) == (b"", 1)
