@@ -205,6 +205,12 @@ def write(path: str) -> str:
     return "written"
 
 
+def write_and_remove(path: str) -> str:
+    written = write(path)
+    os.unlink(path)
+    return written
+
+
 @way
 def overwrite_a_file_of_the_gateway() -> Any:
     return write(f"{state}/overwritten")
@@ -293,12 +299,12 @@ def change_what_a_shell_runs() -> Any:
 
 @way
 def change_a_program_of_the_machine() -> Any:
-    return write(SCENE["system"] + "/acp-gateway-hostile")
+    return write_and_remove(SCENE["system"] + "/acp-gateway-hostile")
 
 
 @way
 def change_the_environment_of_the_gateway() -> Any:
-    return write(SCENE["python"] + "/acp_gateway_hostile.pth")
+    return write_and_remove(SCENE["python"] + "/acp_gateway_hostile.pth")
 
 
 @way
@@ -344,7 +350,7 @@ def put_a_link_in_place_of_the_workspace() -> Any:
 
 @way
 def read_temporary_files_of_another_agent() -> Any:
-    return read(SCENE["scratch"] + "/other/secret")
+    return read(SCENE["temporary"] + "/secret")
 
 
 # Other processes
@@ -429,7 +435,7 @@ def signal_another_process() -> Any:
 
 @way
 def signal_its_process_group() -> Any:
-    os.killpg(victim, signal.SIGCONT)
+    os.killpg(os.getpgid(victim), signal.SIGCONT)
     return "signalled"
 
 
@@ -480,12 +486,6 @@ def read_the_log_of_the_kernel() -> Any:
 @way
 def type_in_the_terminal_of_the_user() -> Any:
     return os.write(os.open(SCENE["terminal"], os.O_RDWR | os.O_NOCTTY), b"x")
-
-
-@way
-def enter_the_mounts_of_another_process() -> Any:
-    done(libc.setns(os.open(f"/proc/{victim}/ns/mnt", os.O_RDONLY), 0))
-    return read(secret_file)
 
 
 # Sockets
@@ -593,6 +593,15 @@ def in_child(function: Callable[[], Any]) -> Any:
     os.close(far)
     os.waitpid(child, 0)
     return os.read(near, 100).decode() or None
+
+
+@way
+def enter_the_mounts_of_another_process() -> Any:
+    def enter() -> Any:
+        done(libc.setns(os.open(f"/proc/{victim}/ns/mnt", os.O_RDONLY), 0))
+        return read(secret_file)
+
+    return in_child(enter)
 
 
 @way

@@ -7,7 +7,8 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -22,14 +23,37 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="fences are Linu
 
 HOSTILE = Path(__file__).parent.parent / "agents" / "hostile_agent.py"
 
+ROOT = Path(__file__).parents[2]
+
+NOBODY = 65534
+"""The number of a user who owns nothing."""
+
 VICTIM = """
-import ctypes, os, sys
-file = open(sys.argv[1])
+import ctypes, json, os, socket, sys
+folder, abstract, secret = sys.argv[1:]
+file = open(folder + "/secret")
+with open(os.environ["TMPDIR"] + "/secret", "w") as temporary:
+    temporary.write("the secret")
 memory = ctypes.create_string_buffer(b"the secret")
-os.chdir(os.path.dirname(sys.argv[1]))
-print(file.fileno(), ctypes.addressof(memory), flush=True)
+os.chdir(folder)
+streams = [socket.socket(socket.AF_UNIX) for _ in range(2)]
+for stream, address in zip(streams, ("socket", chr(0) + abstract)):
+    stream.bind(address)
+    stream.listen(100)
+named = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+named.bind(chr(0) + abstract + "-datagrams")
+server = socket.create_server(("127.0.0.1", 0))
+received = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+received.bind(("127.0.0.1", 0))
+print(json.dumps({
+    "descriptor": file.fileno(),
+    "address": ctypes.addressof(memory),
+    "port": server.getsockname()[1],
+    "datagrams": received.getsockname()[1],
+}), flush=True)
 sys.stdin.read()
 """
+"""A process with a file, memory, sockets and ports, which ends with its stdin."""
 
 OF_NETWORKS = {
     "connect to it by multipath tcp",
@@ -89,9 +113,13 @@ IMPOSSIBLE = {
 
 
 class Scene:
-    """Places, sockets and a process that a fenced agent must not reach."""
+    """Places, sockets and a process that a fenced agent must not reach.
 
-    def __init__(self, root: Path, stack: ExitStack) -> None:
+    The process is the user's, with the files of the gateway, or another agent, in a fence of its own, with the files
+    of its workspace.
+    """
+
+    def __init__(self, root: Path, stack: ExitStack, victim: str = "off") -> None:
         self.root = root
         folders = (
             "work",
@@ -102,15 +130,15 @@ class Scene:
             "homes/bob",
             "sockets",
             "tmp",
-            "state/scratch/other",
+            "state/scratch",
         )
         for folder in folders:
             (root / folder).mkdir(parents=True)
+        attacked = "state" if victim == "off" else "other"
         for name in ("secret", "overwritten", "truncated", "removed", "moved", "exchanged"):
-            (root / "state" / name).write_text("the secret")
+            (root / attacked / name).write_text("the secret")
         for place in (
             "other/secret",
-            "state/scratch/other/secret",
             "homes/bob/secret",
             "config.toml",
             "home/.ssh/id_ed25519",
@@ -122,18 +150,12 @@ class Scene:
         self.shm = Path("/dev/shm") / f"acp-gateway-test-{os.getpid()}"
         self.shm.write_text("the secret")
         stack.callback(self.shm.unlink)
-        self.abstract = f"acp-gateway-test-{os.getpid()}"
+        abstract = f"acp-gateway-test-{os.getpid()}"
         # A path of a socket is short; the root of a test is not.
         os.symlink(root, short := Path(f"/tmp/agt-{os.getpid()}"))
         stack.callback(short.unlink)
-        for path in ("state/socket", "sockets/docker.sock", "sockets/agent.1", "sockets/bus"):
+        for path in ("sockets/docker.sock", "sockets/agent.1", "sockets/bus"):
             self._listen(stack, str(short / path))
-        self._listen(stack, "\0" + self.abstract)
-        datagrams = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-        datagrams.bind("\0" + self.abstract + "-datagrams")
-        self.server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-        received = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-        received.bind(("127.0.0.1", 0))
         for descriptor in (terminal := os.openpty()):
             stack.callback(os.close, descriptor)
         libc = ctypes.CDLL(None, use_errno=True)
@@ -142,23 +164,12 @@ class Scene:
         stack.callback(libc.syscall, 241, queue.encode())
         key = libc.syscall(248, b"user", queue.encode(), b"the secret", 10, -4)
         stack.callback(libc.syscall, 250, 9, key, -4)
-        self.shm_key = 0x41430000 + os.getpid() % 65536
-        segment = libc.shmget(self.shm_key, 4, 0o1600)
+        shm_key = 0x41430000 + os.getpid() % 65536
+        segment = libc.shmget(shm_key, 4, 0o1600)
         stack.callback(libc.shmctl, segment, 0, None)
-        victim = stack.enter_context(
-            subprocess.Popen(
-                [sys.executable, "-c", VICTIM, str(root / "state/secret"), "the secret"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env={"KEY": "the secret"},
-                start_new_session=True,
-            )
-        )
-        assert victim.stdout is not None
-        descriptor, address = map(int, victim.stdout.readline().split())
         self.order = {
             "work": str(root / "work"),
-            "state": str(root / "state"),
+            "state": str(root / attacked),
             "other": str(root / "other"),
             "readonly": str(root / "readonly"),
             "home": str(root / "home"),
@@ -169,18 +180,57 @@ class Scene:
             "in_tmp": "mine",
             "system": "/usr/lib",
             "python": sysconfig.get_path("purelib"),
-            "victim": victim.pid,
-            "descriptor": descriptor,
-            "address": address,
-            "abstract": self.abstract,
-            "scratch": str(root / "state/scratch"),
+            "abstract": abstract,
             "terminal": os.ttyname(terminal[1]),
-            "datagrams": received.getsockname()[1],
             "queue": queue,
-            "port": self.server.getsockname()[1],
-            "shm": self.shm_key,
+            "shm": shm_key,
             "in_shm": self.shm.name,
+            **self._start_victim(stack, victim, [str(root / attacked), abstract]),
         }
+        (self.temporary,) = (root / "state/scratch").iterdir()
+        self.order["temporary"] = str(self.temporary)
+
+    def _start_victim(self, stack: ExitStack, fence: str, arguments: Sequence[str]) -> dict[str, int]:
+        """Start the process, and return what is to be reached of it."""
+        command = [sys.executable, "-c", VICTIM, *arguments, "the secret"]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home"), "KEY": "the secret"}
+        if fence == "off":
+            (temporary := self.root / "state/scratch/victim").mkdir()
+            start = Start(sys.executable, command, environment | {"TMPDIR": str(temporary)})
+        else:
+            options = self._options(fence, {"other": True}, ("config.toml", "homes"), "on")
+            start = fenced("victim", sys.executable, command, environment, str(self.root / "other"), options)
+        with start.order(os.getpid(), {}) as order:
+            victim = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-I", "-S", LAUNCHER, str(order.fileno())],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    env=dict(start.environment),
+                    pass_fds=[order.fileno()],
+                    start_new_session=True,
+                )
+            )
+        assert victim.stdout is not None
+        told: dict[str, int] = json.loads(victim.stdout.readline())
+        # Bubblewrap is the parent of the first process in its namespace, and that of the program.
+        pid, children = victim.pid, [victim.pid]
+        while children:
+            pid = children[0]
+            children = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return told | {"victim": pid}
+
+    def _options(
+        self, value: str, workspaces: Mapping[str, bool], private: Sequence[str], network: Network
+    ) -> FenceOptions:
+        return FenceOptions(
+            value=value,
+            workspaces=[(str(self.root / name), writing) for name, writing in workspaces.items()],
+            private=[str(self.root / name) for name in private],
+            user_home=str(self.root / "home"),
+            scratch=str(self.root / "state/scratch"),
+            network=network,
+        )
 
     @staticmethod
     def _listen(stack: ExitStack, address: str) -> None:
@@ -194,14 +244,8 @@ class Scene:
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.root / "home")}
         if value == "off":
             return Start(sys.executable, command, environment)
-        options = FenceOptions(
-            value=value,
-            workspaces=[(str(self.root / "work"), True), (str(self.root / "readonly"), False)],
-            private=[str(self.root / name) for name in ("state", "config.toml", "homes")],
-            user_home=str(self.root / "home"),
-            scratch=str(self.root / "state/scratch"),
-            network=network,
-        )
+        private = ("state", "config.toml", "homes")
+        options = self._options(value, {"work": True, "readonly": False}, private, network)
         return fenced("hostile", sys.executable, command, environment, str(self.root / "work"), options)
 
     def run(self, value: str, network: Network = "on") -> dict[str, Any]:
@@ -234,18 +278,30 @@ def reached(found: dict[str, Any]) -> set[str]:
     return {name for name, result in found.items() if result is not None}
 
 
+def skip_without(*mechanisms: str) -> None:
+    if "landlock" in mechanisms and landlock.abi() < landlock.SCOPE_ABI:
+        pytest.skip("this kernel's Landlock has no scopes")
+    if "bubblewrap" in mechanisms and bubblewrap.find() is None:
+        pytest.skip("bubblewrap is not installed, or not allowed")
+
+
 @pytest.mark.parametrize("network", [(1,), "off"], ids=["ports", "off"])
 @pytest.mark.parametrize("by", ["landlock", "bubblewrap"])
 def test_no_way_leads_out_of_a_fence_but_those_that_the_docs_name(by: str, network: Network, scene: Scene) -> None:
-    if by == "landlock" and landlock.abi() < landlock.SCOPE_ABI:
-        pytest.skip("this kernel's Landlock has no scopes")
-    if by == "bubblewrap" and bubblewrap.find() is None:
-        pytest.skip("bubblewrap is not installed, or not allowed")
+    skip_without(by)
     found = scene.run(by, network)
     assert len(found) >= 60
     named = NAMED[by] - OF_NETWORKS if (by, network) == ("bubblewrap", "off") else NAMED[by]
     assert reached(found) <= named
-    assert [path.name for path in (scene.root / "state/scratch").iterdir()] == ["other"]
+    assert list((scene.root / "state/scratch").iterdir()) == [scene.temporary]
+
+
+@pytest.mark.parametrize("victim", ["landlock", "bubblewrap"])
+@pytest.mark.parametrize("by", ["landlock", "bubblewrap"])
+def test_no_other_way_leads_to_another_agent_in_a_fence(by: str, victim: str, tmp_path: Path) -> None:
+    skip_without(by, victim)
+    with ExitStack() as stack:
+        assert reached(Scene(tmp_path, stack, victim).run(by, (1,))) <= NAMED[by]
 
 
 def launched(start: Start, folder: Path) -> subprocess.CompletedProcess[bytes]:
@@ -305,6 +361,36 @@ def test_a_folder_that_is_exchanged_for_a_link_while_an_agent_starts_opens_nothi
     assert (b"Permission denied" if by == "landlock" else b"No such file") in done.stderr
 
 
-def test_without_a_fence_the_same_ways_lead_out(scene: Scene) -> None:
-    found = scene.run("off")
+@pytest.mark.parametrize("victim", ["off", "landlock", "bubblewrap"])
+def test_without_a_fence_the_same_ways_lead_out(victim: str, tmp_path: Path) -> None:
+    skip_without(victim)
+    with ExitStack() as stack:
+        found = Scene(tmp_path, stack, victim).run("off")
     assert {name for name, result in found.items() if result is None} <= IMPOSSIBLE
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tests as another user")
+def test_no_other_way_leads_out_for_a_user_who_is_not_root() -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp", prefix="agu-") as folder:
+        os.chown(folder, NOBODY, NOBODY)
+
+        def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
+                user=NOBODY,
+                group=NOBODY,
+                extra_groups=[],
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+
+        if run("-c", "import pytest").returncode != 0:
+            pytest.skip("another user can't read this Python")
+        only = ("-k", "not user_who_is_not_root", "-p", "no:cacheprovider", "--basetemp", f"{folder}/t")
+        done = run("-m", "pytest", "-q", "-n0", "-rs", *only, __file__)
+    assert done.returncode == 0, done.stdout
+    if "skipped" in done.stdout:
+        pytest.skip(done.stdout)
