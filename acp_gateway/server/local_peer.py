@@ -51,6 +51,7 @@ FORWARDERS: Final = frozenset(
     | {"apache2", "httpd", "stunnel", "stunnel4", "cloudflared", "ngrok", "tailscaled", "frpc", "chisel", "kubectl"}
     | {"docker-proxy", "rootlessport", "slirp4netns", "pasta", "pasta.avx2", "passt", "passt.avx2", "gvproxy"}
     | {"vpnkit", "systemd-socket-proxyd", "tor", "privoxy", "ncat", "nc.openbsd", "VBoxHeadless", "VirtualBoxVM"}
+    | {"socat1", "rootlesskit", "rinetd", "websocat", "lighttpd", "squid", "openresty"}
 )
 """Programs whose connections come from elsewhere: tunnels, proxies, networks of containers and virtual machines."""
 

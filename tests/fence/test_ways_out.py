@@ -25,7 +25,7 @@ HOSTILE = Path(__file__).parent.parent / "agents" / "hostile_agent.py"
 
 ROOT = Path(__file__).parents[2]
 
-NOBODY = 65534
+POWERLESS = 65534
 """The number of a user who owns nothing."""
 
 VICTIM = """
@@ -372,15 +372,15 @@ def test_without_a_fence_the_same_ways_lead_out(victim: str, tmp_path: Path) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs tests as another user")
 def test_no_other_way_leads_out_for_a_user_who_is_not_root() -> None:
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="agu-") as folder:
-        os.chown(folder, NOBODY, NOBODY)
+        os.chown(folder, POWERLESS, POWERLESS)
 
         def run(*arguments: str) -> subprocess.CompletedProcess[str]:
             return subprocess.run(
                 [sys.executable, *arguments],
                 cwd=ROOT,
                 env={"PATH": os.environ["PATH"], "HOME": folder, "TMPDIR": folder},
-                user=NOBODY,
-                group=NOBODY,
+                user=POWERLESS,
+                group=POWERLESS,
                 extra_groups=[],
                 capture_output=True,
                 text=True,

@@ -117,6 +117,7 @@ def test_each_process_of_the_user_that_holds_the_socket_is_found(tmp_path: Path)
         ("/usr/bin/node", "1", None),
         ("/usr/bin/ssh", "1", "ssh passes connections on for others"),
         ("/usr/lib/openssh/sshd-session", "1", "sshd-session passes connections on for others"),
+        ("/usr/bin/socat1", "1", "socat1 passes connections on for others"),
         ("/usr/bin/qemu-system-x86_64", "1", "qemu-system-x86_64 passes connections on for others"),
         ("/usr/sbin/nginx (deleted)", "1", "nginx passes connections on for others"),
         ("/usr/bin/node", "2", "its process is in a container"),

@@ -162,6 +162,17 @@ async def test_local_user_lets_a_program_that_sends_lines_in(gateway: EchoingGat
     assert [served.access.by_port for served in gateway.served] == [True]
 
 
+async def test_local_user_takes_no_page_that_sends_lines_by_http_for_a_program(gateway: EchoingGateway) -> None:
+    async with listening(ListenSection(url=TCP, local_user=True), gateway) as listener, connected(listener) as lines:
+        head = f"POST / HTTP/1.1\r\nHost: localhost:{port_of(listener)}\r\nContent-Type: text/plain\r\n\r\n"
+        await lines.send(head.encode() + hello(agent="second"))
+        answer = await lines.receive()
+        with pytest.raises(trio.EndOfChannel):
+            await lines.receive()
+    assert json.loads(answer)["error"]["data"]["reason"] == "protocol"
+    assert gateway.served == []
+
+
 async def test_local_user_lets_no_process_in_that_is_in_a_fence(
     monkeypatch: pytest.MonkeyPatch, gateway: EchoingGateway
 ) -> None:
