@@ -95,16 +95,14 @@ def check_free(address: Address) -> None:
         raise CannotListen(f"cannot listen on {address}: {_explain(error, address)}") from error
 
 
-def find_own_address() -> str | None:
-    """Return the address by which other machines of the network reach this one; None if it has none. Sends nothing."""
-    return next(iter(find_own_addresses()), None)
-
-
 def find_own_addresses() -> list[str]:
     """Return the addresses by which other machines reach this one: in its network, and in a VPN. Sends nothing."""
     # The first are addresses for documentation: the system only chooses the route to the rest of the world.
-    outside = _find_source(socket.AF_INET, "192.0.2.1") or _find_source(socket.AF_INET6, "2001:db8::1")
-    found = (outside, _find_source(socket.AF_INET, _TAILSCALE))
+    found = (
+        _find_source(socket.AF_INET, "192.0.2.1"),
+        _find_source(socket.AF_INET6, "2001:db8::1"),
+        _find_source(socket.AF_INET, _TAILSCALE),
+    )
     return list(dict.fromkeys(host for host in found if host is not None))
 
 

@@ -17,7 +17,7 @@ import trio
 from acp_gateway.config.addresses import parse_address
 from acp_gateway.errors import CannotListen
 from acp_gateway.server import sockets as binding_module
-from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_address, find_own_addresses
+from acp_gateway.server.sockets import BoundSockets, bind, check_free, find_own_addresses
 from tests.doubles import TIMEOUT, open_descriptors
 
 TCP = "tcp://127.0.0.1:0"
@@ -271,18 +271,18 @@ class FakeDatagrams:
 @pytest.mark.parametrize(
     ("addresses", "own"),
     [
-        ({socket.AF_INET: "192.0.2.7", socket.AF_INET6: "2001:db8::7"}, "192.0.2.7"),
-        ({socket.AF_INET6: "2001:db8::7"}, "2001:db8::7"),
-        ({socket.AF_INET: "127.0.0.1"}, None),
-        ({}, None),
+        ({socket.AF_INET: "192.0.2.7", socket.AF_INET6: "2001:db8::7"}, ["192.0.2.7", "2001:db8::7"]),
+        ({socket.AF_INET6: "2001:db8::7"}, ["2001:db8::7"]),
+        ({socket.AF_INET: "127.0.0.1"}, []),
+        ({}, []),
     ],
 )
-def test_the_own_address_is_that_of_the_route_to_others(
-    addresses: dict[int, str], own: str | None, monkeypatch: pytest.MonkeyPatch
+def test_the_own_addresses_are_those_of_the_route_to_others(
+    addresses: dict[int, str], own: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(FakeDatagrams, "addresses", addresses, raising=False)
     monkeypatch.setattr(socket, "socket", FakeDatagrams)
-    assert find_own_address() == own
+    assert find_own_addresses() == own
 
 
 def test_the_own_address_in_a_vpn_is_found_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

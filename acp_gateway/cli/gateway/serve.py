@@ -118,7 +118,7 @@ def announce_agent(settings: "Config", host: str | None) -> None:
 
     listener = settings.listen[0]
     assert listener.cert is not None
-    place = reachable_host(host) if listener.address.wildcard else listener.address.host
+    place = reachable_host(host, listener.address) if listener.address.wildcard else listener.address.host
     place = f"[{place}]" if ":" in place else place
     click.echo(f"\nAgents: {', '.join(settings.agents)}. Sessions may use {current_folder()}, and nothing above it.")
     print_pairing(host, current_folder())

@@ -6,7 +6,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from acp_gateway.errors import CannotListen, ConfigError
 from acp_gateway.printable import printable
 
 if TYPE_CHECKING:
+    from acp_gateway.config.addresses import Address
     from acp_gateway.config.agent_search import FoundAgent
     from acp_gateway.config.load import Config
 
@@ -133,13 +134,13 @@ def find_page_host(settings: "Config", host: str | None) -> str | None:
     from urllib.parse import urlsplit
 
     from acp_gateway.gateway.page_address import find_page
-    from acp_gateway.server.sockets import find_own_address
 
     page = find_page(settings.listen, host)
-    if host or page is None or not any(section.address.wildcard for section in settings.listen):
+    wildcards = [section.address for section in settings.listen if section.address.wildcard]
+    if host or page is None or not wildcards:
         return host
     name = urlsplit(page).hostname or ""
-    return host if "." in name or ":" in name else find_own_address()
+    return host if "." in name or ":" in name else _find_own_address(wildcards)
 
 
 def remembered_host(settings: "Config") -> str | None:
@@ -186,9 +187,15 @@ def own_host(host: str | None) -> str:
     return host or platform.node().lower() or "HOST"
 
 
-def reachable_host(host: str | None) -> str:
-    """Return the name that was given, or this machine's if it has a domain, else its address in its own network."""
-    from acp_gateway.server.sockets import find_own_address
-
+def reachable_host(host: str | None, listener: "Address") -> str:
+    """Return the name that was given, or this machine's if it has a domain, else the address of a wildcard listener."""
     name = host or platform.node()
-    return (name if host or "." in name else find_own_address() or name or "HOST").lower()
+    return (name if host or "." in name else _find_own_address([listener]) or name or "HOST").lower()
+
+
+def _find_own_address(wildcards: Iterable["Address"]) -> str | None:
+    """Return the first address of this machine, in its own network, at which one of these listeners is reached."""
+    from acp_gateway.server.sockets import find_own_addresses
+
+    own = find_own_addresses()
+    return next((host for address in wildcards for host in address.reached_at(own)), None)

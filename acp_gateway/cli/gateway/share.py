@@ -238,7 +238,7 @@ def _find_addresses(settings: "Config", host: str | None) -> tuple[list[str], st
             return [str(replace(endpoint, host=host.lower()) if host else endpoint)], pins[0] if pins else None
     for listener in sorted(listeners, key=lambda each: (each.address.loopback, not each.address.websocket)):
         address = listener.address
-        hosts = [reachable_host(host)] if host or address.wildcard else [address.host]
+        hosts = [reachable_host(host, address)] if host or address.wildcard else [address.host]
         hosts += address.reached_at(find_own_addresses()) if address.wildcard and not host else []
         return [str(replace(address, host=each)) for each in dict.fromkeys(hosts)], listener.pin
     # Behind a proxy, allowed_hosts has the proxy's names.

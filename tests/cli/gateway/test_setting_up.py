@@ -32,7 +32,7 @@ def test_a_reader_of_stdout_that_has_gone_does_not_end_the_gateway() -> None:
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7"])
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: ["192.0.2.7", "2001:db8::7"])
     monkeypatch.setattr("acp_gateway.security.certificates.default_hosts", lambda: ["box", "192.0.2.7"])
     monkeypatch.setattr("platform.node", lambda: "Box")
 
@@ -56,6 +56,7 @@ def test_a_certificate_without_its_key_is_not_replaced(tmp_path: Path) -> None:
     [
         # A phone does not know the name of a machine, and an address of the same network leads there.
         ("wss://0.0.0.0:7443", ["box"], None, "192.0.2.7"),
+        ("wss://[::]:7443", ["box"], None, "2001:db8::7"),
         ("wss://0.0.0.0:7443", ["box.example"], None, None),
         ("wss://0.0.0.0:7443", ["box"], "gpu", "gpu"),
         ("wss://127.0.0.1:7443", ["box"], None, None),

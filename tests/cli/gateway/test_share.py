@@ -181,22 +181,24 @@ def test_the_guest_is_told_the_public_url_with_the_pin_only_where_no_proxy_remov
 
 
 @pytest.mark.parametrize(
-    ("name", "own", "host"),
+    ("name", "listens", "own", "host"),
     [
-        ("box", "192.0.2.7", "192.0.2.7"),
-        ("box", "2001:db8::7", "[2001:db8::7]"),
-        ("box", None, "box"),
-        ("", None, "host"),
+        ("box", "wss://0.0.0.0:7444", ["192.0.2.7", "2001:db8::7"], "192.0.2.7"),
+        ("box", "wss://[::]:7444", ["192.0.2.7", "2001:db8::7"], "[2001:db8::7]"),
+        ("box", "wss://[::]:7444", ["192.0.2.7"], "box"),
+        ("box", "wss://0.0.0.0:7444", [], "box"),
+        ("", "wss://0.0.0.0:7444", [], "host"),
     ],
 )
 def test_a_guest_gets_the_address_of_a_machine_whose_name_has_no_domain(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, own: str | None, host: str
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, listens: str, own: list[str], host: str
 ) -> None:
-    wss_of(config, tmp_path)
+    wss_of(config, tmp_path, listens)
     remember_session(tmp_path / "state", "s1")
     monkeypatch.setattr("platform.node", lambda: name)
-    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: [own] if own else [])
-    assert run("share", "s1", "--config", config).stdout.startswith(f"acp-gateway join wss://{host}:7444/acp#")
+    monkeypatch.setattr("acp_gateway.server.sockets.find_own_addresses", lambda: own)
+    line = run("share", "s1", "--config", config).stdout.split()[-1]
+    assert [str(address) for address in parse_invitation(line).addresses] == [f"wss://{host}:7444/acp"]
 
 
 def test_a_guest_gets_the_addresses_in_networks_behind_a_name_with_a_domain(
@@ -228,11 +230,10 @@ def test_the_help_says_for_how_long_a_session_is_shared() -> None:
 # Invitations
 
 
-def wss_of(config: Path, tmp_path: Path) -> str:
+def wss_of(config: Path, tmp_path: Path, url: str = "wss://0.0.0.0:7444") -> str:
     """Give the gateway a TLS listener; return the pin of its key."""
-    config.write_text(
-        config.read_text() + '\n[[listen]]\nurl = "wss://0.0.0.0:7444"\ncert = "cert.pem"\nkey = "key.pem"\n'
-    )
+    section = f'\n[[listen]]\nurl = "{url}"\ncert = "cert.pem"\nkey = "key.pem"\n'
+    config.write_text(config.read_text() + section)
     return create_certificate(["box"], tmp_path).pin
 
 
