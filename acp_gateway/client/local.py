@@ -57,15 +57,27 @@ class LocalGateway:
                 f"no gateway runs on {self.state_dir}: start one with `acp-gateway up` in a project's folder, or with "
                 "`acp-gateway serve`"
             )
+        if self._has_socket() is not True:
+            raise Unreachable(
+                f"the gateway on {self.state_dir} has no control socket there: it starts or stops just now, or its log "
+                "says why"
+            )
+
+    def check_settled(self) -> None:
+        """Raise `Unreachable`, with the next step, if the gateway that runs is starting or stopping."""
+        running = find_holder(self.state_dir)
+        if running is not None and self._has_socket() is False:
+            raise Unreachable(
+                f"{running}, but has no control socket: it starts or stops just now, or its log says why; run "
+                "this command again in a moment"
+            )
+
+    def _has_socket(self) -> bool | None:
+        """Return whether its control socket is there, as long as it accepts clients; None if it can have none."""
         try:
-            if Path(self.destination.address.path).exists():
-                return
+            return Path(self.destination.address.path).exists()
         except (UsageError, OSError):
-            pass  # No client can connect there.
-        raise Unreachable(
-            f"the gateway on {self.state_dir} has no control socket there: it is of an earlier version, or its log "
-            "says why"
-        )
+            return None
 
 
 def find_local_gateway(config: Path | None) -> LocalGateway:

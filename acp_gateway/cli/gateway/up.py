@@ -84,6 +84,7 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
 
         import trio
 
+        from acp_gateway.client.local import LocalGateway
         from acp_gateway.config.directories import config_home
         from acp_gateway.config.load import load_config
         from acp_gateway.gateway.agent.hardening import harden
@@ -105,6 +106,7 @@ def up(command: tuple[str, ...], port: int, address: str, host: str | None, *, a
     announce = partial(_announce, settings, file, host)
     running = find_holder(settings.gateway.state_dir)
     if running is not None:
+        LocalGateway(settings.gateway.state_dir).check_settled()
         click.echo(f"Nothing to start: {running}.")
         if adds:
             _reload(settings)

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 
 from acp_gateway.cli.main import main
 from acp_gateway.config.load import load_config
+from acp_gateway.errors import Unreachable
 from acp_gateway.gateway.agent import hardening
 from acp_gateway.gateway.storage.state_folder import holding
 from acp_gateway.security.browser_sessions import BrowserStore
@@ -239,6 +240,21 @@ def test_add_has_a_running_gateway_read_the_configuration(
     assert "\nworkspaces.proj-2: new\n" in done.stdout
 
 
+@pytest.mark.parametrize("options", [(), ("--add",)], ids=["up", "add"])
+def test_up_beside_a_gateway_that_is_stopping_says_to_try_again(
+    scene: Scene, other: Path, options: tuple[str, ...]
+) -> None:
+    scene.state_dir.mkdir(parents=True, exist_ok=True)
+    # It has closed its sockets, and waits for its agents.
+    with holding(scene.state_dir):
+        done = run("up", *options)
+    assert done.exit_code == Unreachable.exit_code
+    assert "it starts or stops just now" in done.stderr
+    assert "run this command again in a moment" in done.stderr
+    assert "Nothing to start" not in done.stdout
+    assert ("Added [workspaces.proj-2] to it." in done.stdout) == bool(options)
+
+
 def made_nothing(scene: Scene, done: Result) -> bool:
     return not scene.served and not (scene.home / ".config").exists() and len(done.stderr.splitlines()) == 1
 
@@ -404,6 +420,7 @@ def test_port_and_address_are_refused_beside_a_configuration(scene: Scene) -> No
 def test_up_beside_a_running_gateway_prints_the_same_and_starts_nothing(scene: Scene) -> None:
     run("up")
     scene.state_dir.mkdir(parents=True, exist_ok=True)
+    (scene.state_dir / "control").touch()
     with holding(scene.state_dir):
         done = run("up")
     assert done.exit_code == 0
