@@ -146,6 +146,18 @@ def _is(argument: str, word: str) -> bool:
 
 _NO_NAME: Final = re.compile(r"[^A-Za-z0-9._-]+")
 
+_SCRIPTS: Final = (".py", ".js", ".mjs", ".cjs", ".sh")
+"""Endings of scripts."""
+
+_SAYS_LITTLE: Final = frozenset(
+    {"agent", "acp", "app", "cli", "index", "main", "run", "server", "start", "__main__"}
+    | {"bin", ".bin", "build", "debug", "dist", "lib", "out", "release", "scripts", "src", "target", "venv", ".venv"}
+)
+"""Names of programs, and of folders around them, that many have."""
+
+_OF_MACHINE: Final = frozenset({"", "home", "local", "opt", "root", "srv", "tmp", "usr", "var"})
+"""Folders around programs of many kinds."""
+
 
 @dataclass(frozen=True, slots=True)
 class FoundAgent:
@@ -215,8 +227,23 @@ def find_command(command: Sequence[str], search_path: str, home: Path, cwd: Path
     if isinstance(known, AcpAgent):
         return FoundAgent(known.name, tuple(command), found_on, known.login)
     # Of an interpreter the script's name says more.
-    scripts = [Path(word).stem for word in rest if not word.startswith("-") and word.endswith((".py", ".js", ".sh"))]
-    return FoundAgent(_NO_NAME.sub("-", (scripts or [name])[0]).strip("-")[:64] or "agent", tuple(command), found_on)
+    scripts = [word for word in rest if not word.startswith("-") and word.endswith(_SCRIPTS)]
+    name = _name_of(scripts[0] if scripts else program if name == os.path.basename(program) else name, cwd, home)
+    return FoundAgent(_NO_NAME.sub("-", name).strip("-")[:64] or "agent", tuple(command), found_on)
+
+
+def _name_of(program: str, cwd: Path, home: Path) -> str:
+    """Return the name of a program or a script, else that of the folder around it which says more than `dist/index`."""
+    name = program
+    for ending in _SCRIPTS:
+        name = name.removesuffix(ending)
+    name = os.path.basename(name)
+    if "/" not in program and name == program:
+        return name
+    place = Path(os.path.normpath(cwd / program)).with_name(name)
+    while place.name in _SAYS_LITTLE and place != home:
+        place = place.parent
+    return name if place.name in _OF_MACHINE or place == home else place.name
 
 
 def explain_missing(program: str, search_path: str, home: str | None, section: str) -> str:

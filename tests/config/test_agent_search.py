@@ -82,13 +82,24 @@ def test_a_program_without_its_adapter_is_a_hint_that_names_the_installation(tmp
         (["./tool box", "x"], "tool-box"),
         (["npx", "-y", "@google/gemini-cli@1", "--acp"], "gemini"),
         (["npx", "my-agent.js"], "my-agent"),
+        (["{folder}/tools/run-it.sh"], "run-it"),
+        (["{folder}/my-tool/dist/agent.sh"], "my-tool"),
+        (["npx", "{folder}/my-tool/dist/index.js"], "my-tool"),
+        (["./bin/agent"], "project"),
+        (["{folder}/home/bin/agent"], "agent"),
+        (["{folder}/usr/local/bin/agent"], "agent"),
         (["npx"], "npx"),
     ],
 )
 def test_the_agent_of_a_command_has_the_name_of_its_program(tmp_path: Path, command: list[str], name: str) -> None:
     path = install(tmp_path / "bin", "opencode", "npx")
-    install(tmp_path, "tool box")
-    found = find_command(command, path, tmp_path, tmp_path)
+    project = tmp_path / "project"
+    install(project, "tool box")
+    for folder in (project / "bin", *(tmp_path / each for each in ("my-tool/dist", "home/bin", "usr/local/bin"))):
+        install(folder, "agent", "agent.sh")
+    install(tmp_path / "tools", "run-it.sh")
+    command = [word.format(folder=tmp_path) for word in command]
+    found = find_command(command, path, tmp_path / "home", project)
     assert (found.name, found.command, found.search_path) == (name, tuple(command), path)
 
 
