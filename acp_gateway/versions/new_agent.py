@@ -167,6 +167,8 @@ class NewAgent(Translator[_Session]):
             table.NOTICE: self._notice,
             table.COMPACTION_UPDATE: self._compaction,
             table.COMPACTION_CHUNK: self._compaction,
+            table.SESSION_MESSAGE: self._session_message,
+            table.SESSION_MESSAGE_CHUNK: self._session_message,
         }
 
     def _new_session(self, session_id: str) -> _Session:
@@ -762,14 +764,12 @@ class NewAgent(Translator[_Session]):
         told = _compose({name: update[name] for name in _NOTICE if name in update})
         self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out, notice=told)
 
+    def _session_message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        self._send(params, values.with_blocks(update, values.old_block), out)
+
     def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         if self._shows_compaction:
-            blocks = update.get("summary")
-            if given(blocks):
-                update["summary"] = array(map(values.old_block, elements(blocks)))
-            elif "content" in update:
-                update["content"] = values.old_block(update["content"])
-            self._send(params, update, out)
+            self._send(params, values.with_blocks(update, values.old_block), out)
         elif text(update.get("status")) in _ENDED:
             why = text(update.get("error"))
             words = f"the compaction of the conversation: {text(update['status'])}{f', {why}' if why else ''}"

@@ -160,6 +160,10 @@ class OldAgent(Translator[_Session]):
             table.COMMANDS_UPDATE: self._commands,
             methods.MODE_UPDATE: self._mode,
             methods.CONFIG_UPDATE: self._config,
+            table.COMPACTION_UPDATE: self._blocks,
+            table.COMPACTION_CHUNK: self._blocks,
+            table.SESSION_MESSAGE: self._blocks,
+            table.SESSION_MESSAGE_CHUNK: self._blocks,
         }
 
     def _new_session(self, session_id: str) -> _Session:
@@ -505,12 +509,13 @@ class OldAgent(Translator[_Session]):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        update: _Members | None = update_of(params)
-        if is_told and update is not None:
-            update = self._told(session, params, kind, update, out)
+        whole = update_of(params)
+        update = self._told(session, params, kind, whole, out) if is_told else whole
         if handle is not None and update is not None:
             update = handle(session, params, update)
-        if update is not None:
+        if update is whole:
+            out.to_client.append(message.text)
+        elif update is not None:
             self._update(params, update, out)
 
     def _told(self, session: _Session, params: _Members, kind: str, update: _Members, out: Output) -> _Members | None:
@@ -636,6 +641,9 @@ class OldAgent(Translator[_Session]):
 
     def _commands(self, session: _Session, params: _Members, update: _Members) -> _Members:
         return update | {"availableCommands": values.new_commands(update.get("availableCommands"))}
+
+    def _blocks(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        return values.with_blocks(update, values.new_block)
 
     def _config(self, session: _Session, params: _Members, update: _Members) -> _Members:
         session.options = _limited(update.get("configOptions"))

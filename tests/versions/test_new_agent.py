@@ -1007,6 +1007,13 @@ def test_notices_and_compaction_for_clients_that_offered_them_and_for_others() -
     assert passed[2]["content"]["type"] == "text"
 
 
+def test_messages_between_sessions_have_content_of_version_1() -> None:
+    whole = update("session_message", messageId="m", content=[text("a"), {"type": "_video"}])
+    chunk = update("session_message_chunk", messageId="m", content={"type": "_video"})
+    unknown = text("[content of the type _video, which this version cannot show]")
+    assert [sent["content"] for sent in said(NewAgent(), whole, chunk)] == [[text("a"), unknown], unknown]
+
+
 # Requests of the agent
 
 
