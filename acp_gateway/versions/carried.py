@@ -49,6 +49,12 @@ class Carried(bytes):
         return made
 
 
+class Same(bytes):
+    """A message of an agent of version 2 that clients of both versions get as it is."""
+
+    __slots__ = ()
+
+
 def hidden(session_id: bytes, original: bytes) -> Carried:
     """Return a message of version 2 that is nothing in version 1; `session_id` is JSON text."""
     params = {"sessionId": session_id, "update": b'{"sessionUpdate":"%b"}' % ORIGINAL.encode()}
