@@ -293,7 +293,7 @@ class AgentState:
         # A client of version 2 has its prompt from its translator already.
         if sender in session.attached and sender.translator is None:
             # A gateway in front of this one gets what it carries in the message that takes its place.
-            self.out.client(sender, only_old(chunk) if sender.carries else chunk)
+            self.out.client(sender, only_old(chunk) if sender.carries and self.carries else chunk)
             self.send_position(session, [sender])
         if echo.is_complete:
             session.echo = None

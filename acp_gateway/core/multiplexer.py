@@ -38,7 +38,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
-from acp_gateway.versions.carried import ACCEPTED, Carried
+from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
 from acp_gateway.versions.translator import Output as Translated
 
 
@@ -329,6 +329,8 @@ class Multiplexer:
             self._agent.receive_response(message)
         elif isinstance(message.text, Carried) and message.method == ACCEPTED:
             self._agent.prompt_accepted(message)
+        elif isinstance(message.text, Carried) and message.method == VERSION:
+            self._initialization.set_carries(carries=carries_now(message))
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:
