@@ -193,7 +193,7 @@ class NewAgent(Translator[_Session]):
         """Do nothing, for the same reason."""
         return Output()
 
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
         """Answer the session's prompts: the agent will not say that the turn has ended, as it was cut off."""
         out = Output()
         session = self._session(session_id)

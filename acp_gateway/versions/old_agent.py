@@ -204,8 +204,9 @@ class OldAgent(Translator[_Session]):
             return
         message = jsonrpc.parse(original)
         if message.update == table.STATE_UPDATE:
-            state = lookup.text_param(message, "update", "state")
-            self._session(message.session or "").is_running = state != "idle"
+            session, state = self._session(message.session or ""), lookup.text_param(message, "update", "state")
+            session.is_running = state != "idle"
+            session.background = background_of(lookup.param(message, "update", "background"), NOTHING)
 
     def accepted(self, request: RawId, response: bytes) -> Output:
         out = Output()
@@ -239,11 +240,11 @@ class OldAgent(Translator[_Session]):
         self._run(self._session(session_id), out)
         return out
 
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
         out = Output()
         session = self._session(session_id)
         session.message = None
-        if session.is_running:
+        if session.is_running or (is_lost and self.is_same and session.background != NOTHING):
             self._rest(session, {} if error is None else {"stopReason": b'"error"', "error": error}, out)
         return out
 
@@ -450,6 +451,9 @@ class OldAgent(Translator[_Session]):
 
     def _rest(self, session: _Session, end: _Members, out: Output) -> None:
         session.is_running = session.works_alone = False
+        if self.is_same:
+            # The agent would have said so itself, but it has ended.
+            session.background = NOTHING
         self._tell(session, "idle", out, end)
 
     def _tell(self, session: _Session, state: str, out: Output, end: _Members | None = None) -> None:

@@ -84,8 +84,22 @@ def array(items: Iterable[bytes]) -> bytes:
 
 
 def background_of(raw: bytes | None, known: bytes) -> bytes:
-    """Return the work in the background that is told, an array; the known one if none is, or if it is too long."""
-    return known if raw is None or len(raw) > BACKGROUND_SIZE else array(elements(raw))
+    """Return the work in the background that is told, an array, the known one if none is.
+
+    Of a list that is too long, that is what fits from its beginning.
+    """
+    if raw is None:
+        return known
+    if len(raw) <= BACKGROUND_SIZE:
+        return array(elements(raw))
+    found: list[bytes] = []
+    left = BACKGROUND_SIZE - len(NOTHING)
+    for start, end in spans.elements(raw, most=ELEMENTS) if raw[:1] == b"[" else ():
+        left -= end - start + 1
+        if left < 0:
+            break
+        found.append(raw[start:end])
+    return array(found)
 
 
 def respelled(message: bytes, old: bytes, new: bytes) -> bytes | None:

@@ -243,7 +243,7 @@ UPDATES: Final = (
         None,
         STATE_UPDATE,
         to_old="`idle` answers the prompts; `requires_action`, and `running` without a prompt, are told in the `_meta` "
-        "of a `session_info_update`; so is `background`, up to 4,096 bytes",
+        "of a `session_info_update`; so is `background`, the first 4,096 bytes of it",
     ),
     Update(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
     Update(

@@ -178,8 +178,14 @@ class Translator(ABC, Generic[SessionT]):
         """Tell that a turn runs in a session that the client enters, perhaps within a message."""
 
     @abstractmethod
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
-        """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
+        """Tell that the running turn of a session has ended or was cut off.
+
+        Args:
+            session_id: the session.
+            error: the JSON-RPC error, if any.
+            is_lost: True if the agent has ended, with all that it did in the background.
+        """
 
     def accepted(self, request: RawId, response: bytes) -> Output:
         """Tell that an agent of the client's version has accepted a prompt of this id by this response."""

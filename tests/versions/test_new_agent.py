@@ -504,9 +504,13 @@ def test_work_in_the_background_is_told_when_it_changes() -> None:
     assert answer["id"] == 2
     (sent,) = said(it, works_on("running", other))
     assert sent["_meta"]["acp-gateway"] == {"state": "running", "background": [other]}
-    # None and null are nothing; too long a list changes nothing.
-    (sent,) = said(it, works_on("idle", *[other] * 1000))
-    assert sent["_meta"]["acp-gateway"] == {"state": "idle"}
+    # Of a long list, as much as fits; what does not is not told for what was before.
+    (sent,) = said(it, works_on("idle", *[other] * 5000))
+    assert sent["_meta"]["acp-gateway"]["background"] == [other] * (4094 // 25)
+    (sent,) = said(it, works_on("idle", {**other, "x": "x" * 4096}, other))
+    assert sent["_meta"]["acp-gateway"] == {"background": []}
+    (sent,) = said(it, works_on("idle", other))
+    # None and null are nothing.
     assert [one["_meta"]["acp-gateway"] for one in said(it, update("state_update", state="idle", background=None))] == [
         {"background": []}
     ]
