@@ -135,14 +135,17 @@ class Routing:
         is_shown = state is None and message.update != ORIGINAL
         echo = session.echo if own and is_shown else None
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
+        if repeats and echo is not None:
+            self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
+            if echo.request.client.carries:
+                # Another gateway takes the id from the echo, before it is told the place.
+                self._agent.send_echo(session, echo, message.text)
         if is_shown:
-            # To another gateway the place of its prompt is told first: both write it without an id.
-            if repeats and echo is not None and not echo.request.client.carries:
-                self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
             self._agent.place_prompts(session)
         if echo is not None:
             if repeats:
-                self._agent.send_echo(session, echo, message.text)
+                if not echo.request.client.carries:
+                    self._agent.send_echo(session, echo, message.text)
                 if isinstance(message.text, Carried) and message.text.original is not None:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.text.original)

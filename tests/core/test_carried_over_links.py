@@ -195,6 +195,29 @@ def test_turns_of_several_clients_keep_their_places(*, version: int, named: bool
     assert history == sent
 
 
+@pytest.mark.parametrize("sender", [1, 2])
+@pytest.mark.parametrize("kind", ["user_message", "user_message_chunk"])
+def test_a_prompt_that_its_echo_names_has_that_id_at_once(kind: str, sender: int) -> None:
+    front = Front()
+    (ann,) = opened(front, "ann")
+    old, other = front.come("old", 1), front.come("other", 1)
+    for peer in (old, other):
+        peer.load()
+    prompts(front, ann if sender == 2 else old)
+    content: Json = block("go") if kind.endswith("chunk") else [block("go")]
+    front.agent.say(told(kind, messageId="u", content=content))
+    (shown,) = other.heard()
+    assert shown["params"]["update"] == {
+        "sessionUpdate": "user_message_chunk",
+        "content": block("go"),
+        "messageId": "u",
+    }
+    front.agent.say(told("agent_message", messageId="a", content=[block("yo")]))
+    front.agent.say(END)
+    assert places_agree(front)
+    assert front.come("late", 1).load()[0]["params"]["update"]["messageId"] == "u"
+
+
 @pytest.mark.parametrize("when", range(5))
 def test_a_front_that_was_killed_takes_the_turn_over(when: int) -> None:
     front = Front()
