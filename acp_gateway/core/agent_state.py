@@ -293,7 +293,7 @@ class AgentState:
         # A client of version 2 has its prompt from its translator already.
         if sender in session.attached and sender.translator is None:
             # A gateway in front of this one gets what it carries in the message that takes its place.
-            self.out.client(sender, only_old(chunk) if sender.carries else chunk)
+            self.out.client(sender, only_old(chunk) if sender.carries and self.carries else chunk)
             self.send_position(session, [sender])
         if echo.is_complete:
             session.echo = None
@@ -562,7 +562,9 @@ class AgentState:
         self.notify(session, "turn_ended", stopReason=reason, **({} if why is None else {"reason": why}))
         for client in session.attached:
             if client.translator is not None:
-                self.out.put(client, client.translator.turn_ended(session.id, _failure(outcome)))
+                # At another gateway the agent goes on.
+                is_lost = why is not None and self.link is None
+                self.out.put(client, client.translator.turn_ended(session.id, _failure(outcome), is_lost=is_lost))
         connected = sum(client.connected for client in session.controllers())
         self.out.effect(
             HookEvent("turn_end", session, {"stopReason": reason, "seconds": self.now - began, "connected": connected})

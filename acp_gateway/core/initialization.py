@@ -18,7 +18,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import Message
-from acp_gateway.versions.carried import Carried, asks_to_carry, only_old
+from acp_gateway.versions.carried import Carried, asks_to_carry, only_old, version_changed
 from acp_gateway.versions.old_agent import OldAgent
 
 
@@ -139,10 +139,7 @@ class Initialization:
             return
         self._agent.move_to(AgentPhase.READY)
         self._agent.abilities = capabilities.abilities(response.text)
-        self._agent.out.carries = isinstance(response.text, Carried)
-        for client in self._agent.clients:
-            if client.translator is not None:
-                client.translator.is_same = self._agent.carries
+        self.set_carries(carries=isinstance(response.text, Carried))
         text = capabilities.strip_terminal_logins(response.text)
         self._response = jsonrpc.parse(capabilities.advertise(text) if self._agent.policy.shared else text)
         for request in waiters:
@@ -156,6 +153,20 @@ class Initialization:
             held += self._agent.waiting.release_kind(Until.SESSION_REOPENED)
         for request in held:
             self._dispatch(request)
+
+    def set_carries(self, *, carries: bool) -> None:
+        """Note whether the agent's messages carry others; gateways in front of this one are told what changes."""
+        changes, self._agent.out.carries = carries != self._agent.carries, carries
+        for client in self._agent.clients:
+            if client.translator is not None:
+                client.translator.is_same = carries
+            elif client.carries and changes:
+                self._agent.out.client(client, version_changed(carries=carries))
+        if changes and not carries:
+            # Turns that have begun behind another gateway, whose agent will not say so any more.
+            for session in self._agent.live.values():
+                for request in session.turns:
+                    self._agent.turn_began(session, request)
 
     def _respond(self, request: Request) -> None:
         """Answer `initialize` with the negotiated version and capabilities."""

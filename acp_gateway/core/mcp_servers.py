@@ -20,8 +20,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
-from typing import Final, Literal
+from itertools import count, islice
+from typing import Final, Literal, NamedTuple
 from urllib.parse import unquote
 
 from acp_gateway.core.sessions.session import Client
@@ -46,65 +46,118 @@ MAX_CONNECTIONS: Final = 1000
 """Maximum number of remembered connections to servers of the clients of one agent; a session has a handful."""
 
 
-class McpConnections:
-    """Connections of an agent to servers that its clients carry, with the client of each.
+class McpConnection(NamedTuple):
+    """A connection to a server that a client carries."""
 
-    A draft of the protocol has `mcp/connect` and `mcp/disconnect`, a later one names the server and the request that a
-    message belongs to.
+    client: Client
+    """The client, which may have gone."""
+    name: str
+    """The client's name of the connection."""
+
+
+class McpConnections:
+    """Connections of an agent to servers that its clients carry.
+
+    Each client names its own, so two may choose the same name. The agent gets another one for the later of both, and
+    messages that name it are translated. A draft of the protocol has `mcp/connect` and `mcp/disconnect`, a later one
+    names the server and the request that a message belongs to.
     """
 
     def __init__(self) -> None:
-        self._owners: dict[str, Client] = {}
+        # By the name at the agent.
+        self._connections: dict[str, McpConnection] = {}
 
-    def of(self, message: Message) -> Client | None:
-        """Return the client, which may have gone, of the connection that a message of the agent names; None if there is
-        none. `mcp/disconnect` ends the connection."""
-        if message.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
+    def of(self, message: Message) -> McpConnection | None:
+        """Return the connection that a message of the agent names, None if there is none. `mcp/disconnect` ends it."""
+        name = named_connection(message)
+        if name is None:
             return None
-        name = lookup.text_param(message, "connectionId") or ""
-        return self._owners.get(name) if message.method == methods.MCP_MESSAGE else self._owners.pop(name, None)
+        ends = message.method == methods.MCP_DISCONNECT
+        return self._connections.pop(name, None) if ends else self._connections.get(name)
 
     def connected(self, client: Client, response: bytes) -> bytes:
-        """Take a client's response to `mcp/connect`, and return that for the agent: no client has another one's."""
-        name = lookup.text_at(response, "result", "connectionId")
-        if name is None:
+        """Take a client's response to `mcp/connect`, and return that for the agent, with a name that no other has."""
+        name, at = lookup.text_at(response, "result", "connectionId"), spans.find(response, "result", "connectionId")
+        if name is None or at is None:
             return response
-        owner = self._owners.get(name, client)
-        if owner is not client and not (owner.gone and owner.scope.identity == client.scope.identity):
-            why = "the client has named a connection that is there already"
-            return jsonrpc.error(jsonrpc.parse(response).id, jsonrpc.INTERNAL_ERROR, why)
-        self._owners[name] = client
-        if len(self._owners) > MAX_CONNECTIONS:
-            del self._owners[next(iter(self._owners))]
-        return response
+        own = McpConnection(client, name)
+        known = self._name_at_agent(own) or next(
+            free for free in self._names(name) if self._may_take(client, self._connections.get(free))
+        )
+        self._connections[known] = own
+        if len(self._connections) > MAX_CONNECTIONS:
+            del self._connections[next(iter(self._connections))]
+        return response if known == name else spans.splice(response, [(*at, jsonrpc.encode(known))])
 
-    def is_of(self, client: Client, message: Message, asked: Iterable[Message]) -> bool:
-        """Return True if a client's `mcp/message` is of a connection of its own, or of a request that it was asked."""
-        name = lookup.text_param(message, "connectionId")
+    def for_agent(self, client: Client, message: Message, asked: Iterable[Message]) -> bytes | None:
+        """Return a client's `mcp/message` with the agent's name of the connection.
+
+        None if that is not one of its own, and if it is not of a request that the client was asked.
+        """
+        name = named_connection(message)
         if name is not None:
-            return self._owners.get(name) is client
+            known = self._name_at_agent(McpConnection(client, name))
+            return None if known is None else _renamed(message, known)
         server, request = (lookup.text_param(message, member) for member in ("serverId", "requestId"))
-        return request is not None and any(
+        is_asked = request is not None and any(
             (other.method, lookup.text_param(other, "serverId"), lookup.text_param(other, "requestId"))
             == (methods.MCP_MESSAGE, server, request)
             for other in asked
         )
+        return message.text if is_asked else None
 
     def reclaim(self, client: Client, links: Iterable[str]) -> None:
         """Give a client the connections that it had over other links."""
         identity, links = client.scope.identity, {*links}
-        for name, owner in self._owners.items():
+        for known, (owner, name) in self._connections.items():
             if owner.gone and owner.link in links and owner.scope.identity == identity:
-                self._owners[name] = client
+                self._connections[known] = McpConnection(client, name)
 
     def client_gone(self, client: Client) -> None:
         """Forget the connections of a client that has gone and can't come back."""
         if client.link is None:
-            self._owners = {name: owner for name, owner in self._owners.items() if owner is not client}
+            self._connections = {known: its for known, its in self._connections.items() if its.client is not client}
 
     def clear(self) -> None:
         """Forget all: the agent has ended."""
-        self._owners.clear()
+        self._connections.clear()
+
+    def _name_at_agent(self, connection: McpConnection) -> str | None:
+        """Return the agent's name of a connection, None if it is not there."""
+        if self._connections.get(connection.name) == connection:
+            return connection.name
+        return next((known for known, other in self._connections.items() if other == connection), None)
+
+    def _names(self, name: str) -> Iterator[str]:
+        yield name
+        for number in count(2):
+            yield f"{name}-{number}"
+
+    def _may_take(self, client: Client, former: McpConnection | None) -> bool:
+        """Return True if a name is free, or is that of a connection which its client has left."""
+        return former is None or (former.client.gone and former.client.scope.identity == client.scope.identity)
+
+
+def named_connection(message: Message) -> str | None:
+    """Return the name of a connection in `mcp/message` or `mcp/disconnect`, None in any other message."""
+    if message.method not in (methods.MCP_MESSAGE, methods.MCP_DISCONNECT):
+        return None
+    return lookup.text_param(message, "connectionId")
+
+
+def for_client(message: Message, connection: McpConnection) -> Message:
+    """Return a message of the agent with the client's name of the connection."""
+    text = _renamed(message, connection.name)
+    return message if text is message.text else jsonrpc.parse(text)
+
+
+def _renamed(message: Message, name: str) -> bytes:
+    """Return the text of a message with another name of the connection that it names."""
+    at = spans.find(message.text, "params", "connectionId")
+    assert at is not None
+    return (
+        message.text if named_connection(message) == name else spans.splice(message.text, [(*at, jsonrpc.encode(name))])
+    )
 
 
 def _spellings(name: str) -> bytes:

@@ -38,7 +38,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
-from acp_gateway.versions.carried import ACCEPTED, Carried
+from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
 from acp_gateway.versions.translator import Output as Translated
 
 
@@ -329,6 +329,8 @@ class Multiplexer:
             self._agent.receive_response(message)
         elif isinstance(message.text, Carried) and message.method == ACCEPTED:
             self._agent.prompt_accepted(message)
+        elif isinstance(message.text, Carried) and message.method == VERSION:
+            self._initialization.set_carries(carries=carries_now(message))
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
         elif message.kind is Kind.REQUEST:
@@ -509,25 +511,27 @@ class Multiplexer:
         else:
             self._handlers.get(message.method, self._other)(client, request)
 
-    def _other(self, client: Client, request: Request) -> None:
-        """Forward a request of a method that the gateway does not know."""
+    def _other(self, client: Client, request: Request, text: bytes | None = None) -> None:
+        """Forward a request of a method that the gateway does not know, with `text` in place of its own, if given."""
         agent = self._agent
         if not client.controls:
             # An observer's request reaches no agent, whatever the table of methods lets observers call.
             agent.refuse(request, jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {request.message.method:.80}")
         elif request.message.session is None or agent.session_of_request(client, request) is not None:
-            agent.forward(request, agent.respond)
+            agent.forward(request, agent.respond, text)
 
     def _mcp_message(self, client: Client, request: Request) -> None:
         """Handle `mcp/message`, of a server that the client carries."""
-        if self._has_connection(client, request.message):
-            self._other(client, request)
-        else:
+        text = self._mcp_text(client, request.message)
+        if text is None:
             self._agent.refuse(request, jsonrpc.INVALID_PARAMS, _NO_CONNECTION)
+        else:
+            self._other(client, request, text)
 
-    def _has_connection(self, client: Client, message: Message) -> bool:
+    def _mcp_text(self, client: Client, message: Message) -> bytes | None:
+        """Return a client's `mcp/message` for the agent; None if the client has no such connection."""
         asked = (request.message for request in self._agent.agent_requests.asked(client).values())
-        return self._agent.mcp_connections.is_of(client, message, asked)
+        return self._agent.mcp_connections.for_agent(client, message, asked)
 
     def _notification_from_client(self, client: Client, message: Message) -> None:
         self._agent.surcharge += methods.SURCHARGES.get(message.method, 0)
@@ -541,10 +545,12 @@ class Multiplexer:
             self._agent.out.log(f"dropped a notification of {client.name} for a session that it is not attached to")
         elif message.method == methods.SESSION_CANCEL:
             self._turns.cancel(client, message)
-        elif message.method == methods.MCP_MESSAGE and not self._has_connection(client, message):
-            self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
         elif self._agent.phase is AgentPhase.READY:
-            self._agent.out.agent(message.text)
+            text = self._mcp_text(client, message) if message.method == methods.MCP_MESSAGE else message.text
+            if text is None:
+                self._agent.out.log(f"dropped a notification of {client.name}: {_NO_CONNECTION}")
+            else:
+                self._agent.out.agent(text)
 
     def _takes_part(self, client: Client, session_id: str) -> bool:
         """Return True if a client is attached to a session, or has started it for suggestions."""

@@ -10,7 +10,7 @@ owner, and never dropped.
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from acp_gateway.core import access_rules
+from acp_gateway.core import access_rules, mcp_servers
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.agent_state import AgentState
 from acp_gateway.core.sessions.preconditions import PATH_LENGTH
@@ -31,6 +31,8 @@ EARLY_SIZE: Final = 4 * 1024 * 1024
 
 MAX_REMEMBERED: Final = 10_000
 """Maximum number of remembered session ids of sub-agents, and of elicitations."""
+
+_NO_CONNECTION: Final = "no client has this connection to an MCP server"
 
 _USER_CHUNK: Final = methods.USER_CHUNK.encode()
 
@@ -133,14 +135,17 @@ class Routing:
         is_shown = state is None and message.update != ORIGINAL
         echo = session.echo if own and is_shown else None
         repeats = echo is not None and message.update == methods.USER_CHUNK and echo.take(message.text)
+        if repeats and echo is not None:
+            self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
+            if echo.request.client.carries:
+                # Another gateway takes the id from the echo, before it is told the place.
+                self._agent.send_echo(session, echo, message.text)
         if is_shown:
-            # To another gateway the place of its prompt is told first: both write it without an id.
-            if repeats and echo is not None and not echo.request.client.carries:
-                self._agent.name_prompt(session, echo.request, lookup.param(message, "update", "messageId"))
             self._agent.place_prompts(session)
         if echo is not None:
             if repeats:
-                self._agent.send_echo(session, echo, message.text)
+                if not echo.request.client.carries:
+                    self._agent.send_echo(session, echo, message.text)
                 if isinstance(message.text, Carried) and message.text.original is not None:
                     # The prompt is in the history already, for clients of version 1.
                     original = hidden(jsonrpc.encode(session.id), message.text.original)
@@ -192,9 +197,12 @@ class Routing:
             # It has names and addresses of the agent's account.
             self._agent.out.clients(filter(self._may_see_account, self._agent.clients), message.text)
             return
-        owner = self._agent.mcp_connections.of(message)
-        if owner is not None:
-            self._agent.out.clients([] if owner.gone else [owner], message.text)
+        if mcp_servers.named_connection(message) is not None:
+            connection = self._agent.mcp_connections.of(message)
+            if connection is None or connection.client.gone:
+                self._agent.out.log(f"dropped a notification of the agent: {_NO_CONNECTION}")
+            else:
+                self._agent.out.client(connection.client, mcp_servers.for_client(message, connection).text)
             return
         if message.session is None:
             candidates = self._candidates()
@@ -331,12 +339,8 @@ class Routing:
             return
         if agent_request.method == methods.MCP_CONNECT:
             agent_request.translate = self._agent.mcp_connections.connected
-        elif (owner := self._agent.mcp_connections.of(message)) is not None:
-            if owner.gone:
-                # It may come back, and no other client has the server.
-                self._agent.agent_requests.settle_undecided(agent_request)
-            else:
-                self._forward(agent_request, [owner])
+        elif mcp_servers.named_connection(message) is not None:
+            self._forward_in_connection(agent_request)
             return
         if message.session is not None:
             session = self._session_of(message.session)
@@ -417,6 +421,20 @@ class Routing:
             agent_request.arrived_time, agent_request.fenced_off = self._agent.wall_time, True
             agent_request.key = self._agent.registry.new_request_key()
             self._agent.agent_requests.show(agent_request)
+
+    def _forward_in_connection(self, agent_request: AgentRequest) -> None:
+        """Forward a message to the client that carries the server: no other client has it, in whatever session."""
+        message = agent_request.message
+        connection = self._agent.mcp_connections.of(message)
+        if connection is None:
+            error = jsonrpc.error(agent_request.id, jsonrpc.INVALID_PARAMS, f"{message.method}: {_NO_CONNECTION}")
+            self._agent.agent_requests.settle(agent_request, error)
+        elif connection.client.gone:
+            # It may come back.
+            self._agent.agent_requests.settle_undecided(agent_request)
+        else:
+            agent_request.forwarded_message = mcp_servers.for_client(message, connection)
+            self._forward(agent_request, [connection.client])
 
     def _forward_to_requester(self, agent_request: AgentRequest) -> None:
         """Forward an elicitation for a request to the sender of that request, under the sender's id."""

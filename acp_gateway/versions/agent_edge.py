@@ -5,7 +5,7 @@ An agent is asked for version 1. One that refuses, or answers with another versi
 
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId, id_key
-from acp_gateway.versions.carried import Carried, asking_to_carry, carry, received
+from acp_gateway.versions.carried import Carried, Same, asking_to_carry, carry, received
 from acp_gateway.versions.new_agent import NewAgent
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.translator import Output, result_of
@@ -68,7 +68,7 @@ class AgentEdge:
             elif self._translator is None:
                 out.to_client.append(text)
             elif (plain := self._translator.plain_update(text)) is not None:
-                out.to_client.append(text if plain is text else Carried(plain, text))
+                out.to_client.append(Same(text) if plain is text else Carried(plain, text))
             else:
                 out.extend(self._translated(text, self._translator))
         return out

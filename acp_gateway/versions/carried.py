@@ -20,6 +20,9 @@ ORIGINAL: Final = "_acp-gateway/original"
 ACCEPTED: Final = "_acp-gateway/accepted"
 """Method of the notification that an agent of version 2 has accepted a prompt, for the core alone."""
 
+VERSION: Final = "_acp-gateway/version"
+"""Method of the notification that another process of the agent speaks another version, for a gateway's core alone."""
+
 _UPDATE: Final = notification(methods.SESSION_UPDATE, {})[:-3]
 """Beginning of each update that a translator has made."""
 
@@ -49,6 +52,12 @@ class Carried(bytes):
         return made
 
 
+class Same(bytes):
+    """A message of an agent of version 2 that clients of both versions get as it is."""
+
+    __slots__ = ()
+
+
 def hidden(session_id: bytes, original: bytes) -> Carried:
     """Return a message of version 2 that is nothing in version 1; `session_id` is JSON text."""
     params = {"sessionId": session_id, "update": b'{"sessionUpdate":"%b"}' % ORIGINAL.encode()}
@@ -58,6 +67,17 @@ def hidden(session_id: bytes, original: bytes) -> Carried:
 def accepted(prompt: RawId, response: bytes) -> Carried:
     """Return the notification that a prompt was accepted by this response."""
     return Carried(notification(ACCEPTED, {"requestId": prompt}), response)
+
+
+def version_changed(*, carries: bool) -> Carried:
+    """Return the notification for a gateway in front of this one that messages carry others from now on, or none."""
+    text = notification(VERSION, {_ASKING: b"true" if carries else b"false"})
+    return Carried(text, text)
+
+
+def carries_now(told: Message) -> bool:
+    """Return what such a notification says."""
+    return lookup.param(told, _ASKING) == b"true"
 
 
 def has_carried(messages: Iterable[bytes]) -> bool:

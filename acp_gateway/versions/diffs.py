@@ -256,6 +256,7 @@ class _PatchReader:
         section.hunks += 1
         old, new = (1 if count is None else int(count) for count in hunk.groups())
         last: list[list[str]] = []
+        most: int | None
         while self._at < len(self._patch) and self._steps > 0:
             mark = self._patch[self._at]
             if mark == "\\":
@@ -267,9 +268,13 @@ class _PatchReader:
             if mark not in _RUN_ENDS or (old <= 0 and new <= 0):
                 break
             # Beyond what is announced of its side, a run goes on while the other side has lines to come.
-            most = {" ": max(old, new), "-": old if new <= 0 else None, "+": new if old <= 0 else None}[mark]
+            if mark == " ":
+                most, last = max(old, new), [section.old, section.new]
+            elif mark == "-":
+                most, last = old if new <= 0 else None, [section.old]
+            else:
+                most, last = new if old <= 0 else None, [section.new]
             lines = self._run(mark, most)
-            last = [side for side, marks in ((section.old, " -"), (section.new, " +")) if mark in marks]
             for side in last:
                 side.append(lines)
             count = lines.count("\n")

@@ -69,7 +69,7 @@ PLANS: Final = 32
 _PLAIN_SIZE: Final = CONTENT_SIZE // 4
 """Bytes of a plain update of a tool call at most; its content is at most a few times as large in version 1."""
 
-_NO_PLAN: Final = ShownPlan([], "", is_done=True)
+_NO_PLAN: Final = ShownPlan(b"[]", 0, "", is_done=True)
 _CHUNKS: Final = {
     methods.USER_CHUNK: methods.USER_CHUNK,
     methods.AGENT_CHUNK: methods.AGENT_CHUNK,
@@ -167,6 +167,8 @@ class NewAgent(Translator[_Session]):
             table.NOTICE: self._notice,
             table.COMPACTION_UPDATE: self._compaction,
             table.COMPACTION_CHUNK: self._compaction,
+            table.SESSION_MESSAGE: self._session_message,
+            table.SESSION_MESSAGE_CHUNK: self._session_message,
         }
 
     def _new_session(self, session_id: str) -> _Session:
@@ -191,7 +193,7 @@ class NewAgent(Translator[_Session]):
         """Do nothing, for the same reason."""
         return Output()
 
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
         """Answer the session's prompts: the agent will not say that the turn has ended, as it was cut off."""
         out = Output()
         session = self._session(session_id)
@@ -464,7 +466,7 @@ class NewAgent(Translator[_Session]):
         statuses = plain_updates.statuses_of(raw)
         if statuses is None:
             return None
-        self._keep_plan(session, update.plan.id, _plan_of(update.plan.id, elements(raw), statuses))
+        self._keep_plan(session, update.plan.id, _plan_of(update.plan.id, raw, statuses))
         return self._plans(session, {"sessionId": _encode(session.id)})
 
     def _send(self, params: _Members, update: _Members, out: Output) -> None:
@@ -736,9 +738,12 @@ class NewAgent(Translator[_Session]):
         """Return the update with the plan that changed last, and with the names of the others."""
         found = {name: plan for name in session.plans if (plan := session.memory.get(ShownPlan, name)) is not None}
         *others, last = [_NO_PLAN, *found.values()]
-        entries = [*last.entries, *(values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words)]
-        meta = own_meta(plans=_encode(list(found)), entries=_encode(len(last.entries)))
-        return _notify(params, {"sessionUpdate": _encode(table.PLAN), "entries": array(entries), "_meta": meta})
+        entries = last.entries
+        named = [values.made_entry(plan.words, done=plan.is_done) for plan in others if plan.words]
+        if named:
+            entries = array([*elements(entries), *named])
+        meta = own_meta(plans=_encode(list(found)), entries=b"%d" % last.count)
+        return _notify(params, {"sessionUpdate": _encode(table.PLAN), "entries": entries, "_meta": meta})
 
     # State of the session
 
@@ -762,14 +767,12 @@ class NewAgent(Translator[_Session]):
         told = _compose({name: update[name] for name in _NOTICE if name in update})
         self._say(params, f"[{text(update.get('severity')) or 'info'}: {said}]", out, notice=told)
 
+    def _session_message(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
+        self._send(params, values.with_blocks(update, values.old_block), out)
+
     def _compaction(self, session: _Session, params: _Members, update: _Members, out: Output) -> None:
         if self._shows_compaction:
-            blocks = update.get("summary")
-            if given(blocks):
-                update["summary"] = array(map(values.old_block, elements(blocks)))
-            elif "content" in update:
-                update["content"] = values.old_block(update["content"])
-            self._send(params, update, out)
+            self._send(params, values.with_blocks(update, values.old_block), out)
         elif text(update.get("status")) in _ENDED:
             why = text(update.get("error"))
             words = f"the compaction of the conversation: {text(update['status'])}{f', {why}' if why else ''}"
@@ -874,15 +877,15 @@ def _old_items(content: bytes) -> tuple[list[bytes] | None, bool]:
     return found or None, is_same
 
 
-def _plan_of(plan_id: str, entries: list[bytes], statuses: Sequence[str | None]) -> ShownPlan:
-    done = statuses.count("completed")
-    return ShownPlan(entries, f"plan {plan_id}: {done} of {len(entries)} done", is_done=done == len(entries))
+def _plan_of(plan_id: str, entries: bytes, statuses: Sequence[str | None]) -> ShownPlan:
+    done, count = statuses.count("completed"), len(statuses)
+    return ShownPlan(entries, count, f"plan {plan_id}: {done} of {count} done", is_done=done == count)
 
 
 def _read_plan(plan_id: str, plan: _Members) -> ShownPlan:
     kind = text(plan.get("type"))
     if kind == "items":
         entries = values.old_entries(plan.get("entries"))
-        return _plan_of(plan_id, entries, [text(members(entry).get("status")) for entry in entries])
+        return _plan_of(plan_id, array(entries), [text(members(entry).get("status")) for entry in entries])
     words = text(plan.get("content")) or text(plan.get("uri")) or f"a plan of the type {kind or 'unknown'}"
-    return ShownPlan([values.made_entry(words)], f"plan {plan_id}: {words[:80]}", is_done=False)
+    return ShownPlan(array([values.made_entry(words)]), 1, f"plan {plan_id}: {words[:80]}", is_done=False)

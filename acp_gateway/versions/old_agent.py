@@ -160,6 +160,10 @@ class OldAgent(Translator[_Session]):
             table.COMMANDS_UPDATE: self._commands,
             methods.MODE_UPDATE: self._mode,
             methods.CONFIG_UPDATE: self._config,
+            table.COMPACTION_UPDATE: self._blocks,
+            table.COMPACTION_CHUNK: self._blocks,
+            table.SESSION_MESSAGE: self._blocks,
+            table.SESSION_MESSAGE_CHUNK: self._blocks,
         }
 
     def _new_session(self, session_id: str) -> _Session:
@@ -200,8 +204,9 @@ class OldAgent(Translator[_Session]):
             return
         message = jsonrpc.parse(original)
         if message.update == table.STATE_UPDATE:
-            state = lookup.text_param(message, "update", "state")
-            self._session(message.session or "").is_running = state != "idle"
+            session, state = self._session(message.session or ""), lookup.text_param(message, "update", "state")
+            session.is_running = state != "idle"
+            session.background = background_of(lookup.param(message, "update", "background"), NOTHING)
 
     def accepted(self, request: RawId, response: bytes) -> Output:
         out = Output()
@@ -235,11 +240,11 @@ class OldAgent(Translator[_Session]):
         self._run(self._session(session_id), out)
         return out
 
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
         out = Output()
         session = self._session(session_id)
         session.message = None
-        if session.is_running:
+        if session.is_running or (is_lost and self.is_same and session.background != NOTHING):
             self._rest(session, {} if error is None else {"stopReason": b'"error"', "error": error}, out)
         return out
 
@@ -446,6 +451,9 @@ class OldAgent(Translator[_Session]):
 
     def _rest(self, session: _Session, end: _Members, out: Output) -> None:
         session.is_running = session.works_alone = False
+        if self.is_same:
+            # The agent would have said so itself, but it has ended.
+            session.background = NOTHING
         self._tell(session, "idle", out, end)
 
     def _tell(self, session: _Session, state: str, out: Output, end: _Members | None = None) -> None:
@@ -505,12 +513,13 @@ class OldAgent(Translator[_Session]):
             out.to_client.append(message.text)
             return
         params = params_of(message)
-        update: _Members | None = update_of(params)
-        if is_told and update is not None:
-            update = self._told(session, params, kind, update, out)
+        whole = update_of(params)
+        update = self._told(session, params, kind, whole, out) if is_told else whole
         if handle is not None and update is not None:
             update = handle(session, params, update)
-        if update is not None:
+        if update is whole:
+            out.to_client.append(message.text)
+        elif update is not None:
             self._update(params, update, out)
 
     def _told(self, session: _Session, params: _Members, kind: str, update: _Members, out: Output) -> _Members | None:
@@ -636,6 +645,9 @@ class OldAgent(Translator[_Session]):
 
     def _commands(self, session: _Session, params: _Members, update: _Members) -> _Members:
         return update | {"availableCommands": values.new_commands(update.get("availableCommands"))}
+
+    def _blocks(self, session: _Session, params: _Members, update: _Members) -> _Members:
+        return values.with_blocks(update, values.new_block)
 
     def _config(self, session: _Session, params: _Members, update: _Members) -> _Members:
         session.options = _limited(update.get("configOptions"))

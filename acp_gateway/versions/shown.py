@@ -216,9 +216,11 @@ def _read_item(item: bytes) -> _Item:
 class ShownPlan:
     """A plan."""
 
-    def __init__(self, entries: list[bytes], words: str, *, is_done: bool) -> None:
+    def __init__(self, entries: bytes, count: int, words: str, *, is_done: bool) -> None:
         self.entries = entries
-        """Its entries in version 1."""
+        """The array of its entries in version 1."""
+        self.count = count
+        """Number of its entries."""
         self.words = words
         """Its name beside another one."""
         self.is_done = is_done
@@ -226,4 +228,4 @@ class ShownPlan:
     @property
     def size(self) -> int:
         """Bytes that it counts as."""
-        return sum(map(len, self.entries)) + len(self.words)
+        return len(self.entries) + len(self.words)

@@ -216,12 +216,15 @@ USAGE_UPDATE: Final = "usage_update"
 NOTICE: Final = "notice"
 COMPACTION_UPDATE: Final = "compaction_update"
 COMPACTION_CHUNK: Final = "compaction_summary_chunk"
+SESSION_MESSAGE: Final = "session_message"
+SESSION_MESSAGE_CHUNK: Final = "session_message_chunk"
 
 _CHUNK = "without a `messageId`, one is made from the position in the history"
 _UPSERT = (
     "what is new is a chunk; if it is not an extension, the whole again under another id, after a line that says so; "
     "a line if it was cleared; `_meta` alone is not passed on"
 )
+_NUMBERS = "content without a size below 0 and a priority beyond 0 to 1"
 _CONTENT = "content of an unknown type is named in a text"
 
 UPDATES: Final = (
@@ -240,7 +243,7 @@ UPDATES: Final = (
         None,
         STATE_UPDATE,
         to_old="`idle` answers the prompts; `requires_action`, and `running` without a prompt, are told in the `_meta` "
-        "of a `session_info_update`; so is `background`, up to 4,096 bytes",
+        "of a `session_info_update`; so is `background`, the first 4,096 bytes of it",
     ),
     Update(methods.TOOL_CALL, methods.TOOL_CALL_UPDATE),
     Update(
@@ -295,10 +298,13 @@ UPDATES: Final = (
     Update(
         COMPACTION_UPDATE,
         COMPACTION_UPDATE,
-        to_old="a message in brackets at its end, without the summary, for a client that did not offer them",
+        _NUMBERS,
+        "a message in brackets at its end, without the summary, for a client that did not offer them",
     ),
-    Update(COMPACTION_CHUNK, COMPACTION_CHUNK, to_old="lost for a client that did not offer compaction"),
-    *(Update(name, name, draft=True) for name in (methods.SUBAGENT_UPDATE, "session_message", "session_message_chunk")),
+    Update(COMPACTION_CHUNK, COMPACTION_CHUNK, _NUMBERS, "lost for a client that did not offer compaction"),
+    Update(methods.SUBAGENT_UPDATE, methods.SUBAGENT_UPDATE, draft=True),
+    Update(SESSION_MESSAGE, SESSION_MESSAGE, _NUMBERS, _CONTENT, draft=True),
+    Update(SESSION_MESSAGE_CHUNK, SESSION_MESSAGE_CHUNK, _NUMBERS, _CONTENT, draft=True),
 )
 
 AUTH_METHOD: Final = "authentication method"

@@ -9,7 +9,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import IdKey, InvalidMessage, Kind, Message, RawId, id_key
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.versions import parts, plain_updates
-from acp_gateway.versions.carried import Carried
+from acp_gateway.versions.carried import Carried, Same
 from acp_gateway.versions.parts import Untranslatable
 from acp_gateway.versions.plain_updates import Update
 from acp_gateway.versions.state import REQUESTS, SESSIONS, bounded
@@ -104,6 +104,8 @@ class Translator(ABC, Generic[SessionT]):
         """
         if type(text) is Carried:
             return self._from_carried(text, position)
+        if self.is_same and type(text) is Same:
+            return Output([text])
         plain = self.plain_update(text, position)
         if plain is not None:
             return Output([plain])
@@ -137,6 +139,8 @@ class Translator(ABC, Generic[SessionT]):
         for place, text in enumerate(texts, position):
             if type(text) is Carried:
                 whole.extend(self._from_carried(text, place))
+            elif self.is_same and type(text) is Same:
+                whole.to_client.append(text)
             elif (plain := self.plain_update(text, place)) is not None:
                 whole.to_client.append(plain)
             else:
@@ -174,8 +178,14 @@ class Translator(ABC, Generic[SessionT]):
         """Tell that a turn runs in a session that the client enters, perhaps within a message."""
 
     @abstractmethod
-    def turn_ended(self, session_id: str, error: bytes | None = None) -> Output:
-        """Tell that the running turn of a session has ended or was cut off; `error` is the JSON-RPC error, if any."""
+    def turn_ended(self, session_id: str, error: bytes | None = None, *, is_lost: bool = False) -> Output:
+        """Tell that the running turn of a session has ended or was cut off.
+
+        Args:
+            session_id: the session.
+            error: the JSON-RPC error, if any.
+            is_lost: True if the agent has ended, with all that it did in the background.
+        """
 
     def accepted(self, request: RawId, response: bytes) -> Output:
         """Tell that an agent of the client's version has accepted a prompt of this id by this response."""

@@ -3,7 +3,7 @@
 Names that begin with `old_` return a value of version 1, those with `new_` one of version 2.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Final
 
@@ -27,6 +27,7 @@ _compose: Final = jsonrpc.compose
 _encode: Final = jsonrpc.encode
 
 _CHOICE: Final = ("name", "description", "_meta")
+_CONTENT: Final = ("content", "summary")
 
 SHOWN_SIZE: Final = 4096
 """Characters of JSON that is shown as text because nothing else shows it."""
@@ -89,6 +90,17 @@ def new_block(block: bytes) -> bytes:
             parts["annotations"] = _compose(annotations)
             left_out.add("")
     return _compose({name: value for name, value in parts.items() if name not in left_out}) if left_out else block
+
+
+def with_blocks(update: dict[str, bytes], translate: Callable[[bytes], bytes]) -> dict[str, bytes]:
+    """Return an update with its content translated, a block or a list of them; the same object if nothing changes."""
+    changed = {}
+    for name in _CONTENT:
+        raw = update.get(name, b"")
+        whole = array(map(translate, elements(raw))) if raw[:1] == b"[" else translate(raw) if is_object(raw) else raw
+        if whole != raw:
+            changed[name] = whole
+    return update | changed if changed else update
 
 
 def old_prompt(blocks: bytes | None) -> bytes:

@@ -13,7 +13,7 @@ from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import RawId
 from acp_gateway.protocol.link_messages import Mark
 from acp_gateway.versions.agent_edge import AgentEdge
-from acp_gateway.versions.carried import MAX_TOGETHER, Carried, for_gateway, hidden, received
+from acp_gateway.versions.carried import MAX_TOGETHER, Carried, for_gateway, hidden, received, stored, version_changed
 from tests.core.fronts import restore
 from tests.core.scene import Peer, Scene, Shelf, checks_of, encode, look, make_policy
 from tests.core.test_same_version import END, NEW, ODD, TURN, spelled, told
@@ -195,6 +195,29 @@ def test_turns_of_several_clients_keep_their_places(*, version: int, named: bool
     assert history == sent
 
 
+@pytest.mark.parametrize("sender", [1, 2])
+@pytest.mark.parametrize("kind", ["user_message", "user_message_chunk"])
+def test_a_prompt_that_its_echo_names_has_that_id_at_once(kind: str, sender: int) -> None:
+    front = Front()
+    (ann,) = opened(front, "ann")
+    old, other = front.come("old", 1), front.come("other", 1)
+    for peer in (old, other):
+        peer.load()
+    prompts(front, ann if sender == 2 else old)
+    content: Json = block("go") if kind.endswith("chunk") else [block("go")]
+    front.agent.say(told(kind, messageId="u", content=content))
+    (shown,) = other.heard()
+    assert shown["params"]["update"] == {
+        "sessionUpdate": "user_message_chunk",
+        "content": block("go"),
+        "messageId": "u",
+    }
+    front.agent.say(told("agent_message", messageId="a", content=[block("yo")]))
+    front.agent.say(END)
+    assert places_agree(front)
+    assert front.come("late", 1).load()[0]["params"]["update"]["messageId"] == "u"
+
+
 @pytest.mark.parametrize("when", range(5))
 def test_a_front_that_was_killed_takes_the_turn_over(when: int) -> None:
     front = Front()
@@ -238,6 +261,70 @@ def test_a_front_that_opens_its_session_again_reads_what_it_has_missed(when: int
     history = [text for text in late.heard_text() if b"update" in text]
     assert history[: len(messages)] == messages
     assert places_agree(front)
+
+
+def restarted(front: Front, version: int) -> None:
+    """End the agent at the node, and have the next prompt start one that speaks this version and opens the session."""
+    front.far = AgentEdge()
+    front.node.agent_lost("the agent has ended", {"reason": "agent_ended"})
+    front.deliver()
+    peer = next(iter(front.peers.values()))
+    peer.heard()
+    peer.prompt("again")
+    old = {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}
+    asked = front.agent.takes("initialize")
+    if version == 2:
+        front.agent.send(id=asked["id"], error={"code": -32602, "message": "only 2"})
+        asked = front.agent.takes("initialize")
+    front.agent.send(id=asked["id"], result=NEW if version == 2 else old)
+    asked = front.agent.takes("session/resume" if version == 2 else "session/load")
+    front.agent.send(id=asked["id"], result={"configOptions": []} if version == 2 else {})
+
+
+def test_a_front_follows_an_agent_that_speaks_another_version_after_a_restart() -> None:
+    front = Front()
+    (ann,) = opened(front, "ann")
+    old = front.come("old", 1)
+    old.load()
+    prompts(front, ann, messageId="u")
+    front.agent.say(END)
+    assert kinds(ann.heard())[-1] == "idle"
+    restarted(front, 1)
+    asked = front.agent.takes("session/prompt")
+    front.agent.update("hi")
+    front.agent.answer(asked, stopReason="end_turn")
+    # All of it is validated as well.
+    assert kinds(ann.heard()) == ["response", "user_message", "running", "agent_message_chunk", "idle"]
+    old.heard()
+    ann.request("session/set_config_option", sessionId="s", configId="o", type="id", value="v")
+    asked = front.agent.takes("session/set_config_option")
+    assert asked["params"] == {"sessionId": "s", "configId": "o", "value": "v"}
+    front.agent.answer(asked, configOptions=[])
+    assert ann.heard()[-1]["result"] == {"configOptions": []}
+    ann.prompt("more")
+    asked = front.agent.takes("session/prompt")
+    front.agent.update("yo")
+    front.agent.answer(asked, stopReason="end_turn")
+    assert kinds(ann.heard()) == ["response", "user_message", "running", "agent_message_chunk", "idle"]
+    assert places_agree(front)
+    # And back.
+    restarted(front, 2)
+    asked = front.agent.takes("session/prompt")
+    front.agent.answer(asked, messageId="u2")
+    for message in (*TURN[1:], END):
+        front.agent.say(message)
+    assert ann.heard_text()[-len(TURN) :] == [*TURN[1:], END]
+    assert places_agree(front)
+
+
+def test_a_notification_of_the_agent_changes_no_version() -> None:
+    front = Front()
+    opened(front, "ann")
+    told = version_changed(carries=False)
+    for text in (bytes(told), stored(told)):
+        front.agent.say(text)
+    assert front.multiplexer._agent.carries
+    assert front.node._agent.carries
 
 
 def is_user(message: Json) -> bool:

@@ -841,19 +841,61 @@ def test_a_message_of_no_server_is_refused(params: dict[str, Any]) -> None:
     assert scene.agent.heard() == []
 
 
-def test_a_connection_of_another_client_is_not_named_again() -> None:
+def test_two_clients_name_their_connections_alike() -> None:
     scene = Scene()
-    ann = scene.join("ann")
-    ann.new_session("s")
-    connected(scene, ann)
-    bob = scene.join("bob")
-    bob.new_session("t")
-    scene.agent.send(id=4, method="mcp/connect", params={"sessionId": "t", "serverId": "tools"})
-    bob.send(id=bob.hears()["id"], result={"connectionId": "c"})
+    peers = scene.join("ann"), scene.join("bob"), scene.join("cid")
+    names = ["c", "c-2", "c-3"]
+    for peer, known in zip(peers, names, strict=True):
+        peer.new_session(known)
+        scene.agent.send(id=4, method="mcp/connect", params={"sessionId": known, "serverId": "tools"})
+        peer.send(id=peer.hears()["id"], result={"connectionId": "c", "x": 1})
+        assert scene.agent.hears()["result"] == {"connectionId": known, "x": 1}
+    for peer, known in zip(peers, names, strict=True):
+        # To the client.
+        scene.agent.send(id=5, method="mcp/message", params={"connectionId": known, "method": "x"})
+        scene.agent.send(method="mcp/message", params={"connectionId": known, "method": "y"})
+        assert [message["params"] for message in peer.heard()] == [
+            {"connectionId": "c", "method": method} for method in "xy"
+        ]
+        # From it.
+        peer.send(method="mcp/message", params={"connectionId": "c", "method": "z"})
+        peer.request("mcp/message", connectionId="c", x=1)
+        assert [message["params"] for message in scene.agent.heard()] == [
+            {"connectionId": known, "method": "z"},
+            {"connectionId": known, "x": 1},
+        ]
+    ann, bob, _ = peers
+    scene.agent.send(method="mcp/disconnect", params={"connectionId": "c-2"})
+    assert bob.hears()["params"] == {"connectionId": "c"}
+    for peer in (ann, bob):
+        peer.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
+    assert [told["params"]["connectionId"] for told in scene.agent.heard()] == ["c"]
+
+
+def test_a_client_may_name_a_connection_as_the_gateway_has() -> None:
+    scene = Scene()
+    given: list[str] = []
+    for name in ("c", "c", "c-2", "c-2"):
+        peer = scene.join(f"{name}{len(given)}")
+        peer.new_session(f"s{len(given)}")
+        scene.agent.send(id=4, method="mcp/connect", params={"sessionId": f"s{len(given)}", "serverId": "tools"})
+        peer.send(id=peer.hears()["id"], result={"connectionId": name})
+        given.append(scene.agent.hears()["result"]["connectionId"])
+    assert given == ["c", "c-2", "c-2-2", "c-2-3"]
+
+
+@pytest.mark.parametrize("method", ["mcp/message", "mcp/disconnect"])
+def test_a_message_of_the_agent_in_an_unknown_connection_goes_to_no_client(method: str) -> None:
+    """The client of its session may be another one than that of the server."""
+    scene, ann = opened_scene()
+    params = {"sessionId": "s", "connectionId": "c", "method": "x"}
+    scene.agent.send(method=method, params=params)
+    scene.agent.send(id=6, method=method, params=params)
     answer = scene.agent.hears()
-    assert (answer["id"], answer["error"]["code"]) == (4, -32603)
-    bob.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
-    assert scene.agent.heard() == []
+    why = "no client has this connection to an MCP server"
+    assert (answer["id"], answer["error"]) == (6, {"code": -32602, "message": f"{method}: {why}"})
+    assert scene.notes == [f"dropped a notification of the agent: {why}"]
+    assert ann.heard() == []
 
 
 def test_the_errors_of_clients_that_open_no_connection_reach_the_agent() -> None:
@@ -932,8 +974,8 @@ def test_no_other_client_gets_the_messages_of_a_server_whose_client_has_gone() -
     assert bob.heard() == []
 
 
-@pytest.mark.parametrize(("identity", "may"), [("ann", True), ("bob", False)])
-def test_the_connection_of_a_client_that_has_gone_is_named_again_by_its_identity_only(identity: str, may: bool) -> None:
+@pytest.mark.parametrize(("identity", "known"), [("ann", "c"), ("bob", "c-2")])
+def test_the_connection_of_a_client_that_has_gone_is_taken_over_by_its_identity_only(identity: str, known: str) -> None:
     scene = Scene()
     ann = scene.join("ann", "ann", link="l1")
     connected(scene, ann)
@@ -941,9 +983,9 @@ def test_the_connection_of_a_client_that_has_gone_is_named_again_by_its_identity
     again = scene.join("again", identity, link="l2")
     scene.agent.send(id="k", method="mcp/connect", params={"serverId": "tools"})
     again.send(id=again.hears()["id"], result={"connectionId": "c"})
-    assert ("result" in scene.agent.hears()) == may
+    assert scene.agent.hears()["result"] == {"connectionId": known}
     again.send(method="mcp/message", params={"connectionId": "c", "method": "x"})
-    assert [told["method"] for told in scene.agent.heard()] == ["mcp/message"] * may
+    assert [told["params"]["connectionId"] for told in scene.agent.heard()] == [known]
 
 
 def test_a_connection_goes_on_at_another_gateway_when_the_link_to_it_is_lost() -> None:

@@ -482,6 +482,23 @@ def test_an_agent_that_works_in_the_background_is_not_idle_until_it_ends() -> No
     assert end["params"]["update"]["_meta"]["acp-gateway"] == {"state": "idle", "background": []}
 
 
+@pytest.mark.parametrize("accepted", [True, False])
+def test_work_in_the_background_ends_with_an_agent_that_has_a_prompt(*, accepted: bool) -> None:
+    """Nothing else says so to clients of version 2 if the prompt was not accepted yet."""
+    scene, (ann, bob) = opened("ann", "bob")
+    scene.agent.say(told("state_update", state="idle", background=[{"type": "terminal", "terminalId": "x"}]))
+    ann.prompt()
+    asked = scene.agent.takes("session/prompt")
+    if accepted:
+        scene.agent.answer(asked, messageId="u")
+    for peer in (ann, bob):
+        peer.heard()
+    scene.lose_agent()
+    for peer in (ann, bob):
+        (end,) = (message["params"]["update"] for message in peer.heard() if "method" in message)
+        assert (end["state"], end["stopReason"], "background" in end) == ("idle", "error", False)
+
+
 @pytest.mark.parametrize("odd", [None, 0, "x", {}, ["x" * BACKGROUND_SIZE]])
 def test_an_agent_of_version_1_can_not_make_up_endless_work(odd: Any) -> None:
     scene = Scene()

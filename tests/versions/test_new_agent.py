@@ -504,9 +504,13 @@ def test_work_in_the_background_is_told_when_it_changes() -> None:
     assert answer["id"] == 2
     (sent,) = said(it, works_on("running", other))
     assert sent["_meta"]["acp-gateway"] == {"state": "running", "background": [other]}
-    # None and null are nothing; too long a list changes nothing.
-    (sent,) = said(it, works_on("idle", *[other] * 1000))
-    assert sent["_meta"]["acp-gateway"] == {"state": "idle"}
+    # Of a long list, as much as fits; what does not is not told for what was before.
+    (sent,) = said(it, works_on("idle", *[other] * 5000))
+    assert sent["_meta"]["acp-gateway"]["background"] == [other] * (4094 // 25)
+    (sent,) = said(it, works_on("idle", {**other, "x": "x" * 4096}, other))
+    assert sent["_meta"]["acp-gateway"] == {"background": []}
+    (sent,) = said(it, works_on("idle", other))
+    # None and null are nothing.
     assert [one["_meta"]["acp-gateway"] for one in said(it, update("state_update", state="idle", background=None))] == [
         {"background": []}
     ]
@@ -1005,6 +1009,13 @@ def test_notices_and_compaction_for_clients_that_offered_them_and_for_others() -
         "compaction_update",
     ]
     assert passed[2]["content"]["type"] == "text"
+
+
+def test_messages_between_sessions_have_content_of_version_1() -> None:
+    whole = update("session_message", messageId="m", content=[text("a"), {"type": "_video"}])
+    chunk = update("session_message_chunk", messageId="m", content={"type": "_video"})
+    unknown = text("[content of the type _video, which this version cannot show]")
+    assert [sent["content"] for sent in said(NewAgent(), whole, chunk)] == [[text("a"), unknown], unknown]
 
 
 # Requests of the agent

@@ -539,6 +539,20 @@ def test_an_update_that_is_the_same_in_both_versions_is_passed_on_as_it_is(kind:
     assert OldAgent().from_agent(message).to_client[0] is message
 
 
+@pytest.mark.parametrize("member", ["content", "summary"])
+@pytest.mark.parametrize(
+    "kind", ["compaction_update", "compaction_summary_chunk", "session_message", "session_message_chunk"]
+)
+def test_content_of_any_update_is_content_of_version_2(kind: str, member: str) -> None:
+    """Version 2 has no sizes below 0; found by fuzz."""
+    block = {"type": "resource_link", "name": "a", "uri": "file:///a"}
+    for old, new in (({**block, "size": -1}, block), ([text("s"), {**block, "size": -1}], [text("s"), block])):
+        (sent,) = said(OldAgent(), update(kind, **{member: old}))
+        assert sent == {"sessionUpdate": kind, member: new}
+    message = update(kind, **{member: {**block, "size": 1}})
+    assert OldAgent().from_agent(message).to_client[0] is message
+
+
 # Requests of the agent
 
 

@@ -47,7 +47,7 @@ def test_things_of_different_kinds_have_different_keys() -> None:
     memory = Memory()
     memory.keep("a", Thing(10))
     assert memory.get(ShownPlan, "a") is None
-    memory.keep("a", ShownPlan([b"x"], "plan a", is_done=True))
+    memory.keep("a", ShownPlan(b"[]", 0, "plan a", is_done=True))
     assert memory.get(Thing, "a") is not None
     memory.drop(Thing, "a")
     assert memory.get(ShownPlan, "a") is not None
