@@ -35,6 +35,7 @@ from tests.doubles import Editor, make_config
 from tests.end_to_end.faulty_proxy import QUICK, FaultyProxy
 from tests.end_to_end.running import AGENTS
 from tests.fake_gateway import DESTINATION, FakeGateway
+from tests.free_ports import free_port
 from tests.server.serving import serving
 from tests.server.test_serve import connect_lines
 
@@ -425,9 +426,10 @@ async def test_after_a_restart_of_the_other_gateway_the_session_is_opened_again(
     tmp_path: Path, hurried: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "sessions").mkdir()
+    fixed = f"ws://127.0.0.1:{free_port()}"
     prompt = [{"type": "text", "text": "hello"}]
     async with trio.open_nursery() as nursery:
-        async with serving(far_config(tmp_path, WS, "remembering_agent.py", str(tmp_path / "sessions"))) as (url,):
+        async with serving(far_config(tmp_path, fixed, "remembering_agent.py", str(tmp_path / "sessions"))) as (url,):
             (at,) = await nursery.start(partial(serve, near_config(tmp_path, url), dict(os.environ)))
             editor = await connect_lines(at)
             await editor.initialize()
@@ -455,9 +457,10 @@ async def test_an_editor_that_only_watches_sees_what_others_do_after_a_restart_o
     other = tmp_path / "other"
     other.mkdir()
     (other / "far").symlink_to(tmp_path / "far")
+    fixed = f"ws://127.0.0.1:{free_port()}"
     agent = "remembering_agent.py", str(tmp_path / "sessions")
     async with trio.open_nursery() as nursery:
-        async with serving(far_config(tmp_path, WS, *agent)) as (url,):
+        async with serving(far_config(tmp_path, fixed, *agent)) as (url,):
             (at,) = await nursery.start(partial(serve, near_config(tmp_path, url), dict(os.environ)))
             watching = await connect_lines(at)
             await watching.initialize()
