@@ -9,7 +9,7 @@ help:
 	@echo 'make demo          the main job, on this machine, in under a minute'
 	@echo 'make demo-web      run a gateway whose page can be looked at, until Ctrl-C'
 	@echo 'make test          run all tests but the slow ones; ARGS="tests/test_errors.py -k exit" runs a few'
-	@echo 'make test-slow     run the tests that need many seconds of real time'
+	@echo 'make test-slow     run the tests that need many seconds of real time; ARGS="-k permission" runs a few'
 	@echo 'make test-hostile  run the tests in an unusual environment; ARGS as for make test'
 	@echo 'make test-fenced   run the end-to-end tests with a fence around each agent; FENCE=landlock insists on one'
 	@echo 'make test-js       test the modules of the page that need no browser; needs Node.js 18 or newer'
@@ -57,7 +57,7 @@ test: $(VENV)/has-test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q $(if $(ARGS),$(ARGS),-n 2 --dist loadfile)
 
 test-slow: $(VENV)/has-test
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
 # Each commit has another order of tasks there.
 test-hostile: $(VENV)/has-test

@@ -33,6 +33,7 @@ from acp_gateway.core.turns.cut_turns import AGENT_ENDED, AGENT_STOPPED
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.lost_prompts import note_claim
 from acp_gateway.core.turns.turns import Turns
+from acp_gateway.core.unsent import take_unsent
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
@@ -383,24 +384,33 @@ class Multiplexer:
         data: dict[str, Any],
         written: Mapping[str, Sequence[str]] = _NOTHING,
         details: str | None = None,
+        unsent: Sequence[bytes] = (),
     ) -> None:
-        """Answer all open requests after the agent has ended or could not be started.
+        """Answer open requests after the agent has ended or could not be started.
 
         Args:
             why: the error's message for all clients.
             data: the error's data.
             written: the last lines that the process has written, by stream, for clients that may see its output.
             details: the error's message for those clients, in place of `why`.
+            unsent: messages that the link to the agent's gateway has certainly not sent. Their requests wait for the
+                next link.
         """
         lost = lost_errors(why, data, written, details or why)
+        held = take_unsent(self._agent, unsent)
         for client in self._agent.clients:
             for request in list(client.requests.values()):
-                self._agent.refuse_lost(request, lost)
+                if request not in held:
+                    self._agent.refuse_lost(request, lost)
             if client.phase is ClientPhase.WAITING:
                 client.move_to(ClientPhase.NEW)
         self._agent.waiting.clear()
         self._next_edits.clear()
         self._initialization.clear(data.get("reason", AGENT_ENDED))
+        for request in held:
+            self._agent.waiting.add(request, Until.AGENT_READY)
+        if held:
+            self._initialization.begin()
         if not self._agent.policy.shared:
             self.shut_down()
             if self._agent.lost is None:

@@ -71,6 +71,8 @@ class _Receiver:
         self.inbox_size = 0
         self.end: str | None = None
         """Cause of the end of the link; empty if it was closed here, None before its end."""
+        self.unsent: list[bytes] = []
+        """After the end: messages that were certainly not sent."""
         self.arrived_or_ended = Signal()
         """Notified when messages have arrived, and at the end."""
         self.changed_or_ended = Signal()
@@ -115,10 +117,12 @@ class _Receiver:
 
     def start_over(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """End the link, because it can't be resumed."""
+        self.unsent += unsent
         self.finish(why)
 
     def agent_lost(self, connection_id: str, unsent: list[bytes], why: str) -> None:
         """End the link, because the other gateway has lost its agent."""
+        self.unsent += unsent
         self.finish(why)
 
     def give_up(self, error: GatewayError) -> None:
@@ -193,10 +197,17 @@ class AgentLink(MaintainedStream):
         return batch
 
     def send_nowait(self, messages: Sequence[bytes]) -> None:
+        if self._received.end is not None:
+            self._received.unsent += messages
         self._raise_end()
         link = self._uplink.link
         if not link.pass_on(messages):
             link.send(messages)
+            # Else it may wait for long, though the other gateway is there again.
+            self._uplink.wake()
+
+    def unsent(self) -> list[bytes]:
+        return self._received.unsent
 
     @property
     def pending_bytes(self) -> int:

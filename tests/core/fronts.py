@@ -144,11 +144,14 @@ class Fronts:
         self.node = Multiplexer("agent", make_policy(journal_limit=self.limit), registry)
         restore(self.node_disk, "agent", registry, self.node_shelf)
 
-    def kill_node(self) -> None:
-        """Kill the node and the agent, and start it again; what is on its way to the door arrives or does not."""
+    def kill_node(self, sent: int = 1000) -> None:
+        """Kill the node and the agent, and start it again; what is on its way to the door arrives or does not.
+
+        Of the messages that have not arrived there, so many may have been sent.
+        """
         self.prompts.clear()
         self.start_node()
-        self.front.agent_lost("the link has ended", {"reason": "agent_ended"})
+        self.front.agent_lost("the link has ended", {"reason": "agent_ended"}, unsent=list(self.up)[sent:])
         self.new_link()
         self.deliver_front()
 
@@ -163,11 +166,14 @@ class Fronts:
         self.deliver_node()
         self.start()
 
-    def lose_link(self) -> None:
-        """End the link at the door; the node keeps it. Another one is made when it is needed."""
+    def lose_link(self, sent: int = 1000) -> None:
+        """End the link at the door; the node keeps it. Another one is made when it is needed.
+
+        Of the messages that have not arrived, so many may have been sent.
+        """
         self.node.client_away(self.far_client)
         self.deliver_node()
-        self.front.agent_lost("the link has ended", {"reason": "agent_ended"})
+        self.front.agent_lost("the link has ended", {"reason": "agent_ended"}, unsent=list(self.up)[sent:])
         self.new_link()
         self.deliver_front()
 

@@ -3,6 +3,7 @@
 `fronts` has the parts. What is on its way between node, door and editors arrives when chance has it, or never.
 """
 
+import json
 from typing import Any
 
 from hypothesis import strategies as st
@@ -13,6 +14,8 @@ from tests.core.fronts import ABILITIES, LIMIT, Fronts, Watcher
 from tests.fuzz.effort import effort
 
 FEW = st.integers(1, 4)
+SENT = st.integers(0, 3) | st.just(1000)
+"""Number of messages on their way to the node that may have been sent."""
 
 
 class Conversation(RuleBasedStateMachine):
@@ -102,11 +105,14 @@ class Dying(Conversation):
             self.fronts.choose(watcher)
 
     @precondition(lambda self: self.fronts.links < 10)
-    @rule()
-    def link_to_the_node_is_lost_for_good(self) -> None:
-        # The door answers what is open there with an error.
-        self.ended_by_link |= {f"{watcher.name} {number}" for watcher in self.watchers for number in self.open[watcher]}
-        self.fronts.lose_link()
+    @rule(sent=SENT)
+    def link_to_the_node_is_lost_for_good(self, sent: int) -> None:
+        unsent = [json.loads(text).get("params", {}) for text in list(self.fronts.up)[sent:]]
+        waits = {params["prompt"][0]["text"] for params in unsent if "prompt" in params}
+        # The door answers what is open there with an error, except prompts that certainly were not sent.
+        is_open = {f"{watcher.name} {number}" for watcher in self.watchers for number in self.open[watcher]}
+        self.ended_by_link |= is_open - waits
+        self.fronts.lose_link(sent)
 
     def teardown(self) -> None:
         if not hasattr(self, "fronts"):
@@ -174,14 +180,14 @@ class BothDying(Conversation):
         self.fronts.commit_node()
 
     @precondition(lambda self: self.fronts.node_lives < 6)
-    @rule()
-    def node_is_killed(self) -> None:
-        self.fronts.kill_node()
+    @rule(sent=SENT)
+    def node_is_killed(self, sent: int) -> None:
+        self.fronts.kill_node(sent)
 
     @precondition(lambda self: self.fronts.links < 12)
-    @rule()
-    def link_to_the_node_is_lost_for_good(self) -> None:
-        self.fronts.lose_link()
+    @rule(sent=SENT)
+    def link_to_the_node_is_lost_for_good(self, sent: int) -> None:
+        self.fronts.lose_link(sent)
 
     def teardown(self) -> None:
         if not hasattr(self, "fronts"):

@@ -1,10 +1,10 @@
 """A gateway as a program, with a listener for chat widgets alone."""
 
 import re
-import socket
 from pathlib import Path
 
 from tests.end_to_end.running import RunningGateway, prepare, start_gateway
+from tests.free_ports import free_port
 
 
 def start_chat_gateway(directory: Path, agents: str, origin: str, more: str = "") -> RunningGateway:
@@ -12,9 +12,7 @@ def start_chat_gateway(directory: Path, agents: str, origin: str, more: str = ""
 
     `more` is for `[gateway]`.
     """
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    chat = f'[[listen]]\nurl = "ws://127.0.0.1:{port}"\nserves = ["chat"]\nallowed_origins = ["{origin}"]\n'
+    chat = f'[[listen]]\nurl = "ws://127.0.0.1:{free_port()}"\nserves = ["chat"]\nallowed_origins = ["{origin}"]\n'
     gateway = start_gateway(directory, prepare(directory, agents, more=f"{more}\n{chat}"))
     for line in [*gateway.log, gateway.read_log_until("listening on ")]:
         # There are two listeners of one scheme.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -27,9 +28,9 @@ def server_program(*command: str | Path) -> Iterator[tuple[subprocess.Popen[str]
 
 
 @contextmanager
-def sdk_server(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def sdk_server(port: int | None = None) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Run the Python SDK's server; yield its process and its port."""
-    with server_program(sys.executable, "-m", "tests.end_to_end.sdk_http_server", str(port)) as running:
+    with server_program(sys.executable, "-m", "tests.end_to_end.sdk_http_server", str(port or free_port())) as running:
         yield running
 
 

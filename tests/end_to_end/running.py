@@ -11,11 +11,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import pytest
@@ -26,6 +27,7 @@ from acp_gateway.config.load import load_config
 from acp_gateway.fence import bubblewrap
 from acp_gateway.security.token_format import mint
 from tests.end_to_end.traces import TRACES
+from tests.free_ports import free_port
 
 PROGRAM = [sys.executable, "-m", "acp_gateway"]
 AGENTS = Path(__file__).parent
@@ -163,16 +165,18 @@ def run_and_warn(*arguments: str | Path) -> tuple[str, str]:
     return done.stdout, done.stderr
 
 
-def write_config(directory: Path, agents: str, *, more: str = "", tls: str = "") -> None:
-    """A configuration with a listener for every transport, on ports that the system chooses.
+def write_config(
+    directory: Path, agents: str, *, more: str = "", tls: str = "", ports: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """A configuration with a listener for every transport, on ports that are free when the gateway is started again.
 
-    `more` is for `[gateway]` and what may follow it, `tls` for the listeners with TLS.
+    `more` is for `[gateway]` and what may follow it, `tls` for the listeners with TLS, `ports` has some of the ports.
     """
     tls = f'cert = "{directory}/cert.pem"\nkey = "{directory}/key.pem"\n{tls}'
     listeners = "".join(
         f'[[listen]]\nurl = "{url}"\n{tls if url.startswith(("wss:", "tcp+tls:")) else ""}'
         for url in (
-            *("wss://127.0.0.1:0", "ws://127.0.0.1:0", "tcp://127.0.0.1:0", "tcp+tls://127.0.0.1:0"),
+            *(f"{name}://127.0.0.1:{ports.get(name) or free_port()}" for name in ("wss", "ws", "tcp", "tcp+tls")),
             f"unix://{directory}/socket",
         )
     )
@@ -226,10 +230,12 @@ def start_gateway(directory: Path, pin: str, *options: str) -> RunningGateway:
     return gateway
 
 
-def prepare(directory: Path, agents: str, *, more: str = "", tls: str = "") -> str:
+def prepare(
+    directory: Path, agents: str, *, more: str = "", tls: str = "", ports: Mapping[str, int] = MappingProxyType({})
+) -> str:
     """Certificate, configuration and token of a gateway; returns the pin."""
     pin = run_program("certs", "create", "--host", "127.0.0.1", "--out", directory).strip()
-    write_config(directory, agents, more=more, tls=tls)
+    write_config(directory, agents, more=more, tls=tls, ports=ports)
     token = run_program("token", "create", "--config", directory / "config.toml", "--label", "tests")
     (directory / "token").touch(0o600)
     (directory / "token").write_text(token)

@@ -31,7 +31,8 @@ from tests.core.seen import faults_of
 from tests.end_to_end.faulty_proxy import FaultyProxy
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, run_program
 from tests.end_to_end.soak_machines import Machine, disturb_redis, has_redis, kill_agent
-from tests.nodes.redis_server import RedisServer, free_port
+from tests.free_ports import free_port
+from tests.nodes.redis_server import RedisServer
 
 ENDLESS = 1_000_000
 SIZE = (500, 80_000)

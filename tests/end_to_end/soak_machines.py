@@ -2,7 +2,6 @@
 
 import os
 import random
-import re
 import shutil
 import signal
 from pathlib import Path
@@ -30,22 +29,14 @@ class Machine:
         directory: is made.
         sections: of its configuration.
         more: further options of `[gateway]`.
-        ports: by transport, the ports that have to be known before it starts; the system chooses the others once.
+        ports: by transport, the ports that have to be known before it starts.
     """
 
     def __init__(self, directory: Path, sections: str, more: str, ports: dict[str, int]) -> None:
         directory.mkdir()
         self.directory = directory
-        self.pin = prepare(directory, sections, more=more)
-        config = directory / "config.toml"
-        text = config.read_text()
-        for transport, port in ports.items():
-            text = text.replace(f'"{transport}://127.0.0.1:0"', f'"{transport}://127.0.0.1:{port}"')
-        config.write_text(text)
+        self.pin = prepare(directory, sections, more=more, ports=ports)
         self.gateway = start_gateway(directory, self.pin)
-        for transport, url in self.gateway.urls.items():
-            text = re.sub(rf'"{re.escape(transport)}://127.0.0.1:0"', f'"{url}"', text)
-        config.write_text(text)
 
     @property
     def agents(self) -> list[int]:
@@ -71,15 +62,7 @@ class Machine:
 
     async def start_again(self) -> None:
         """Start it after its end."""
-        while True:
-            try:
-                self.gateway = await trio.to_thread.run_sync(start_gateway, self.directory, self.pin)
-                return
-            except AssertionError as error:
-                # A connection of this machine may have one of the ports for its own end.
-                if "address already in use" not in str(error):
-                    raise
-                await trio.sleep(0.2)
+        self.gateway = await trio.to_thread.run_sync(start_gateway, self.directory, self.pin)
 
     async def read_log(self) -> None:
         """Keep the pipe of each process empty, but for what its start is waited for by."""

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway, lines_of, prepare, start_gateway
-from tests.end_to_end.test_shim import INITIALIZE, free_port, run_shim
+from tests.end_to_end.test_shim import INITIALIZE, run_shim
 from tests.end_to_end.traces import TRACES
+from tests.free_ports import free_port
 
 
 def has_ipv6() -> bool:
@@ -34,7 +35,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     command = json.dumps([sys.executable, str(AGENTS / "raw_agent.py")])
     pin = prepare(directory, f"[agents.raw]\ncommand = {command}\n")
     config = directory / "config.toml"
-    config.write_text(config.read_text().replace("wss://127.0.0.1:0", "wss://[::1]:0"))
+    config.write_text(config.read_text().replace("wss://127.0.0.1:", "wss://[::1]:"))
     running = start_gateway(directory, pin)
     try:
         yield running

@@ -36,6 +36,7 @@ from tests.end_to_end.proxies import (
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, fenced, run_program
 from tests.end_to_end.test_deploy import audited
 from tests.end_to_end.traces import TRACES
+from tests.free_ports import free_port
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere loopback has one address")
 
@@ -65,13 +66,11 @@ class Site:
     def __init__(self, directory: Path, start_proxy: StartProxy, *, below: bool) -> None:
         self.directory = directory
         self.path = PATH if below else ""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
         block = checked_block("gateway-path" if below else "gateway")
         assert "ws://127.0.0.1:7080" in block
         block = block.replace("[gateway]\n", f'[gateway]\nstate_dir = "{directory}/state"\n')
         (directory / "config.toml").write_text(
-            block.replace(":7080", f":{port}")
+            block.replace(":7080", f":{free_port()}")
             + fenced(
                 f'[agents.a]\ncommand = ["{sys.executable}", "{ROOT}/examples/demo_agent.py", "--delay", "0"]\n',
                 directory,

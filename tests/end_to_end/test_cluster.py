@@ -24,7 +24,8 @@ from tests.end_to_end.running import AGENTS, WORK, RunningGateway, prepare, run_
 from tests.end_to_end.switch import Switch
 from tests.end_to_end.test_outages import Editor, Gate
 from tests.end_to_end.traces import TRACES
-from tests.nodes.redis_server import RedisServer, free_port
+from tests.free_ports import free_port
+from tests.nodes.redis_server import RedisServer
 
 pytestmark = pytest.mark.cluster
 
@@ -173,9 +174,7 @@ ttl = {TTL}
 renew = 0.3
 timeout = 1
 """
-        pin = prepare(directory, sections)
-        config = directory / "config.toml"
-        config.write_text(config.read_text().replace("wss://127.0.0.1:0", f"wss://127.0.0.1:{port}"))
+        pin = prepare(directory, sections, ports={"wss": port})
         machine = Machine(directory.name, directory, pin, way, start_hurried(directory, pin))
         try:
             yield machine

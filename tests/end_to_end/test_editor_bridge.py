@@ -95,8 +95,8 @@ def set_up(directory: Path) -> str:
     agents = f"[agents.memory]\ncommand = {json.dumps(command)}\n[agents.demo]\ncommand = {json.dumps(demo)}\n"
     pin = prepare(directory, agents, more='default_agent = "memory"')
     config = directory / "config.toml"
-    url = 'url = "ws://127.0.0.1:0"\n'
-    config.write_text(config.read_text().replace(url, f'{url}serves = ["acp", "editor"]\n'))
+    serves = 'serves = ["acp", "editor"]\n'
+    config.write_text(re.sub(r'url = "ws://.*"\n', rf"\g<0>{serves}", config.read_text()))
     return pin
 
 

@@ -6,7 +6,6 @@ What one of them decides, all others are told; an observer's token can do nothin
 import asyncio
 import json
 import re
-import socket
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -21,6 +20,7 @@ from websockets.asyncio.client import ClientConnection, connect
 
 from tests.end_to_end.parties import run
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, WORK, RunningGateway, prepare, start_gateway
+from tests.free_ports import free_port
 
 T = TypeVar("T")
 Message = dict[str, Any]
@@ -48,13 +48,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
         yield running
     finally:
         assert running.stop() == 0, "".join(running.log)
-
-
-def free_port() -> int:
-    """Return a port of loopback that no program listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Client:

@@ -39,9 +39,6 @@ class Near:
         now.process.wait(60)
         if self._again is not None:
             self._again.stop()
-        text = self.gateway.config.read_text()
-        own = self.gateway.urls["wss"].removesuffix("/acp")
-        self.gateway.config.write_text(text.replace("wss://127.0.0.1:0", own))
 
     def start(self) -> None:
         """Start it again at the same port."""

@@ -35,8 +35,6 @@ def node(directory: Path) -> Iterator[RunningGateway]:
     command = [sys.executable, str(AGENTS / "remembering_agent.py"), str(directory / "sessions")]
     pin = prepare(directory, f"[agents.memory]\ncommand = {json.dumps(command)}\neof_grace = 0.1\n")
     gateway = start_gateway(directory, pin)
-    text = gateway.config.read_text()
-    gateway.config.write_text(text.replace("wss://127.0.0.1:0", gateway.urls["wss"].removesuffix("/acp")))
     try:
         yield gateway
     finally:
@@ -166,8 +164,6 @@ def test_a_front_that_is_started_again_in_mid_turn_continues_the_history_that_it
         editor.until_told("before the end")
         near.process.send_signal(signal.SIGKILL if killed else signal.SIGTERM)
         near.process.wait(60)
-        text = near.config.read_text()
-        near.config.write_text(text.replace("wss://127.0.0.1:0", near.urls["wss"].removesuffix("/acp")))
         again = start_gateway(near.directory, near.pin)
         try:
             gate.open()

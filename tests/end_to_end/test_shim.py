@@ -6,7 +6,6 @@ import os
 import re
 import select
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.end_to_end.running import ENVIRONMENT, PROGRAM, WORK, RunningGateway, lines_of, sees_processes
+from tests.free_ports import free_port
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":"i","method":"initialize","params":{"protocolVersion":1}}\n'
 
@@ -49,13 +49,6 @@ def assert_told(outcome: tuple[int, dict[str, Any], str], code: int, reason: str
     assert words in answer["error"]["message"]
     assert len(err.splitlines()) == 1
     assert words in err
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def test_a_gateway_that_is_not_there_is_an_answer_to_initialize(gateway: RunningGateway) -> None:

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 import subprocess
 import tomllib
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from tests.end_to_end.fake_ssh import FakeSsh, install, make_fake_ssh
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, WORK, RunningGateway, prepare, start_gateway
 from tests.end_to_end.test_losses import TIMEOUT, Shim, Talk, reading_log, shim
 from tests.end_to_end.traces import TRACES
+from tests.free_ports import free_port
 
 AGENT_NAMES = ("plain", "cut")
 """Agents that hear one conversation each, and the same; the default agent is another one."""
@@ -50,10 +50,10 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSsh:
 
 
 def put_config(fake: FakeSsh, gateway: RunningGateway, *, tls: bool = True) -> None:
-    """Give the machine over there the gateway's configuration, with the port that the gateway has got."""
+    """Give the machine over there the gateway's configuration, which tells the port of `wss` alone, if that."""
     path = fake.home / ".config/acp-gateway/config.toml"
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = gateway.config.read_text()
+    text = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:0", gateway.config.read_text())
     if tls:
         text = text.replace("wss://127.0.0.1:0", gateway.urls["wss"])
     path.write_text(text)
@@ -110,8 +110,7 @@ def test_ssh_is_used_while_the_address_with_tls_does_not_answer(
     put_config(fake, gateway)
     pair(fake, tmp_path)
     hosts = tmp_path / "laptop/acp-gateway/hosts.toml"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        dead = f"wss://127.0.0.1:{free.getsockname()[1]}/acp"
+    dead = f"wss://127.0.0.1:{free_port()}/acp"
     hosts.write_text(hosts.read_text().replace(gateway.urls["wss"], dead))
     assert run("sessions", "box", "--json").returncode == 0
     checks = json.loads(run("ping", "box", "--quick", "--json").stdout)["checks"]
@@ -215,8 +214,7 @@ def test_a_pairing_whose_link_does_not_work_leaves_the_one_before_as_it_was(
     pair(fake, tmp_path)
     files, tokens = files_of(tmp_path), paired_tokens(gateway)
     config = fake.home / ".config/acp-gateway/config.toml"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        unused = f"wss://127.0.0.1:{free.getsockname()[1]}"
+    unused = f"wss://127.0.0.1:{free_port()}"
     config.write_text(config.read_text().replace(gateway.urls["wss"], unused).replace("unix://", "unix:///nowhere"))
     done = run("pair", "ann@box", "--label", "laptop")
     assert done.returncode == 6

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -10,14 +9,9 @@ from pathlib import Path
 
 from tests.end_to_end.running import AGENTS, ENVIRONMENT, PROGRAM, RunningGateway
 from tests.end_to_end.traces import TRACES
+from tests.free_ports import free_port
 
 AGENT = [sys.executable, str(AGENTS / "sdk_agent.py")]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def start(home: Path, project: Path, *arguments: str) -> RunningGateway:

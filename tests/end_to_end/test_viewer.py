@@ -62,8 +62,7 @@ def test_the_example_viewer_shows_no_token_to_a_gateway_with_another_key(gateway
 
 
 def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGateway, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(gateway.config.read_text().replace("wss://127.0.0.1:0", gateway.urls["wss"]))
+    config = gateway.config
 
     def share(session: str) -> list[str]:
         with (tmp_path / "guest.token").open("w") as file:
@@ -102,8 +101,7 @@ def test_a_guest_joins_by_the_command_that_sharing_prints(gateway: RunningGatewa
 
 
 def test_a_guest_joins_by_an_invitation(gateway: RunningGateway, tmp_path: Path) -> None:
-    config = tmp_path / "config.toml"
-    config.write_text(gateway.config.read_text().replace("wss://127.0.0.1:0", gateway.urls["wss"]))
+    config = gateway.config
     laptop = ENVIRONMENT | {"XDG_CONFIG_HOME": str(tmp_path / "guest")}
 
     def execute(*words: str, environment: dict[str, str] = ENVIRONMENT) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from tests.end_to_end.proxies import checked_block
 from tests.end_to_end.running import ENVIRONMENT, RunningGateway
+from tests.free_ports import free_port
 
 
 class RealProxy(ABC):
@@ -24,8 +24,7 @@ class RealProxy(ABC):
     name: str
 
     def __init__(self, gateway: RunningGateway, directory: Path, *, below: bool = False) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = free_port()
         self.program = find_program(self.name)
         self.directory = directory
         self.certificate, self.key = gateway.directory / "cert.pem", gateway.directory / "key.pem"

@@ -40,7 +40,7 @@ def metrics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway
     directory = tmp_path_factory.mktemp("metrics")
     pin = prepare(directory, '[agents.a]\ncommand = ["cat"]\n')
     text = (directory / "config.toml").read_text()
-    text = text.replace('"ws://127.0.0.1:0"\n', '"ws://127.0.0.1:0"\nserves = ["metrics"]\n')
+    text = re.sub(r'url = "ws://.*"\n', '\\g<0>serves = ["metrics"]\n', text)
     (directory / "config.toml").write_text(text)
     running = start_gateway(directory, pin)
     try:

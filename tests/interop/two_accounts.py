@@ -6,7 +6,6 @@ import secrets
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import threading
@@ -16,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests.free_ports import free_port
 
 ROOT = Path(__file__).parents[2]
 
@@ -182,8 +183,7 @@ def _sshd(program: str, folder: Path) -> Iterator[int]:
     """Start sshd at a port of loopback, and yield the port."""
     Path("/run/sshd").mkdir(0o755, exist_ok=True)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key")], check=True)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     settings = [
         *(f"HostKey={folder}/host_key", "UsePAM=no", "PasswordAuthentication=no", "PidFile=none"),
         f"ListenAddress=127.0.0.1:{port}",

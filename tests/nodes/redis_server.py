@@ -7,14 +7,9 @@ import subprocess
 from io import BufferedRWPair
 from typing import Any, Self
 
+from tests.free_ports import free_port
+
 PROGRAMS = ("redis-server", "valkey-server")
-
-
-def free_port() -> int:
-    """Return a port of loopback that is free now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class RedisServer:

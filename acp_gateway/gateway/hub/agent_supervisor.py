@@ -84,7 +84,9 @@ class AgentOwner(Protocol):
     def charge_agent(self, messages: int = 0, size: int = 0, seconds: float = 0.0, frames: int = 0) -> float:
         """Count bytes of the agent's message that has begun; an agent is never throttled."""
 
-    def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None) -> None:
+    def agent_lost(
+        self, why: str, data: dict[str, Any], written: Written, details: str | None, unsent: Sequence[bytes]
+    ) -> None:
         """Notify clients that wait for the agent."""
 
     async def wait_for_only_client(self) -> None:
@@ -469,14 +471,19 @@ class AgentSupervisor:
                 # The end of a link to another gateway is not the agent's.
                 self._backoff.ended(trio.current_time(), why)
             self._last_written = written
-            self._handle_loss(why, data, written, details)
+            self._handle_loss(why, data, written, details, agent.messages.unsent())
 
     def _handle_loss(
-        self, why: str, data: dict[str, Any], written: Written = NOTHING_WRITTEN, details: str | None = None
+        self,
+        why: str,
+        data: dict[str, Any],
+        written: Written = NOTHING_WRITTEN,
+        details: str | None = None,
+        unsent: Sequence[bytes] = (),
     ) -> None:
         self._queued.clear()
         self.agent = None
-        self._owner.agent_lost(why, data, written, details)
+        self._owner.agent_lost(why, data, written, details, unsent)
 
 
 def _place(agent: Agent) -> dict[str, Any]:

@@ -353,10 +353,18 @@ class Hub:
                 return
             await self.supervisor.changed.park()
 
-    def agent_lost(self, why: str, data: dict[str, Any], written: Written, details: str | None = None) -> None:
+    def agent_lost(
+        self,
+        why: str,
+        data: dict[str, Any],
+        written: Written,
+        details: str | None = None,
+        unsent: Sequence[bytes] = (),
+    ) -> None:
         """Notify clients that wait for the agent, and close connections that are useless without it.
 
-        `written`, the agent's last output, and `details` are only for clients that may see them.
+        `written`, the agent's last output, and `details` are only for clients that may see them. The requests among
+        `unsent`, messages that certainly did not reach the agent, wait for the next one where they can.
         """
         # Initialized clients of a shared agent continue with the next process.
         leaving = [
@@ -364,7 +372,7 @@ class Hub:
             for attachment in self.attachments.values()
             if not self.shared or attachment.client.phase is ClientPhase.WAITING
         ]
-        self.multiplexer.agent_lost(why, data, written, details)
+        self.multiplexer.agent_lost(why, data, written, details, unsent)
         self.deliver()
         for attachment in leaving:
             attachment.close_after_sending(Disconnect(CloseReason.AGENT_GONE, why))

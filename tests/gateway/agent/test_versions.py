@@ -7,7 +7,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from acp_gateway.gateway.agent.versions import VersionedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from tests.doubles import TIMEOUT
+from tests.doubles import TIMEOUT, FragileStream
 from tests.versions.wire import request, result
 
 ASKED = request(0, "initialize", protocolVersion=1)
@@ -58,3 +58,20 @@ async def test_an_agent_that_refuses_is_asked_again_without_the_core() -> None:
             (again,) = await far.receive_batch()
             assert json.loads(again)["params"]["protocolVersion"] == 2
             far.send_nowait([result(0, {"protocolVersion": 2, "info": {"name": "a", "version": "1"}})])
+
+
+class Lost(FragileStream):
+    """A stream that has ended before it has sent this message."""
+
+    def unsent(self) -> list[bytes]:
+        return [b"late"]
+
+
+async def test_messages_that_were_not_sent_are_told_in_the_version_of_the_core_alone() -> None:
+    for version, unsent in ((1, [b"late"]), (2, [])):
+        near, far = memory_message_stream_pair()
+        stream = VersionedStream(Lost(near))
+        stream.send_nowait([ASKED])
+        far.send_nowait([result(0, {"protocolVersion": version, "info": {"name": "a", "version": "1"}})])
+        await stream.receive_batch()
+        assert stream.unsent() == unsent

@@ -1,6 +1,6 @@
-"""Backoff between restarts of an agent; `test_hub` has its life."""
+"""Backoff between restarts of an agent, and messages that were not sent; `test_hub` has its life."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -9,13 +9,18 @@ import trio
 from trio.testing import MockClock
 
 from acp_gateway.errors import AgentError
+from acp_gateway.gateway.agent.process import Agent
+from acp_gateway.gateway.agent.startup import ListeningAgent
 from acp_gateway.gateway.hub.agent_supervisor import (
     MAX_BACKOFF,
     WINDOW,
     AgentSupervisor,
     RestartBackoff,
+    RunAgent,
     TooManyRestarts,
 )
+from acp_gateway.transports.memory import memory_message_stream_pair
+from tests.doubles import FragileStream
 
 
 def test_restart_backoff_is_zero_before_the_first_end() -> None:
@@ -83,7 +88,9 @@ class Missed:
     def deliver(self) -> None:
         """Do nothing: no message is sent."""
 
-    def agent_lost(self, why: str, data: dict[str, Any], written: object, details: str | None) -> None:
+    def agent_lost(
+        self, why: str, data: dict[str, Any], written: object, details: str | None, unsent: Sequence[bytes]
+    ) -> None:
         self.wants_agent = False
 
 
@@ -91,10 +98,10 @@ async def cannot_start(*, task_status: trio.TaskStatus[Any]) -> None:
     raise AgentError("no way there")
 
 
-def supervisor_of(owner: Missed) -> AgentSupervisor:
+def supervisor_of(owner: Missed, run_agent: RunAgent = cannot_start) -> AgentSupervisor:
     return AgentSupervisor(
         owner,  # type: ignore[arg-type]
-        run_agent=cannot_start,
+        run_agent=run_agent,
         audit=lambda _: None,
         high_water=1,
         stall_timeout=1.0,
@@ -139,3 +146,41 @@ async def test_a_client_that_asks_at_the_moment_of_an_attempt_makes_that_one(
     monkeypatch.setattr(Missed, "is_missed", property(is_missed, lambda *_: None), raising=False)
     await supervisor_of(owner)._wait_until_wanted()
     assert owner.asked == []
+
+
+class Lost(FragileStream):
+    """A link to another gateway that has ended before it has sent this message."""
+
+    link_id = "c1"
+
+    def unsent(self) -> list[bytes]:
+        return [b"late"]
+
+
+async def test_messages_that_a_lost_link_has_not_sent_are_told(autojump_clock: MockClock) -> None:
+    near, far = memory_message_stream_pair()
+    agent = ListeningAgent("gpu1/agent", "wss://gpu1.example", Lost(near))
+
+    async def run_agent(*, task_status: trio.TaskStatus[Agent]) -> None:
+        task_status.started(agent)
+        await far.aclose()
+        agent.ended.set()
+
+    told: list[Sequence[bytes]] = []
+
+    class Owner(Missed):
+        busy = False
+        charge_agent = None
+
+        def agent_linked(self, link: str | None) -> None:
+            assert link == "c1"
+
+        def agent_lost(
+            self, why: str, data: dict[str, Any], written: object, details: str | None, unsent: Sequence[bytes]
+        ) -> None:
+            told.append(unsent)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor_of(Owner(), run_agent).run, nursery)
+    assert told == [[b"late"]]

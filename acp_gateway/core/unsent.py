@@ -1,0 +1,85 @@
+"""Requests that a lost link to another gateway has certainly not sent: they wait for the next link.
+
+These are prompts, and requests whose text is kept. Others are refused: the text at hand is not that of the client.
+"""
+
+from collections.abc import Sequence
+
+from acp_gateway.core.agent_state import AgentState
+from acp_gateway.core.sessions.own_meta import without_own_meta
+from acp_gateway.core.sessions.session import Request, Session
+from acp_gateway.core.turns.cut_turns import AGENT_ENDED
+from acp_gateway.protocol import jsonrpc, methods
+from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.text import lookup
+
+
+def take_unsent(agent: AgentState, unsent: Sequence[bytes]) -> dict[Request, None]:
+    """Take requests back from an agent whose link was lost; return them in their order.
+
+    A prompt that was cancelled since is answered. The prompts that wait for such turns alone are taken as well.
+
+    Args:
+        agent: its link was lost, and the state of the process is not cleared yet.
+        unsent: the messages that were certainly not sent, in their order.
+    """
+    if agent.link is None or not agent.policy.shared:
+        return {}
+    taken: dict[Request, None] = {}
+    sessions: dict[Session, None] = {}
+    for text in unsent:
+        try:
+            message = jsonrpc.parse(text)
+        except InvalidMessage:
+            continue
+        if message.kind is Kind.REQUEST:
+            request = _taken_back(agent, message)
+            if request is not None:
+                taken[request] = None
+                sessions |= {} if request.session is None else {request.session: None}
+        elif message.method == methods.SESSION_CANCEL:
+            for request in [other for other in taken if _is_prompt_in(other, message.session)]:
+                del taken[request]
+                _end_turn(agent, request)
+                agent.answer(request, b'{"stopReason":"cancelled"}')
+        elif message.method == methods.CANCEL_REQUEST:
+            number = jsonrpc.id_number(RawId(lookup.param(message, "requestId") or b"null"))
+            for request in [other for other in taken if other.agent_id == number]:
+                del taken[request]
+    for session in sessions:
+        if all(request in taken for request in session.turns):
+            taken |= dict.fromkeys(agent.queued(session))
+    for request in taken:
+        _end_turn(agent, request)
+        request.agent_id = request.then = None
+    return taken
+
+
+def _taken_back(agent: AgentState, message: Message) -> Request | None:
+    """Return the request of a client that was forwarded as this message, with its text; None if it can't wait."""
+    number = jsonrpc.id_number(message.id)
+    request = None if number is None else agent.open_requests.get(number)
+    if not isinstance(request, Request) or request.client.requests.get(request.key) is not request:
+        return None
+    if request.message.method != methods.PROMPT:
+        return request if methods.client_method(request.message.method).kept else None
+    session = agent.attached_session(request.client, request.message.session)
+    if session is None or request not in session.turns or not agent.abilities.reopens:
+        return None
+    own = jsonrpc.parse(without_own_meta(message.text))
+    request.replace(jsonrpc.with_id(own, request.id))
+    return request
+
+
+def _is_prompt_in(request: Request, session_id: str | None) -> bool:
+    return request.message.method == methods.PROMPT and request.message.session == session_id
+
+
+def _end_turn(agent: AgentState, request: Request) -> None:
+    """Take the turn of a prompt out of its session, where nothing of it is written yet."""
+    session = request.session
+    if session is None or session.turns.pop(request, None) is None:
+        return
+    session.unplaced.pop(request, None)
+    session.note_change()
+    agent.notify(session, "turn_ended", stopReason=None, reason=AGENT_ENDED)

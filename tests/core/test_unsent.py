@@ -1,0 +1,240 @@
+"""Requests that a lost link to a node has certainly not sent: they go over the next link, each once."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.core.fronts import Fronts, Watcher
+from tests.core.scene import Peer, Scene, encode, make_policy, news_params
+
+
+@pytest.fixture
+def ann() -> Watcher:
+    return Watcher("ann")
+
+
+@pytest.fixture
+def bob() -> Watcher:
+    return Watcher("bob")
+
+
+@pytest.fixture
+def fronts(ann: Watcher, bob: Watcher) -> Fronts:
+    """Editors ann and bob at a door, which have a session of a node."""
+    fronts = Fronts(ann, bob)
+    fronts.open()
+    return fronts
+
+
+def notify(fronts: Fronts, watcher: Watcher, method: str, **params: Any) -> None:
+    fronts.do(watcher, watcher.conversation.from_editor([encode(method=method, params=params)]))
+
+
+def end_turns(fronts: Fronts) -> None:
+    while fronts.prompts:
+        fronts.end_turn()
+        fronts.settle()
+
+
+@pytest.mark.parametrize("lose", [Fronts.kill_node, Fronts.lose_link])
+def test_a_prompt_that_was_not_sent_goes_over_the_next_link_and_is_answered(
+    lose: Any, fronts: Fronts, ann: Watcher, bob: Watcher
+) -> None:
+    fronts.commit_node()
+    number = fronts.prompt(ann)
+    lose(fronts, sent=0)
+    assert not fronts.session.turns
+    fronts.settle()
+    assert fronts.got == [f"ann {number}"]
+    assert fronts.reasons(ann, number) == []
+    end_turns(fronts)
+    assert fronts.reasons(ann, number) == [f"end of ann {number}"]
+    # A node that was killed tells a gap before it.
+    assert bob.seen[-1] == f"ann {number}"
+    fronts.check_all()
+
+
+def test_a_prompt_that_may_have_been_sent_is_not_sent_again(fronts: Fronts, ann: Watcher) -> None:
+    fronts.commit_node()
+    lost, kept = fronts.prompt(ann), fronts.prompt(ann)
+    fronts.kill_node(sent=1)
+    fronts.settle()
+    assert [answer["data"]["reason"] for answer in fronts.reasons(ann, lost)] == ["agent_ended"]
+    # It waited for the end of that turn.
+    assert [answer["data"]["reason"] for answer in fronts.reasons(ann, kept)] == ["agent_ended"]
+    assert fronts.got == []
+
+
+def test_prompts_that_wait_for_one_that_was_not_sent_follow_it(fronts: Fronts, ann: Watcher, bob: Watcher) -> None:
+    fronts.commit_node()
+    first, second, third = fronts.prompt(ann), fronts.prompt(bob), fronts.prompt(ann)
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    end_turns(fronts)
+    assert fronts.got == [f"ann {first}", f"bob {second}", f"ann {third}"]
+    assert fronts.reasons(bob, second) == [f"end of bob {second}"]
+    assert fronts.reasons(ann, third) == [f"end of ann {third}"]
+    fronts.check_all()
+
+
+def test_a_prompt_that_was_cancelled_before_it_was_sent_is_answered_and_not_sent(
+    fronts: Fronts, ann: Watcher, bob: Watcher
+) -> None:
+    fronts.commit_node()
+    number = fronts.prompt(ann)
+    notify(fronts, ann, "session/cancel", sessionId="s")
+    other = fronts.prompt(bob)
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    assert fronts.reasons(ann, number) == ["cancelled"]
+    assert fronts.got == [f"bob {other}"]
+
+
+def test_a_cancel_of_an_earlier_turn_ends_no_prompt_after_it(fronts: Fronts, ann: Watcher) -> None:
+    fronts.commit_node()
+    notify(fronts, ann, "session/cancel", sessionId="s")
+    number = fronts.prompt(ann)
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    assert fronts.got == [f"ann {number}"]
+
+
+def test_a_prompt_that_was_withdrawn_before_it_was_sent_gets_the_error(fronts: Fronts, ann: Watcher) -> None:
+    fronts.commit_node()
+    number = fronts.prompt(ann)
+    notify(fronts, ann, "$/cancel_request", requestId=number)
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    assert [answer["data"]["reason"] for answer in fronts.reasons(ann, number)] == ["agent_ended"]
+    assert fronts.got == []
+
+
+def test_a_prompt_of_a_client_that_has_gone_is_not_sent(fronts: Fronts, ann: Watcher) -> None:
+    fronts.commit_node()
+    fronts.prompt(ann)
+    assert ann.client is not None
+    fronts.front.client_gone(ann.client)
+    fronts.deliver_front()
+    fronts.kill_node(sent=0)
+    fronts.settle()
+    assert fronts.got == []
+
+
+# A door alone
+
+
+def linked(**policy: Any) -> tuple[Scene, Peer]:
+    """A door, and a client that has a session of a node and gets news."""
+    abilities = {"loadSession": True, "sessionCapabilities": {"list": {}}}
+    scene = Scene(make_policy(**policy), agentCapabilities=abilities)
+    scene.multiplexer.agent_linked("far")
+    ann = scene.join("ann", **news_params())
+    ann.new_session()
+    return scene, ann
+
+
+def lose_link(scene: Scene) -> None:
+    """Lose the link, which has sent nothing of what the agent has not taken."""
+    unsent, scene.agent.inbox = scene.agent.inbox, []
+    scene.multiplexer.agent_lost("the link has ended", {"reason": "agent_ended"}, unsent=unsent)
+    scene.deliver()
+
+
+def test_the_agent_is_reached_at_once_and_gets_the_text_of_the_client_under_another_id() -> None:
+    scene, ann = linked()
+    ann.request("session/prompt", sessionId="s", prompt=[{"type": "text", "text": "hi"}], _meta={"own": 1})
+    before = json.loads(scene.agent.inbox[0])
+    lose_link(scene)
+    assert scene.multiplexer.wants_agent
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    again = scene.agent.takes("session/prompt")
+    assert again["id"] != before["id"]
+    assert again["params"] == before["params"]
+
+
+def test_a_turn_that_was_not_sent_is_told_as_ended_and_begun_again() -> None:
+    scene, ann = linked()
+    ann.prompt()
+    lose_link(scene)
+    scene.agent.answers("initialize", **scene.welcome)
+    scene.agent.answers("session/load")
+    told = [message["params"] for message in ann.heard() if message["method"] == "_acp-gateway/news"]
+    assert [(event["event"], event.get("reason")) for event in told] == [
+        ("turn_started", None),
+        ("turn_ended", "agent_ended"),
+        ("turn_started", None),
+    ]
+    assert not scene.events
+
+
+@pytest.mark.parametrize("method", ["session/new", "session/set_mode", "session/list"])
+def test_a_request_whose_text_is_kept_goes_over_the_next_link(method: str) -> None:
+    scene, ann = linked()
+    params: dict[str, Any] = {"cwd": "/srv", "mcpServers": []}
+    params = {"sessionId": "s", "modeId": "m"} if method == "session/set_mode" else params
+    ann.request(method, **params)
+    lose_link(scene)
+    scene.agent.answers("initialize", **scene.welcome)
+    asked = scene.agent.heard()
+    (load,) = [message for message in asked if message["method"] == "session/load"]
+    scene.agent.answer(load)
+    (again,) = [message for message in [*asked, *scene.agent.heard()] if message["method"] == method]
+    assert params.items() <= again["params"].items()
+    assert not ann.heard()
+
+
+def test_another_request_gets_the_error() -> None:
+    scene, ann = linked()
+    ann.request("vendor/other", sessionId="s")
+    lose_link(scene)
+    assert ann.hears()["error"]["data"] == {"reason": "agent_ended"}
+    assert not scene.multiplexer.wants_agent
+
+
+def test_a_prompt_for_a_session_that_can_not_be_opened_again_gets_the_error() -> None:
+    scene = Scene()
+    scene.multiplexer.agent_linked("far")
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    lose_link(scene)
+    assert ann.hears()["error"]["data"] == {"reason": "agent_ended"}
+
+
+def test_an_agent_of_one_connection_is_lost_with_its_link() -> None:
+    scene, ann = linked(shared=False)
+    ann.prompt()
+    lose_link(scene)
+    assert [message["error"]["data"] for message in ann.heard() if "error" in message] == [{"reason": "agent_ended"}]
+    assert not scene.multiplexer.wants_agent
+
+
+def test_what_another_agent_did_not_take_is_lost_with_it() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann")
+    ann.new_session()
+    ann.prompt()
+    lose_link(scene)
+    assert ann.hears()["error"]["data"] == {"reason": "agent_ended"}
+
+
+def test_a_prompt_that_waits_for_a_link_is_refused_when_the_node_is_not_reached() -> None:
+    scene, ann = linked()
+    number = ann.prompt()
+    lose_link(scene)
+    ann.heard()
+    scene.multiplexer.agent_lost("it cannot be started", {"reason": "agent_not_started"})
+    scene.deliver()
+    refused = ann.hears()
+    assert (refused["id"], refused["error"]["data"]["reason"]) == (number, "agent_not_started")
+
+
+def test_other_lines_and_ids_are_ignored() -> None:
+    scene, ann = linked()
+    ann.prompt()
+    scene.agent.inbox[:0] = [b"{", encode(id=4711, method="session/prompt"), encode(id="a", method="x")]
+    scene.agent.inbox.append(encode(id=1, result={}))
+    lose_link(scene)
+    assert [message.get("error") for message in ann.heard()] == [None, None]
