@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import (
@@ -150,11 +151,11 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
             return None
     envelope = Envelope(
         None,
-        outline.id or msgspec.UNSET,
-        outline.method or msgspec.UNSET,
-        msgspec.UNSET if params is None else Params(session),
-        outline.result or msgspec.UNSET,
-        outline.error or msgspec.UNSET,
+        outline.id or UNSET,
+        outline.method or UNSET,
+        UNSET if params is None else Params(session),
+        outline.result or UNSET,
+        outline.error or UNSET,
     )
     if params is not None and len(params) > spans.MEMBERS:
         raise InvalidMessage(INVALID_REQUEST, f"params have at most {spans.MEMBERS} members")
