@@ -120,6 +120,8 @@ def passthrough_runs(lines: Sequence[bytes]) -> list[tuple[str | None, Sequence[
 
     Updates keep their order within a session, but not among sessions. All other lines keep their places.
     """
+    if len(lines) == 1:
+        return [(session_of_passthrough(lines[0]), lines)]
     sessions = sessions_of_all(lines) if len(lines) >= MANY else None
     if sessions is not None and sessions.count(sessions[0]) == len(lines):
         return [(sessions[0], lines)]

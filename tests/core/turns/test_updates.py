@@ -141,6 +141,7 @@ def test_many_lines_are_sorted_as_each_by_itself_is(line: bytes, at: int) -> Non
     each = [updates.session_of_passthrough(line) for line in lines]
     assert updates.passthrough_runs(lines) == runs_by_definition(lines)
     assert updates.sessions_of_all(lines) in (None, each)
+    assert updates.passthrough_runs([line]) == runs_by_definition([line])
 
 
 def test_updates_that_pass_through_in_one_session_are_one_run() -> None:
