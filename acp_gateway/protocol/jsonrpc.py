@@ -388,7 +388,7 @@ def error(to: RawId, code: int, message: str, data: Any = None) -> bytes:
 
 def notification(method: str, params: Any) -> bytes:
     """Return a notification."""
-    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+    return _encode({"jsonrpc": "2.0", "method": method, "params": params}).encode()
 
 
 def id_key(raw: RawId) -> IdKey:

@@ -49,6 +49,7 @@ _decode_session = msgspec.json.Decoder(str | None).decode
 # many times the bytes of a short member.
 _FEW_COLONS = 512
 _COLON_EVERY = 48
+_SPACE = b" \t\n\r"
 # Bytes below which a text is simple whatever it has.
 _SMALL = 2 * FEW_BRACKETS
 
@@ -174,12 +175,7 @@ def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
 def _is_spaced(text: bytes, size: int, members: Mapping[str, msgspec.Raw], others: Iterable[_Text] = ()) -> bool:
     """Return True if a text has so many bytes and white space that is in none of these members and other pieces."""
     pieces = b"".join((*others, *members.values(), "".join(members).encode()))
-    return len(text) - size == _space_in(text) - _space_in(pieces)
-
-
-def _space_in(text: bytes) -> int:
-    """Return the bytes of white space in a text."""
-    return len(text) - len(text.translate(None, b" \t\n\r"))
+    return len(text.translate(None, _SPACE)) - size == len(pieces.translate(None, _SPACE)) - len(pieces)
 
 
 def _are_alike(names: Collection[str]) -> bool:
