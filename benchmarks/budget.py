@@ -129,7 +129,7 @@ def steps_of_update(directory: Path) -> list[Step]:
         with database.transaction():
             for _ in range(TOGETHER):
                 run = StoredRun(list(lines), times=Times([(0, next(times))]))
-                database.histories.renew(1, StoredJournal("e", next(positions), truncated=False, runs=[run]))
+                database.histories.renew(1, StoredJournal("e", next(positions), False, runs=[run], carries=False))
 
     return [
         ("written to a pipe and read from it", through_pipe),

@@ -102,7 +102,9 @@ class AgentRequest:
     """An unanswered request of the agent."""
 
     def __init__(self, message: Message, audience: Audience, session: Session | None, arrived_at: float) -> None:
-        self.message = message
+        self.message: Final = message
+        self.id: Final = message.id
+        """The id in the agent's spelling."""
         self.method: Final = current_name(message.method)
         """Method of the request, by its current name; the clients get the agent's."""
         self.is_decision: Final = self.method in (REQUEST_PERMISSION, CREATE_ELICITATION)
@@ -137,11 +139,6 @@ class AgentRequest:
         self.former_recipients: deque[FormerRecipient] = deque(maxlen=MAX_REMEMBERED)
         """Clients that have gone and had the request: identity, name of the link, and the id on it."""
         self._options: dict[str, Option] | None = None
-
-    @property
-    def id(self) -> RawId:
-        """The id in the agent's spelling."""
-        return self.message.id
 
     def describe(self) -> dict[str, Any]:
         """Return the details for the `permission_waiting` hook."""

@@ -479,12 +479,13 @@ class AgentState:
 
     def notify(self, session: Session, event: str, **details: Any) -> None:
         """Notify the attached clients that asked for news of an event in a session."""
-        self._notify_clients([client for client in session.attached if client.wants_news], session, event, details)
+        listeners = [client for client in session.attached if client.wants_news]
+        if listeners:
+            self._notify_clients(listeners, session, event, details)
 
     def _notify_clients(self, listeners: list[Client], session: Session, event: str, details: dict[str, Any]) -> None:
-        if listeners:
-            params = {"sessionId": session.id, "event": event, **details}
-            self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
+        params = {"sessionId": session.id, "event": event, **details}
+        self.out.clients(listeners, jsonrpc.notification(methods.NEWS, params))
 
     def report_decision(
         self, agent_request: AgentRequest, client: Client | None, decision: str, option: Option | None = None
@@ -596,10 +597,10 @@ class AgentState:
 
     def _is_unattended(self, session: Session) -> bool:
         """Return True if no controller can answer: most links are resumed in a moment."""
-        return not any(
-            client.controls and (client.connected or self.now - client.away_since < JUST_LOST)
-            for client in session.attached
-        )
+        for client in session.attached:
+            if client.controls and (client.connected or self.now - client.away_since < JUST_LOST):
+                return False
+        return True
 
 
 def describe_client(client: Client | None) -> dict[str, Any]:

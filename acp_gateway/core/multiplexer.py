@@ -36,7 +36,7 @@ from acp_gateway.core.turns.turns import Turns
 from acp_gateway.core.unsent import take_unsent
 from acp_gateway.core.waiting import Until
 from acp_gateway.protocol import jsonrpc, methods
-from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
+from acp_gateway.protocol.jsonrpc import NOTIFICATION, REQUEST, RESPONSE, InvalidMessage, Message, RawId
 from acp_gateway.protocol.text import spans, strict_parsing
 from acp_gateway.protocol.text.large_messages import Parsed
 from acp_gateway.versions.carried import ACCEPTED, VERSION, Carried, carries_now
@@ -253,7 +253,7 @@ class Multiplexer:
             return
         counts = self.traffic.from_clients
         counts[message.method if message.method in counts else OTHER] += 1
-        if message.kind is Kind.REQUEST and len(message.id) > jsonrpc.ID_SIZE:
+        if len(message.id) > jsonrpc.ID_SIZE and message.kind is REQUEST:
             why = f"the id has more than {jsonrpc.ID_SIZE} bytes"
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)
         elif repeated is not None:
@@ -271,11 +271,11 @@ class Multiplexer:
 
     def _receive(self, client: Client, message: Message) -> None:
         """Handle a valid message of a client, in the agent's version."""
-        if message.kind is Kind.RESPONSE:
+        if message.kind is RESPONSE:
             self._answer_from_client(client, message)
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._refuse_message(client, message, jsonrpc.METHOD_NOT_FOUND, "reserved method")
-        elif message.kind is Kind.REQUEST:
+        elif message.kind is REQUEST:
             self._request_from_client(client, message)
         else:
             self._notification_from_client(client, message)
@@ -324,9 +324,9 @@ class Multiplexer:
         """Handle a message of the agent."""
         counts = self.traffic.from_agents
         counts[message.method if message.method in counts else OTHER] += 1
-        if message.method == methods.SESSION_UPDATE and message.kind is Kind.NOTIFICATION:
+        if message.method == methods.SESSION_UPDATE and message.kind is NOTIFICATION:
             self._routing.update(message)
-        elif message.kind is Kind.RESPONSE:
+        elif message.kind is RESPONSE:
             self._agent.receive_response(message)
         elif isinstance(message.text, Carried) and message.method == ACCEPTED:
             self._agent.prompt_accepted(message)
@@ -334,7 +334,7 @@ class Multiplexer:
             self._initialization.set_carries(carries=carries_now(message))
         elif message.method.startswith(methods.RESERVED_PREFIX):
             self._routing.refuse(message, "is a reserved method")
-        elif message.kind is Kind.REQUEST:
+        elif message.kind is REQUEST:
             self._routing.request(message)
         else:
             self._routing.notification(message)
@@ -602,9 +602,9 @@ class Multiplexer:
 
     def _refuse_message(self, client: Client, message: Message, code: int, why: str) -> None:
         """Refuse a request; a notification gets no response."""
-        if message.kind is Kind.REQUEST and jsonrpc.id_key(message.id) not in client.requests:
+        if message.kind is REQUEST and jsonrpc.id_key(message.id) not in client.requests:
             self._agent.out.client(client, jsonrpc.error(message.id, code, why))
-        elif message.kind is Kind.REQUEST:
+        elif message.kind is REQUEST:
             self._agent.out.refusal(client, code, why)
         else:
             self._agent.out.log(f"dropped a notification of {client.name}: {why}")
@@ -613,7 +613,7 @@ class Multiplexer:
         """Refuse a message with a repeated member: parsers disagree on which one counts, and the agent must read what
         was checked."""
         why = f"the member {name!r:.80} is repeated"
-        if message.kind is Kind.REQUEST and name.casefold() != "id":
+        if message.kind is REQUEST and name.casefold() != "id":
             self._refuse_message(client, message, jsonrpc.INVALID_REQUEST, why)
         else:
             self._agent.out.refusal(client, jsonrpc.INVALID_REQUEST, why)

@@ -166,6 +166,7 @@ class SessionConnection(Generic[CallT]):
         finally:
             gateway.control_streams.discard(stream)
             gateway.services.inputs.discard(self)
+            self._ended()
             log.info("%s: %s detached", self.name, self.via)
             with trio.CancelScope(shield=True):
                 await stream.aclose(connection.disconnect.code, connection.disconnect.text)
@@ -237,6 +238,9 @@ class SessionConnection(Generic[CallT]):
     async def _finish(self) -> None:
         """Wait for calls that must not be cut off when the connection has ended."""
 
+    def _ended(self) -> None:
+        """Take note that the connection has ended."""
+
     def _note(self, changed: Changed) -> None:
         """Take note of changes, which feeds tell otherwise, before sessions that were removed are left."""
 
@@ -252,8 +256,9 @@ class SessionConnection(Generic[CallT]):
     async def _read(self) -> Disconnect:
         stream = self._stream
         try:
-            async for batch in stream:
-                for text in batch:
+            while True:
+                batch = await stream.receive_batch()
+                for number, text in enumerate(batch, 1):
                     spent: list[float] = []
                     try:
                         checked = await check_message(text, spent.append)
@@ -264,10 +269,14 @@ class SessionConnection(Generic[CallT]):
                     weight = 1 if checked is None else self._receive(checked)
                     size, frames = stream.meter.take()
                     pause = self._charge_unfinished(weight, size, sum(spent) + time.perf_counter() - began, frames)
-                    # One read may bring a thousand calls: others get their turn after each.
-                    await trio.sleep(pause)
+                    # One read may bring a thousand calls: others get their turn after each; before the next read, the
+                    # stream sees to it.
+                    if pause or number < len(batch):
+                        await trio.sleep(pause)
                     while self._is_full:
                         await self._progress.wait()
+        except trio.EndOfChannel:
+            pass
         except MessageTooLarge as error:
             self._send_last(self._failure(str(error)))
             return Disconnect(CloseReason.TOO_LARGE, str(error))

@@ -240,7 +240,7 @@ class Gateway:
         self._hubs: dict[AgentHandle, Hub] = {}
         # The hubs that several connections share, by agent and, where each identity has its own, by identity.
         self._shared: dict[tuple[str, str | None, bool], Hub] = {}
-        self.views = SessionViews(self.registry, self._multiplexer_of, self._fence_of)
+        self.views = SessionViews(self.registry, self._hubs)
         """Descriptions of the sessions."""
         self._links = LinkRegistry()
         self.control_streams: set[MaintainedStream] = set()
@@ -317,14 +317,6 @@ class Gateway:
     def hubs(self) -> list[Hub]:
         """The running hubs."""
         return list(self._hubs.values())
-
-    def _multiplexer_of(self, handle: AgentHandle) -> Multiplexer | None:
-        hub = self._hubs.get(handle)
-        return None if hub is None else hub.multiplexer
-
-    def _fence_of(self, handle: AgentHandle) -> str | None:
-        hub = self._hubs.get(handle)
-        return None if hub is None else hub.fence
 
     def reconfigure(self, config: Config, outdated: Container[str]) -> list[str]:
         """Use another configuration from now on; return the names of `outdated` agents that still run as before."""

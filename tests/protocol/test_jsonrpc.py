@@ -416,8 +416,11 @@ def test_the_verdict_and_the_envelope_are_those_of_a_slow_parser(text: bytes) ->
 # Looking at and changing a message
 
 
-def test_another_id_changes_nothing_else() -> None:
-    message = parse(b' {"a" : {"id":1},"id" :\t1 , "result":[1.10, 1e999,"\\ud83d"], "_meta" : {} } ')
+@pytest.mark.parametrize("length", [1, 10_000])
+def test_another_id_changes_nothing_else(length: int) -> None:
+    message = parse(
+        b' {"a" : {"id":1},"id" :\t1 , "result":[1.10, 1e999,"\\ud83d"], "_meta" : {"b":"%b"} } ' % (b"x" * length)
+    )
     assert jsonrpc.with_id(message, RawId(b'"x"')) == message.text.replace(b"\t1", b'\t"x"')
 
 

@@ -103,9 +103,9 @@ class Client:
     __slots__ = (
         "__weakref__",
         "_last_id",
-        "_presence",
         "away_since",
         "carries",
+        "connected",
         "controls",
         "counts",
         "former_links",
@@ -114,6 +114,7 @@ class Client:
         "link",
         "name",
         "phase",
+        "presence",
         "presence_time",
         "replays",
         "requests",
@@ -148,7 +149,10 @@ class Client:
         self.role = role
         self.controls = role is Role.CONTROLLER
         """True for a controller."""
-        self._presence = Presence.CONNECTED
+        self.presence = Presence.CONNECTED
+        """State of the connection, which `become` changes."""
+        self.connected = True
+        """True while the connection is open."""
         self.gone = False
         """True if nothing can be sent to the client any more."""
         self.away_since = -math.inf
@@ -186,14 +190,10 @@ class Client:
         """Change the progress with `initialize`."""
         self.phase = moved(CLIENT_TRANSITIONS, self.phase, phase)
 
-    @property
-    def presence(self) -> Presence:
-        """State of the connection."""
-        return self._presence
-
     def become(self, presence: Presence) -> None:
         """Change the state of the connection."""
-        self._presence = moved(PRESENCE_TRANSITIONS, self._presence, presence)
+        self.presence = moved(PRESENCE_TRANSITIONS, self.presence, presence)
+        self.connected = presence is Presence.CONNECTED
         self.gone = presence is Presence.GONE
 
     def note_presence(self, time: int | None) -> None:
@@ -201,11 +201,6 @@ class Client:
         self.presence_time = time
         for session in self.sessions:
             session.note_change()
-
-    @property
-    def connected(self) -> bool:
-        """True while the connection is open."""
-        return self._presence is Presence.CONNECTED
 
     def add_request(self, request: "Request") -> None:
         """Register a request of the client."""
@@ -356,7 +351,8 @@ class Session:
         self.archive: Archive[Session] = NO_ARCHIVE
         """Archive of the registry, once registered."""
         self.agent_handle: AgentHandle | None = None
-        self._state = SessionState.PAST
+        self.state = SessionState.PAST
+        """State at the agent process, which `move_to` changes."""
         self.host: Client | None = None
         """The owner's connection that created or last loaded the session: it serves files and terminals."""
         self.attached: dict[Client, None] = {}
@@ -436,14 +432,9 @@ class Session:
         """Its id where the sessions of all machines are told: `NODE/ID` for one of a node."""
         return f"{machine_of(self.agent)}/{self.id}" if "/" in self.agent else self.id
 
-    @property
-    def state(self) -> SessionState:
-        """State at the agent process."""
-        return self._state
-
     def move_to(self, state: SessionState) -> None:
         """Change the state at the agent process."""
-        self._state = moved(SESSION_TRANSITIONS, self._state, state)
+        self.state = moved(SESSION_TRANSITIONS, self.state, state)
         has_no_agent = state in (SessionState.DORMANT, SessionState.PAST)
         self.process_exited = self.process_exited and has_no_agent
         self.own_state, self.background = ("", b"") if has_no_agent else (self.own_state, self.background)
@@ -467,7 +458,7 @@ class Session:
     @property
     def in_transition(self) -> bool:
         """True if requests have to wait until the session is open or gone."""
-        return self._state in _IN_TRANSIT
+        return self.state in _IN_TRANSIT
 
     def controllers(self) -> Iterator[Client]:
         """Yield the attached controllers."""

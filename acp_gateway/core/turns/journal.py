@@ -70,7 +70,8 @@ class Journal:
         # The last message of each kind of state that was cut off, in the order of cutting.
         self._aside: dict[str, bytes] = {}
         self._size = 0
-        self._position = 0
+        self.position = 0
+        """Number of messages appended since the beginning or the last `clear`, held or not."""
         self._truncated = False
 
     def append(self, message: bytes, state: str | None = None, time: int | None = None) -> None:
@@ -82,20 +83,20 @@ class Journal:
             time: its time in milliseconds since 1970; None if that is unknown.
         """
         if state is not None:
-            self._states.append((self._position, state))
+            self._states.append((self.position, state))
         self.carries = self.carries or has_carried((message,))
         self.extend((message,), time)
 
     def extend(self, messages: Sequence[bytes], time: int | None = None) -> None:
         """Append messages without state, each as `append` does."""
         if messages:
-            self._times.begin(self._position, time)
+            self._times.begin(self.position, time)
             self._append(messages)
 
     def _append(self, messages: Sequence[bytes]) -> None:
         self._messages.extend(messages)
         self._running += len(messages)
-        self._position += len(messages)
+        self.position += len(messages)
         self._size += size_of(messages) if self.carries else sum(map(len, messages))
         if self._size > self._limit:
             self._cut(self._limit)
@@ -128,14 +129,9 @@ class Journal:
         """Bytes held, with those set aside."""
         return self._size
 
-    @property
-    def position(self) -> int:
-        """Number of messages appended since the beginning or the last `clear`, held or not."""
-        return self._position
-
     def rename(self, epoch: str) -> None:
         """Continue the history in another epoch."""
-        self._former[self.epoch] = self._position
+        self._former[self.epoch] = self.position
         while len(self._former) > FORMER_EPOCHS:
             del self._former[next(iter(self._former))]
         self.epoch = epoch
@@ -153,14 +149,14 @@ class Journal:
         present epoch no client can.
         """
         if epoch and epoch == self.epoch:
-            return position if position <= self._position else None
+            return position if position <= self.position else None
         until = self._former.get(epoch) if epoch else None
         return None if until is None else min(position, until)
 
     @property
     def start(self) -> int:
         """The position after which all messages are held: `since` returns None before it."""
-        return self._position - len(self._messages)
+        return self.position - len(self._messages)
 
     def replay(self) -> list[bytes]:
         """Return the messages for a joiner, in order: the states set aside, then the held messages."""
@@ -168,7 +164,7 @@ class Journal:
 
     def since(self, position: int) -> list[bytes] | None:
         """Return the messages after a position, in order; None if some of them are not held any more."""
-        return self.messages(position, self._position) if self.start <= position <= self._position else None
+        return self.messages(position, self.position) if self.start <= position <= self.position else None
 
     def messages(self, begin: int, end: int) -> list[bytes]:
         """Return the held messages after position `begin` and up to `end`, in order.
@@ -184,11 +180,11 @@ class Journal:
 
     def times(self, begin: int, end: int) -> list[int | None]:
         """Return the times of the messages that `messages` returns, in milliseconds since 1970; None if unknown."""
-        return self._times.of(max(begin, self.start), min(end, self._position))
+        return self._times.of(max(begin, self.start), min(end, self.position))
 
     def times_view(self, begin: int, end: int) -> TimesView:
         """Return the same as `times`, without a step for each message."""
-        return self._times.view(max(begin, self.start), min(end, self._position))
+        return self._times.view(max(begin, self.start), min(end, self.position))
 
     def runs(self, after: int = 0) -> list[TurnMessages]:
         """Return the held messages after a position, except those set aside, turn by turn.
@@ -197,14 +193,14 @@ class Journal:
         and time among them, none per message.
         """
         after = max(after, self.start)
-        turns, begin = [], self._position
+        turns, begin = [], self.position
         for count, ends_turn in chain([(self._running, False)], ((count, True) for count in reversed(self._turns))):
             if begin < after:
                 break
             begin -= count
             turns.append((begin, begin + count, ends_turn))
         states = list(takewhile(lambda state: state[0] >= after, reversed(self._states)))
-        messages = self.messages(after, self._position)
+        messages = self.messages(after, self.position)
         runs = []
         for begin, end, ends_turn in reversed(turns):
             begin = max(begin, after)
@@ -252,12 +248,12 @@ class Journal:
         self._aside = {kind: message for message, kind in aside}
         self._size = size_of(list(self._aside.values()))
         turns = list(runs)
-        self._position = position - sum(len(turn.messages) for turn in turns)
+        self.position = position - sum(len(turn.messages) for turn in turns)
         self.carries = self.carries or any(has_carried(turn.messages) for turn in turns)
         for messages, states, ends_turn, times in turns:
-            self._states.extend((self._position + index, kind) for index, kind in states.items())
+            self._states.extend((self.position + index, kind) for index, kind in states.items())
             if messages:
-                self._times.extend(self._position, times, self._position)
+                self._times.extend(self.position, times, self.position)
             for start in range(0, len(messages), STEP):
                 self._append(messages[start : start + STEP] if len(messages) > STEP else messages)
                 yield
@@ -297,7 +293,7 @@ class Journal:
         copied._running = self._running
         copied._aside = {kind: rewrite(message) for kind, message in self._aside.items()}
         copied._size = size_of(copied.replay())
-        copied._position = self._position
+        copied.position = self.position
         copied._truncated = self._truncated
         copied._cut(copied._limit)
         return copied

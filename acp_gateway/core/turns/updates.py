@@ -26,6 +26,10 @@ _CODE_LENGTH: Final = 12
 _ENDED: Final = frozenset({b'"completed"', b'"failed"'})
 _END: Final = b'ed"'
 
+# In the text of each update whose method is spelled without an escape.
+_METHOD: Final = SESSION_UPDATE.encode()
+_ESCAPE: Final = b"\\"
+
 _INSPECTED: Final = methods.STATE_UPDATES | {methods.SUBAGENT_UPDATE, methods.TOOL_CALL, methods.TOOL_CALL_UPDATE}
 """Kinds of updates that may not pass through."""
 
@@ -50,6 +54,8 @@ def session_of_passthrough(text: bytes) -> str | None:
     Returns None for any other line, valid or not.
     """
     # Runs for each line of each agent: a full parse would cost as much as the rest.
+    if _METHOD not in text and _ESCAPE not in text:
+        return None  # As most responses: they are parsed only once.
     try:
         if not text.isascii():
             text.decode()
@@ -114,6 +120,8 @@ def passthrough_runs(lines: Sequence[bytes]) -> list[tuple[str | None, Sequence[
 
     Updates keep their order within a session, but not among sessions. All other lines keep their places.
     """
+    if len(lines) == 1:
+        return [(session_of_passthrough(lines[0]), lines)]
     sessions = sessions_of_all(lines) if len(lines) >= MANY else None
     if sessions is not None and sessions.count(sessions[0]) == len(lines):
         return [(sessions[0], lines)]

@@ -24,7 +24,6 @@ from acp_gateway.gateway.gateway import Gateway
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.sessions.session_changes import Changed
 from acp_gateway.protocol import jsonrpc
-from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.streams import CloseReason
 
 if TYPE_CHECKING:
@@ -110,13 +109,9 @@ class BrowserBridge(SessionConnection[Call | Answer]):
         if self.nodes is not None:
             self.start(self._listen_to_nodes)
 
-    async def serve(self, stream: MaintainedStream) -> None:
-        """Serve the browser as its base class does."""
-        try:
-            await super().serve(stream)
-        finally:
-            if self._shown_page is not None and self in self._shown_page.connections:
-                self._shown_page.connections.remove(self)
+    def _ended(self) -> None:
+        if self._shown_page is not None and self in self._shown_page.connections:
+            self._shown_page.connections.remove(self)
 
     # Several connections of one page
 
@@ -159,7 +154,7 @@ class BrowserBridge(SessionConnection[Call | Answer]):
                 self.reply(refused.reply)
             return 1
         call = message.call if isinstance(message, Answer) else message
-        if call is not None and call.acts and self.role is Role.OBSERVER:
+        if self.role is Role.OBSERVER and call is not None and call.acts:
             refusal = call.error(jsonrpc.METHOD_NOT_FOUND, f"observers may only look: no {call.method}")
             if refusal is not None:
                 self.reply(refusal)

@@ -212,9 +212,9 @@ class Attachment:
             return self.behind
         if self.tape is not None:
             self.tape.write("to_client", list(map(restored, messages)))
-        waited = False
+        waited, outbox = False, self.link.outbox
         if replayed or not self.link.pass_on(messages):
-            waited = self.behind
+            waited = outbox.unwritten
             self.link.send(messages, replayed)
         if self.client.counts:
             # In a call of their own: the messages are shared with other clients, and framed once for all.
@@ -223,7 +223,7 @@ class Attachment:
                 self.link.send(marks)
                 # Marks do not count towards the next mark.
                 self._marked_bytes = self.outbox.put_bytes
-        if self.behind:
+        if outbox.unwritten:
             self._largest = max(self._largest, max(map(len, messages), default=0))
             self.spawn(self._send_waiting)
             return True

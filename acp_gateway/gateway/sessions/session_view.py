@@ -1,8 +1,8 @@
 """Describes sessions for those who watch them: status, clients, open agent requests."""
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.multiplexer import Multiplexer
@@ -99,24 +99,32 @@ def shown_scope(registry: Registry, scope: SessionScope) -> SessionScope:
     return replace(scope, granted_by=owners.pop() if len(owners) == 1 else _NO_OWNER)
 
 
+class RunningAgent(Protocol):
+    """The hub of an agent process, as far as sessions are described by it."""
+
+    @property
+    def multiplexer(self) -> Multiplexer: ...
+
+    @property
+    def fence(self) -> str | None:
+        """The means by which the process is fenced; None without a fence."""
+
+
 class SessionViews:
     """Describes the sessions of a gateway.
 
     Args:
         registry: all sessions.
-        multiplexer_of: returns the multiplexer of an agent process; None if it has ended.
-        fence_of: returns the means by which an agent process is fenced; None without a fence, or if it has ended.
+        hubs: the agent processes that run.
     """
 
     def __init__(
         self,
         registry: Registry,
-        multiplexer_of: Callable[[AgentHandle], Multiplexer | None],
-        fence_of: Callable[[AgentHandle], str | None],
+        hubs: Mapping[AgentHandle, RunningAgent],
     ) -> None:
         self._registry = registry
-        self._multiplexer_of = multiplexer_of
-        self._fence_of = fence_of
+        self._hubs = hubs
 
     def viewer(self, scope: SessionScope, role: Role, agents: Container[str] | None) -> Viewer:
         """Return the viewer with a scope, as `shown_scope` returns it."""
@@ -134,7 +142,8 @@ class SessionViews:
 
     def multiplexer_of(self, session: Session) -> Multiplexer | None:
         """Return the multiplexer of the process that a session lives in; None if it is not live."""
-        return None if session.agent_handle is None else self._multiplexer_of(session.agent_handle)
+        hub = None if session.agent_handle is None else self._hubs.get(session.agent_handle)
+        return None if hub is None else hub.multiplexer
 
     def request(self, session: Session, viewer: Viewer, key: str) -> AgentRequest | None:
         """Return the agent's open request of this key that the viewer may answer."""
@@ -156,7 +165,8 @@ class SessionViews:
 
     def fence(self, session: Session) -> str | None:
         """Return the means by which its running agent is fenced; None without a fence, and while no agent runs."""
-        return None if session.agent_handle is None else self._fence_of(session.agent_handle)
+        hub = None if session.agent_handle is None else self._hubs.get(session.agent_handle)
+        return None if hub is None else hub.fence
 
 
 def past_sessions(registry: Registry, viewer: Viewer) -> list[Session]:

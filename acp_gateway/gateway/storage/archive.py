@@ -236,4 +236,6 @@ class StoredArchive:
         follows = journal.epoch == epoch and position <= journal.position
         runs = [StoredRun(*run) for run in journal.runs(position if follows else 0)]
         aside = journal.states_set_aside()
-        return StoredJournal(journal.epoch, journal.position, journal.truncated, aside, runs, journal.former)
+        return StoredJournal(
+            journal.epoch, journal.position, journal.truncated, aside, runs, journal.former, carries=journal.carries
+        )

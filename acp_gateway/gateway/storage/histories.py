@@ -83,7 +83,7 @@ class HistoryTables:
         self._connection.execute("INSERT INTO journal VALUES (?, 0, 0, 0)", (key,))
         for number, (message, state) in enumerate(states, extent.position - len(states)):
             self._connection.execute("INSERT INTO state VALUES (?, ?, ?, ?)", (key, state, number, message))
-        self._add(key, extent, journal.runs)
+        self._add(key, extent, journal.runs, carries=journal.carries)
 
     def renew(self, key: int, journal: StoredJournal) -> None:
         """Store this history of a session; the stored one, if any, is an earlier state of it.
@@ -95,7 +95,7 @@ class HistoryTables:
         if extent is None or news is None:
             self.replace(key, journal)
         else:
-            self._add(key, extent, news)
+            self._add(key, extent, news, carries=journal.carries)
 
     def cut(self, key: int, size: int) -> None:
         """Remove the beginning of a history, so that at most `size` bytes of messages are left.
@@ -160,11 +160,12 @@ class HistoryTables:
                 extent = self._extents[key] = _Extent(as_number(position), as_number(size), bool(truncated))
         return extent
 
-    def _add(self, key: int, extent: _Extent, runs: Sequence[StoredRun]) -> None:
+    def _add(self, key: int, extent: _Extent, runs: Sequence[StoredRun], *, carries: bool) -> None:
         """Append messages, cut the history if it is too large then, and update its row."""
         # For each message of each agent, and the interpreter's lock is wanted elsewhere: no step of a loop is one
         # message's.
-        runs = [_as_stored(run) if has_carried(run.messages) else run for run in runs]
+        if carries:
+            runs = [_as_stored(run) if has_carried(run.messages) else run for run in runs]
         lengths = [list(map(len, run.messages)) for run in runs]
         # Before, so that SQLite writes the new where the old was, and does not have to write that it was erased.
         # A turn that is running ends with these, maybe: what is then cut off is all of it or nothing.

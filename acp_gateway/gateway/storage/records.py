@@ -75,6 +75,8 @@ class StoredJournal:
     """The last messages, turn by turn and without a gap, up to `position`."""
     former: tuple[tuple[str, int], ...] = ()
     """Earlier epochs, as in `StoredSession`."""
+    carries: bool = field(default=True, compare=False)
+    """False if no message of `runs` carries another one: then none is looked at."""
 
     def after(self, position: int) -> list[StoredRun] | None:
         """Return the messages after a position; None if some of them were cut off.

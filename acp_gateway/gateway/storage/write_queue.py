@@ -302,4 +302,6 @@ class WriteQueue:
 
 def _size(journal: StoredJournal) -> int:
     """Return the bytes that the messages of a history count for."""
-    return sum(size_of(run.messages) + PER_MESSAGE * len(run.messages) for run in journal.runs)
+    if journal.carries:
+        return sum(size_of(run.messages) + PER_MESSAGE * len(run.messages) for run in journal.runs)
+    return sum(sum(map(len, run.messages)) + PER_MESSAGE * len(run.messages) for run in journal.runs)

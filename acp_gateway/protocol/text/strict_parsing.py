@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from acp_gateway.protocol import methods
 from acp_gateway.protocol.jsonrpc import (
@@ -48,6 +49,7 @@ _decode_session = msgspec.json.Decoder(str | None).decode
 # many times the bytes of a short member.
 _FEW_COLONS = 512
 _COLON_EVERY = 48
+_SPACE = b" \t\n\r"
 # Bytes below which a text is simple whatever it has.
 _SMALL = 2 * FEW_BRACKETS
 
@@ -150,11 +152,11 @@ def _from_outline(text: bytes, outline: _Outline) -> Message | None:
             return None
     envelope = Envelope(
         None,
-        outline.id or msgspec.UNSET,
-        outline.method or msgspec.UNSET,
-        msgspec.UNSET if params is None else Params(session),
-        outline.result or msgspec.UNSET,
-        outline.error or msgspec.UNSET,
+        outline.id or UNSET,
+        outline.method or UNSET,
+        UNSET if params is None else Params(session),
+        outline.result or UNSET,
+        outline.error or UNSET,
     )
     if params is not None and len(params) > spans.MEMBERS:
         raise InvalidMessage(INVALID_REQUEST, f"params have at most {spans.MEMBERS} members")
@@ -173,12 +175,7 @@ def _compact_size(members: Mapping[str, msgspec.Raw]) -> int:
 def _is_spaced(text: bytes, size: int, members: Mapping[str, msgspec.Raw], others: Iterable[_Text] = ()) -> bool:
     """Return True if a text has so many bytes and white space that is in none of these members and other pieces."""
     pieces = b"".join((*others, *members.values(), "".join(members).encode()))
-    return len(text) - size == _space_in(text) - _space_in(pieces)
-
-
-def _space_in(text: bytes) -> int:
-    """Return the bytes of white space in a text."""
-    return len(text) - len(text.translate(None, b" \t\n\r"))
+    return len(text.translate(None, _SPACE)) - size == len(pieces.translate(None, _SPACE)) - len(pieces)
 
 
 def _are_alike(names: Collection[str]) -> bool:

@@ -12,6 +12,7 @@ from acp_gateway.core.sessions.session import Session
 from acp_gateway.core.turns import updates
 from acp_gateway.core.turns.journal import Journal
 from acp_gateway.core.turns.updates import MANY
+from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.gaps import GAP
 from acp_gateway.protocol.jsonrpc import parse
 from tests.core.scene import Scene
@@ -43,6 +44,20 @@ def test_the_session_of_a_passthrough_update_is_found_with_one_search() -> None:
         updates.session_of_passthrough('{"method":"session/update","params":{"sessionId":"caf\u00e9"}}'.encode())
         == "caf\u00e9"
     )
+
+
+def test_the_method_of_a_passthrough_update_may_have_escapes() -> None:
+    for method in (rb"session\/update", rb"session\u002fupdate"):
+        text = b'{"method":"%b","params":{"sessionId":"s"}}' % method
+        assert updates.session_of_passthrough(text) == "s"
+        assert updates.sessions_of_all([text]) == ["s"]
+
+
+def test_a_response_is_not_decoded_to_find_the_session_of_an_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+    monkeypatch.setattr(jsonrpc, "decode_envelope", decoded.append)
+    assert updates.session_of_passthrough(b'{"id":1,"result":{}}') is None
+    assert not decoded
 
 
 @pytest.mark.parametrize(
@@ -126,6 +141,7 @@ def test_many_lines_are_sorted_as_each_by_itself_is(line: bytes, at: int) -> Non
     each = [updates.session_of_passthrough(line) for line in lines]
     assert updates.passthrough_runs(lines) == runs_by_definition(lines)
     assert updates.sessions_of_all(lines) in (None, each)
+    assert updates.passthrough_runs([line]) == runs_by_definition([line])
 
 
 def test_updates_that_pass_through_in_one_session_are_one_run() -> None:

@@ -1,5 +1,6 @@
 """A session is described as each viewer may see it."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,8 +28,8 @@ class Shown:
         self.editor = self.scene.join("editor")
         self.editor.new_session()
         self.session = self.scene.session()
-        multiplexers = {self.scene.multiplexer.agent_handle: self.scene.multiplexer}
-        self.views = SessionViews(self.scene.registry, multiplexers.get, dict.fromkeys(multiplexers, "landlock").get)
+        hub = SimpleNamespace(multiplexer=self.scene.multiplexer, fence="landlock")
+        self.views = SessionViews(self.scene.registry, {self.scene.multiplexer.agent_handle: hub})
 
     def view(self, viewer: Viewer = ME) -> SessionView:
         return self.views.view(self.session, viewer)

@@ -199,7 +199,9 @@ def snapshot(journal: Journal, epoch: str, position: int) -> StoredJournal:
     """A copy of a journal's messages after this position, as `StoredArchive` makes it."""
     runs = [StoredRun(*run) for run in journal.runs(position if journal.epoch == epoch else 0)]
     aside = journal.states_set_aside()
-    return StoredJournal(journal.epoch, journal.position, journal.truncated, aside, runs, journal.former)
+    return StoredJournal(
+        journal.epoch, journal.position, journal.truncated, aside, runs, journal.former, carries=journal.carries
+    )
 
 
 def make(

@@ -18,6 +18,7 @@ from acp_gateway.core.sessions.session import AgentHandle, Session
 from acp_gateway.core.turns.journal import Journal, TurnMessages
 from acp_gateway.gateway.storage.archive import Deferral, StoredArchive
 from acp_gateway.gateway.storage.store import Storage
+from acp_gateway.versions.carried import Carried
 from tests.fuzz.effort import effort
 
 LIMIT = 1000
@@ -131,6 +132,34 @@ async def test_a_history_goes_on_in_the_next_process_where_it_was(tmp_path: Path
         TurnMessages([b"two"], {}, ends_turn=False),
     ]
     assert journal.states() == [b"mode"]
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_messages_that_carry_others_are_kept_with_them(tmp_path: Path, together: bool) -> None:
+    said = [b"{}", Carried(b"{}", b'{"new":1}'), Carried(b"{}")]
+    async with life(tmp_path) as first:
+        session = first.begin()
+        session.write(b"[]")
+        if together:
+            session.journal.carries = True
+            session.extend(said)
+        else:
+            for message in said:
+                session.write(message)
+    async with life(tmp_path) as second:
+        kept = (await second.journal(*second.restored)).replay()
+    assert kept == [b"[]", *said]
+    assert [message.original for message in kept if isinstance(message, Carried)] == [b'{"new":1}', None]
+
+
+async def test_a_history_without_messages_that_carry_others_says_so(tmp_path: Path) -> None:
+    async with life(tmp_path) as one:
+        session = one.begin()
+        session.write(b"{}")
+        key = one.archive._keys[session][0]
+        assert not one.archive.snapshot(key, "", 0).carries
+        session.write(Carried(b"{}"))
+        assert one.archive.snapshot(key, "", 0).carries
 
 
 async def test_what_replaces_a_history_is_kept_with_the_states_that_were_cut_off(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from acp_gateway.core.turns.journal import Journal
 from acp_gateway.gateway.storage import write_queue as write_queue_module
 from acp_gateway.gateway.storage.records import StoredJournal, StoredRun, StoredSession, TokenUse
 from acp_gateway.gateway.storage.write_queue import PER_MESSAGE, WriteBatch, WriteQueue
+from acp_gateway.versions.carried import Carried
 from tests.gateway.storage.stores import LIMIT, SESSION, snapshot
 
 
@@ -70,6 +71,13 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> Told:
 
 def messages(batch: WriteBatch, key: int) -> list[bytes]:
     return [message for part in batch.histories[key] for run in part.runs for message in run.messages]
+
+
+@pytest.mark.parametrize(("carries", "size"), [(False, 2 * (2 + PER_MESSAGE)), (True, 2 * (2 + PER_MESSAGE) + 9)])
+def test_a_batch_counts_what_messages_carry(told: Told, carries: bool, size: int) -> None:
+    told.journals[1].carries = carries
+    told.grow(1, b"{}", Carried(b"{}", b'{"new":1}') if carries else b"{}")
+    assert told.take().size == size
 
 
 def test_what_is_queued_is_taken_once(told: Told) -> None:
