@@ -1,5 +1,6 @@
 /** Shows a change of a file: in one column, or side by side where there is room; changed words are marked. */
 import { html, useState } from "../vendor/standalone.module.js";
+import { placeText } from "./changes.js";
 import { CopyButton } from "./copying.js";
 import { diffCounts, diffRows, splitRows } from "./diff.js";
 import { counted, shortPath } from "./format.js";
@@ -47,7 +48,7 @@ export function Counts({ counts }) {
 }
 
 /** One changed file. `whole` shows every row at once, unless there are thousands. */
-export function DiffView({ content, cwd, whole = false }) {
+export function DiffView({ content, cwd, whole = false, review = null }) {
   const wide = useMedia(WIDE);
   const narrow = useMedia(NARROW);
   const [more, setMore] = useState(false);
@@ -55,6 +56,7 @@ export function DiffView({ content, cwd, whole = false }) {
   const { counts, short } = diffOf(content);
   const rows = context ? allRows(content) : short;
   const shown = more ? rows : rows.slice(0, whole ? FIRST_ROWS_OF_WHOLE : FIRST_ROWS);
+  const marks = review?.(shown);
   const isNew = content.oldText === null || content.oldText === undefined;
   const twoColumns = wide && !isNew;
   const expand = () => setContext(true);
@@ -66,12 +68,13 @@ export function DiffView({ content, cwd, whole = false }) {
       <${Counts} counts=${counts} />
       <${CopyButton} what="path" text=${shortPath(content.path, cwd)} />
     </figcaption>
+    ${marks?.elsewhere}
     <table class=${classes("diff-rows", twoColumns && "side-by-side")}>
       <${Columns} numbers=${narrow ? 1 : 2} pairs=${twoColumns} />
       <tbody>
         ${twoColumns
-          ? splitRows(shown).map((pair, i) => html`<${SplitRow} key=${i} pair=${pair} expand=${expand} />`)
-          : shown.map((row, i) => html`<${DiffRow} key=${i} row=${row} narrow=${narrow} expand=${expand} />`)}
+          ? splitRows(shown).map((pair, i) => html`<${SplitRow} key=${i} pair=${pair} expand=${expand} marks=${marks} />`)
+          : shown.map((row, i) => html`<${DiffRow} key=${i} row=${row} narrow=${narrow} expand=${expand} before=${shown[i - 1]} marks=${marks} />`)}
       </tbody>
     </table>
     ${shown.length < rows.length &&
@@ -104,32 +107,57 @@ function iconOf(change, isNew) {
 
 const MARKS = { add: "+", del: "−", same: "" };
 
-function DiffRow({ row, narrow, expand }) {
+function DiffRow({ row, before, narrow, expand, marks }) {
   if (row.kind === "skip") return html`<${Skip} row=${row} columns=${narrow ? 3 : 4} expand=${expand} />`;
-  return html`<tr class=${`diff-${row.kind}`}>
-    ${!narrow && html`<td class="number">${row.left}</td>`}
-    <td class="number">${narrow ? row.right ?? row.left : row.right}</td>
+  const numbers = narrow ? [row.right ?? row.left] : [row.left, row.right];
+  const pickable = numbers.findLastIndex((number) => number !== null);
+  return html`<tr class=${classes(`diff-${row.kind}`, marks?.isPicked(row) && "is-picked")}>
+    ${numbers.map((number, i) => html`<td class="number">${i === pickable ? html`<${Number} number=${number} row=${row} isFirst=${before?.kind !== row.kind} marks=${marks} />` : number}</td>`)}
     <td class="mark">${MARKS[row.kind]}</td>
     <td class="code"><${Line} row=${row} /></td>
-  </tr>`;
+  </tr>
+  <${Below} found=${marks?.below(row)} columns=${narrow ? 3 : 4} />`;
 }
 
-function SplitRow({ pair: { left, right }, expand }) {
+function SplitRow({ pair: { left, right }, expand, marks }) {
   if (left?.kind === "skip") return html`<${Skip} row=${left} columns="6" expand=${expand} />`;
+  const found = marks && [...new Set([left, right])].flatMap((row) => marks.below(row) ?? []);
   return html`<tr>
-    <${Half} row=${left} number=${left?.left} />
-    <${Half} row=${right} number=${right?.right} />
-  </tr>`;
+    <${Half} row=${left} number=${left?.left} marks=${left === right ? null : marks} />
+    <${Half} row=${right} number=${right?.right} marks=${marks} />
+  </tr>
+  <${Below} found=${found} columns="6" />`;
 }
 
-function Half({ row, number }) {
+function Half({ row, number, marks }) {
   if (!row) return html`<td class="number diff-none" /><td class="mark diff-none" /><td class="code diff-none" />`;
-  const kind = `diff-${row.kind}`;
+  const kind = classes(`diff-${row.kind}`, marks?.isPicked(row) && "is-picked");
   return html`
-    <td class=${classes("number", kind)}>${number}</td>
+    <td class=${classes("number", kind)}><${Number} number=${number} row=${row} isFirst=${true} marks=${marks} /></td>
     <td class=${classes("mark", kind)}>${MARKS[row.kind]}</td>
     <td class=${classes("code", kind)}><${Line} row=${row} /></td>
   `;
+}
+
+/** A line number; in a review it is a button that begins a remark. Arrow keys lead from one to the next. */
+function Number({ number, row, isFirst, marks }) {
+  if (!marks) return number;
+  const label = `Remark on ${placeText([row])}`;
+  return html`<button class="line-number" tabindex=${isFirst && row.kind !== "same" ? 0 : -1} aria-label=${label} title=${label}
+    onClick=${(event) => marks.pick(row, event.shiftKey)} onKeyDown=${moveAmongNumbers}>${number}</button>`;
+}
+
+function moveAmongNumbers(event) {
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by) return;
+  const all = [...event.currentTarget.closest(".diff").querySelectorAll(".line-number")];
+  all[all.indexOf(event.currentTarget) + by]?.focus();
+  event.preventDefault();
+}
+
+/** What stands below a row: remarks on it. */
+function Below({ found, columns }) {
+  return found?.length > 0 && html`<tr class="diff-below"><td colspan=${columns}>${found}</td></tr>`;
 }
 
 function Line({ row }) {

@@ -90,6 +90,15 @@ def looking_on(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_text("You are looking on.")).to_be_visible()
 
 
+def reviewing(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("link", name="Changes").click()
+    page.get_by_role("button", name="Remark on line 2", exact=True).click()
+    page.get_by_role("textbox", name="Remark on line 2").fill("Why?")
+    page.get_by_role("button", name="Keep").click()
+    page.get_by_role("button", name="Remark on line 16", exact=True).click()
+    expect(page.get_by_role("textbox", name="Remark on line 16")).to_be_focused()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -109,6 +118,7 @@ STATES: list[State] = [
     starting,
     notifications,
     looking_on,
+    reviewing,
     signed_out,
 ]
 

@@ -72,6 +72,7 @@ test("every module says what it is for and has fewer than 400 lines", () => {
 test("what decides has no DOM", () => {
   const pure = [
     "ansi",
+    "changes",
     "content",
     "current",
     "diff",
