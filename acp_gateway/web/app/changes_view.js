@@ -1,11 +1,13 @@
 /** All that a session has changed, by file, and the reader's remarks on it, which become one prompt. */
-import { html, useEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../vendor/standalone.module.js";
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
-import { ChangeView, Counts, DiffView, diffOf } from "./diff_view.js";
+import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
 import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
+import { EditorChoice, jump } from "./reading.js";
 import { makeRoute } from "./route.js";
+import { SumOfCounts } from "./tool.js";
 
 /** Files whose changes are shown at first; a button shows more. */
 const FIRST_FILES = 50;
@@ -34,6 +36,9 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
         <option value="turn">Since the last prompt</option>
       </select>
       <span class="muted">${counted(files.length, "file")}</span>
+      <${EditorChoice} />
+      <button class="icon-button" aria-label="Previous change" title="Previous change" onClick=${() => jump(root.current, -1)}><${Icon} name="up" /></button>
+      <button class="icon-button" aria-label="Next change" title="Next change" onClick=${() => jump(root.current, 1)}><${Icon} name="down" /></button>
       <a class="icon-button" href=${makeRoute({ sessionId })} aria-label="Back to the conversation" title="Back to the conversation"><${Icon} name="close" /></a>
     </header>
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
@@ -62,7 +67,9 @@ function useRemarks(sessionId) {
     keep(name, next);
   };
   const one = remarks.find(({ id }) => id === editing);
-  return {
+  const latest = useRef(null);
+  latest.current = {
+    latest,
     remarks,
     editing,
     edit: setEditing,
@@ -86,6 +93,7 @@ function useRemarks(sessionId) {
       setEditing(id);
     },
   };
+  return latest.current;
 }
 
 function kept(name) {
@@ -117,15 +125,9 @@ function FileList({ files, cwd, root }) {
   const show = (i) => root.current.querySelectorAll(".changed-file")[i].scrollIntoView();
   return html`<ul class="changed-files" aria-label="Files">
     ${files.map((file, i) => html`<li key=${file.path}><button class="quiet" onClick=${() => show(i)}>
-      <span class="path">${shortPath(file.path, cwd)}</span><${Counts} counts=${countsOf(file)} />
+      <span class="path">${shortPath(file.path, cwd)}</span><${SumOfCounts} content=${file.edits.map(({ content }) => content)} />
     </button></li>`)}
   </ul>`;
-}
-
-function countsOf({ edits }) {
-  const all = edits.filter(({ content }) => content.type === "diff").map(({ content }) => diffOf(content).counts);
-  const sum = (name) => all.reduce((total, counts) => total + counts[name], 0);
-  return { added: sum("added"), deleted: sum("deleted") };
 }
 
 function File({ file, cwd, review }) {
@@ -133,10 +135,10 @@ function File({ file, cwd, review }) {
   const lost = (review?.remarks ?? []).filter(({ path, edit }) => path === file.path && !edits.has(edit));
   return html`<section class="changed-file" aria-label=${shortPath(file.path, cwd)}>
     <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-    ${file.edits.map(({ key, content, done }) => html`<div key=${key} class="edit">
+    ${file.edits.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
       ${!done && html`<p class="muted">Not done yet:</p>`}
       ${content.type === "diff"
-        ? html`<${DiffView} content=${content} cwd=${cwd} review=${review && reviewOf(review, file.path, key)} />`
+        ? html`<${DiffView} content=${content} cwd=${cwd} line=${line} review=${review && reviewOf(review, file.path, key)} />`
         : html`<${ChangeView} change=${content.change} cwd=${cwd} />`}
     </div>`)}
   </section>`;
@@ -155,7 +157,8 @@ function reviewOf(review, path, edit) {
     });
     const picked = new Set(own.flatMap(({ lines }) => linesBetween(rows, lines[0], lines[lines.length - 1]).map(lineKey)));
     return {
-      pick: (row, extend) => review.pick(path, edit, rows, row, extend),
+      pick: (row, extend) => review.latest.current.pick(path, edit, rows, row, extend),
+      touches: (some) => some.some((row) => row && (below.has(row) || picked.has(lineKey(row)))),
       isPicked: (row) => picked.size > 0 && picked.has(lineKey(row)),
       below: (row) => below.get(row),
       elsewhere: html`<${Elsewhere} remarks=${own.filter((_, i) => places[i] === null)} review=${review} />`,
@@ -179,7 +182,7 @@ function Elsewhere({ remarks, review, cwd }) {
 function Remark({ remark, review }) {
   const field = useRef(null);
   const isOpen = review.editing === remark.id;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (isOpen) field.current?.focus();
   }, [isOpen, remark.lines.length]);
   const close = () => (remark.text.trim() === "" ? review.remove(remark.id) : review.edit(null));

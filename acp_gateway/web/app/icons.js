@@ -16,6 +16,7 @@ const PATHS = {
   delete: "M4 6h12M8 6V4h4v2M5.5 6l.8 10.5h7.4L14.5 6M8.5 9v4.5M11.5 9v4.5",
   down: "M10 4v12M5 11l5 5 5-5",
   edit: "m4 16 .8-3.4L13.2 4.2l2.6 2.6-8.4 8.4zM11.5 6l2.5 2.5",
+  editor: "M9 5H4.5v10.5H15V11M11.5 4H16v4.5M16 4l-7 7",
   execute: "M3 4.5h14v11H3zM6 8l2.2 2L6 12M10.5 12.5h3.5",
   eye: "M2.5 10s2.8-5 7.5-5 7.5 5 7.5 5-2.8 5-7.5 5-7.5-5-7.5-5M10 7.8a2.2 2.2 0 1 0 0 4.4 2.2 2.2 0 0 0 0-4.4",
   fetch: "M10 3a7 7 0 1 0 0 14 7 7 0 0 0 0-14M3 10h14M10 3c4.5 4.5 4.5 9.5 0 14M10 3c-4.5 4.5-4.5 9.5 0 14",
@@ -33,6 +34,8 @@ const PATHS = {
   stop: "M6 6h8v8H6z",
   switch_mode: "M4 7h11M12 4l3 3-3 3M16 13H5M8 10l-3 3 3 3",
   think: "M10 3a5 5 0 0 0-2.8 9.1c.5.4.8.9.8 1.5h4c0-.6.3-1.1.8-1.5A5 5 0 0 0 10 3M8.3 16.5h3.4",
+  up: "M10 16V4M5 9l5-5 5 5",
+  wrap: "M3 5h14M3 10h11.5a2.5 2.5 0 0 1 0 5H10M12 13l-2 2 2 2M3 15h3.5",
 };
 
 /** An icon by its name; hidden from screen readers, so what it says must stand in words beside it. */

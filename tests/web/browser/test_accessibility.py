@@ -16,6 +16,8 @@ FINDINGS = """async () => {
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 200)}`));
 }"""
 
+CODE = "# Each kind of word.\n@cache\ndef f(x: int) -> str:\n    return f'{len(x)}' + None\n\n\nclass A:\n    n = 1\n"
+
 State = Callable[[Page, ScriptedGateway], None]
 
 
@@ -52,8 +54,11 @@ def edit_asked(page: Page, gateway: ScriptedGateway) -> None:
 
 
 def written(page: Page, gateway: ScriptedGateway) -> None:
-    gateway.add("s1", agent("### Last\n\n# First\n\n- [x] done\n- [ ] to do\n\n```\ncode\n```"))
+    gateway.add(
+        "s1", agent("### Last\n\n# First\n\n- [x] done\n- [ ] to do\n\n```\ncode\n```\n\n```py\n" + CODE + "```")
+    )
     expect(page.locator(".row h2").last).to_be_visible()
+    expect(page.locator(".markdown .code-number").last).to_be_visible()
 
 
 def menu(page: Page, gateway: ScriptedGateway) -> None:
@@ -92,6 +97,7 @@ def looking_on(page: Page, gateway: ScriptedGateway) -> None:
 
 def reviewing(page: Page, gateway: ScriptedGateway) -> None:
     page.get_by_role("link", name="Changes").click()
+    expect(page.locator(".diff .code-keyword").first).to_be_visible()
     page.get_by_role("button", name="Remark on line 2", exact=True).click()
     page.get_by_role("textbox", name="Remark on line 2").fill("Why?")
     page.get_by_role("button", name="Keep").click()
