@@ -57,7 +57,9 @@ export function comparisonOf(content) {
 export function useComparisons(contents) {
   const renew = useRenewal();
   const found = contents.map(comparisonOf);
-  useEffect(() => renew(found.map(({ coming }) => coming)), contents);
+  // They may come before the effect runs.
+  const coming = found.map((one) => one.coming);
+  useEffect(() => renew(coming), contents);
   return found;
 }
 

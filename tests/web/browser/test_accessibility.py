@@ -156,7 +156,7 @@ def test_axe_finds_nothing(open_page: Opens, state: State, size: tuple[int, int]
 def test_on_a_phone_every_button_of_a_session_is_large_enough_for_a_finger(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
     expect(page.locator(".row").last).to_be_visible()
-    for name in ("All sessions", "Share", "More", "Attach files", "Stop", "Send after this turn"):
+    for name in ("All sessions", "Changes", "Share", "More", "Attach files", "Stop", "Send after this turn"):
         box = page.get_by_label(name).or_(page.get_by_role("button", name=name)).first.bounding_box()
         assert box is not None, name
         assert min(box["width"], box["height"]) >= 44, name

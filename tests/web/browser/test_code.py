@@ -21,6 +21,15 @@ Worker.prototype.postMessage = function (message) {
 
 NO_WORKER = "window.Worker = class { constructor() { throw new Error('no workers'); } };"
 
+AT_ONCE = """
+window.Worker = class {
+  postMessage({ id }) {
+    queueMicrotask(() => this.onmessage({ data: { id, error: "no" } }));
+  }
+  terminate() {}
+};
+"""
+
 LINES = [f"    value_{i} = compute(something, {i})  # number {i}\n" for i in range(1500)]
 
 
@@ -103,6 +112,15 @@ def test_without_a_worker_all_is_shown_without_colours(open_page: Opens) -> None
     gateway.add("s1", edit("".join(LINES), changed(7)))
     expect(page.get_by_role("region", name="big.py").locator(".code.diff-add")).to_contain_text("derive(something, 7)")
     assert page.locator("[class^=code-]").count() == 0
+
+
+def test_a_comparison_that_is_there_at_once_is_shown(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    page.add_init_script(AT_ONCE)
+    page.goto(gateway.url + "#/s/s1")
+    page.reload()
+    gateway.add("s1", edit("".join(LINES), changed(7)))
+    expect(page.locator(".row-tool").last.locator(".counts .added")).to_have_text("+1")
 
 
 def test_lines_are_wrapped_or_not_as_the_reader_chooses_and_the_choice_stays(open_page: Opens) -> None:
