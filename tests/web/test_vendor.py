@@ -82,7 +82,8 @@ def test_what_npm_has_is_refused_if_its_hash_differs(tree: Path, monkeypatch: py
 
 def test_every_library_comes_with_its_license_and_an_exact_version() -> None:
     for package in manifest():
-        assert f"licenses/{package['name']}.txt" in {file["to"] for file in package["files"]}
+        name = package["name"].removeprefix("@").replace("/", "-")
+        assert f"licenses/{name}.txt" in {file["to"] for file in package["files"]}
         assert all(part.isdecimal() for part in package["version"].split("."))
 
 

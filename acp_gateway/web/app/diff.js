@@ -19,6 +19,8 @@ import { visible } from "./format.js";
  * @property {boolean} noNewline - the last line of its text, without a line feed.
  */
 
+/** Unchanged lines that are shown around a change. */
+const CONTEXT = 3;
 /** Lines added and deleted that are searched for at most: the search takes the square of it in steps. */
 const MOST_EDITS = 1000;
 /** Words added and deleted at most within one line. */
@@ -37,7 +39,7 @@ const WORDS = /[\p{L}\p{N}_]+|\s+|[^\p{L}\p{N}_\s]/gu;
  * @param {{context?: number}} [options] - unchanged lines shown around a change; Infinity shows all.
  * @returns {Row[]}
  */
-export function diffRows(oldText, newText, { context = 3 } = {}) {
+export function diffRows(oldText, newText, { context = CONTEXT } = {}) {
   const [before, after] = withoutReturns(linesOf(oldText ?? ""), linesOf(newText ?? ""));
   /** @type {Row[]} */
   const rows = [];
@@ -60,6 +62,18 @@ export function diffRows(oldText, newText, { context = 3 } = {}) {
   for (const { kind, lines } of changesOf(before, after)) for (const line of lines) row(kind, line);
   markWords(rows);
   return folded(rows, context);
+}
+
+/**
+ * Returns both texts as the rows of their comparison show them: its lines, joined by line feeds.
+ * @param {string|null} oldText
+ * @param {string|null} newText
+ * @returns {[string, string]}
+ */
+export function shownTexts(oldText, newText) {
+  const sides = withoutReturns(linesOf(oldText ?? ""), linesOf(newText ?? ""));
+  const [before, after] = sides.map((lines) => visible(lines.join("")));
+  return [before, after];
 }
 
 /**

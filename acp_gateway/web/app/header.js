@@ -6,10 +6,11 @@ import { Icon } from "./icons.js";
 import { MachineBadge } from "./machine_switch.js";
 import { agentText, awayText, machineText } from "./machines.js";
 import { ActionMenu } from "./menus.js";
+import { makeRoute } from "./route.js";
 import { connectionText, outageOf, presenceText, statusOf, usageText } from "./words.js";
 
 /** The head. Buttons that change something are left out for an observer. */
-export function Header({ session, isKnown, connection, transcript, agents, info, onBack, onShare, actions }) {
+export function Header({ session, isKnown, connection, transcript, agents, info, changes, onBack, onShare, actions }) {
   const now = useNow(connection.phase === "away" ? 500 : 30000);
   const presence = presenceText(session.clients);
   const isLost = outageOf(connection, now) !== null;
@@ -33,6 +34,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
       </p>
     </div>
     <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
+    ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
     ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
     ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
   </header>`;

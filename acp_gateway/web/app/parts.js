@@ -1,6 +1,7 @@
 /** Shows the parts of a message: Markdown, terminal output, images, links and attachments. */
 import { h, html, useRef } from "../vendor/standalone.module.js";
 import { ansiSpans } from "./ansi.js";
+import { CodeBlock } from "./code_block.js";
 import { Copyable } from "./copying.js";
 import { baseName, oneLine, sizeText, visible } from "./format.js";
 import { Icon } from "./icons.js";
@@ -14,13 +15,14 @@ export function Parts({ parts = [] }) {
 export function Markdown({ text }) {
   const cache = useRef(null);
   cache.current ??= new Map();
-  return html`<div class="markdown">${renderMarkdown(withCopy, text, cache.current)}</div>`;
+  return html`<div class="markdown">${renderMarkdown(withCode, text, cache.current)}</div>`;
 }
 
-/** Makes a vnode; blocks of code get a button. */
-function withCopy(tag, attributes, ...children) {
-  const node = h(tag, attributes, ...children);
-  return tag === "pre" ? html`<${Copyable} what="code">${node}</${Copyable}>` : node;
+/** Makes a vnode; blocks of code get colours and buttons. */
+function withCode(tag, attributes, ...children) {
+  if (tag !== "pre") return h(tag, attributes, ...children);
+  const [code] = children.flat(Infinity);
+  return html`<${CodeBlock} language=${attributes?.["data-language"]} text=${[code.props.children].flat(Infinity).join("")} />`;
 }
 
 /** Terminal output, with its colours. */

@@ -1,7 +1,8 @@
 /**
  * Parses and makes the fragment of the page's address.
  *
- * `#/s/SESSION` opens a session, `#/s/SESSION/r/REQUESTID` one of its questions, `#/new/AGENT` the dialog for a new one,
+ * `#/s/SESSION` opens a session, `#/s/SESSION/r/REQUESTID` one of its questions, `#/s/SESSION/changes`
+ * what it has changed, `#/new/AGENT` the dialog for a new one,
  * `#acpgwp_CODE` signs in, and a sign-in code may be followed by a path: `#acpgwp_CODE/s/SESSION`. Anything else is the
  * list.
  */
@@ -11,7 +12,7 @@ const LONGEST = 2048;
 
 const CODE = /^acpgwp_[A-Za-z0-9_-]+$/;
 
-/** @typedef {{code: string|null, sessionId: string|null, requestId: string|null, agent: string|null}} Route */
+/** @typedef {{code: string|null, sessionId: string|null, requestId: string|null, agent: string|null, changes: boolean}} Route */
 
 /**
  * Parses a fragment.
@@ -20,7 +21,7 @@ const CODE = /^acpgwp_[A-Za-z0-9_-]+$/;
  */
 export function parseRoute(hash) {
   /** @type {Route} */
-  const route = { code: null, sessionId: null, requestId: null, agent: null };
+  const route = { code: null, sessionId: null, requestId: null, agent: null, changes: false };
   if (hash.length > LONGEST) return route;
   const parts = hash.replace(/^#/, "").split("/");
   if (CODE.test(parts[0])) route.code = parts[0];
@@ -28,17 +29,20 @@ export function parseRoute(hash) {
   if (parts[1] === "s") route.sessionId = decoded(parts[2]);
   if (parts[1] === "new") route.agent = decoded(parts[2]);
   if (route.sessionId !== null && parts[3] === "r") route.requestId = decoded(parts[4]);
+  route.changes = route.sessionId !== null && parts[3] === "changes";
   return route;
 }
 
 /**
  * Makes the fragment that parseRoute reads; a sign-in code is never part of it.
- * @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null}} route
+ * @param {{sessionId?: string|null, requestId?: string|number|null, agent?: string|null,
+ *   changes?: boolean}} route
  * @returns {string} `#/` for the list.
  */
-export function makeRoute({ sessionId = null, requestId = null, agent = null } = {}) {
+export function makeRoute({ sessionId = null, requestId = null, agent = null, changes = false } = {}) {
   if (sessionId === null) return agent === null ? "#/" : `#/new/${encodeURIComponent(agent)}`;
   const session = `#/s/${encodeURIComponent(sessionId)}`;
+  if (changes) return `${session}/changes`;
   return requestId === null ? session : `${session}/r/${encodeURIComponent(String(requestId))}`;
 }
 

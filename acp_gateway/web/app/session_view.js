@@ -1,10 +1,12 @@
 /** The open session: head, transcript, the agent's questions, composer. */
 import { html, useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { PlanLines } from "./blocks.js";
+import { Changes } from "./changes_view.js";
 import { Composer } from "./composer.js";
 import { backgroundOf } from "./fold_blocks.js";
 import { oneLine, sentence } from "./format.js";
 import { ConnectionLine, Header } from "./header.js";
+import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
@@ -32,12 +34,14 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
     remove: onDelete,
     tell: (text) => store.toast("info", text),
   };
-  return html`<main class="view" aria-label="Session">
-    <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info}
+  return html`<main class=${classes("view", route.changes && "has-changes")} aria-label="Session">
+    <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info} changes=${route.changes}
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
     ${notices}
     ${session.turn && html`<${PlanLines} plans=${current.transcript.plan} />`}
+    ${route.changes && current.phase === "ready" && html`<${Changes} key=${`changes ${current.id}`} sessionId=${current.id} transcript=${current.transcript} older=${current.older}
+      onLoadOlder=${store.loadOlder} cwd=${session.cwd} send=${mayControl ? store.prompt : null} />`}
     <${Middle} key=${`middle ${current.id}`} current=${current} session=${session} store=${store} />
     <${Announcer} current=${current} session=${session} />
     <div class="foot">

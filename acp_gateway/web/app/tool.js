@@ -1,11 +1,13 @@
 /** A tool call: a row with its kind, title, status and places, which unfolds to what it did. */
 import { html, useState } from "../vendor/standalone.module.js";
 import { Copyable } from "./copying.js";
-import { ChangeView, Counts, DiffView, diffOf } from "./diff_view.js";
+import { useComparisons } from "./comparisons.js";
+import { ChangeView, Counts, DiffView } from "./diff_view.js";
 import { counted, oneLine, plain, shortPath, valueOf, visible } from "./format.js";
 import { classes, Pure } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { Markdown, Parts, Terminal } from "./parts.js";
+import { EditorLink } from "./reading.js";
 import { exitWords, tookText } from "./words.js";
 
 /** Words for states of a tool call; any other word of an agent is shown as it is, and gives no style. */
@@ -27,13 +29,12 @@ export function Tool({ block, folds, toggle, cwd }) {
   const places = block.locations ?? [];
   const title = toolTitle(block);
   const place = places.find(({ path }) => !title.includes(shortPath(path, cwd)));
-  const counts = countsOf(block.content);
   const took = tookText(block);
   return html`<section class=${classes("tool", STATUS.has(block.status) && `is-${block.status}`, block.sub && "is-sub")}>
     <button class="fold" aria-expanded=${String(open)} onClick=${() => toggle(block.key, !open)}>
       <${Icon} name=${block.toolKind ?? "other"} />
       <span class=${classes("fold-title", block.toolKind === "execute" && "is-code")}>${oneLine(title, LONGEST_TITLE)}</span>
-      ${counts && html`<${Counts} counts=${counts} />`}
+      <${SumOfCounts} content=${block.content ?? []} />
       ${place && html`<span class="fold-hint">${placeText(place, cwd)}${places.length > 1 && ` and ${places.length - 1} more`}</span>`}
       ${took && html`<span class="took"><span class="hidden">took </span>${took}</span>`}
       <span class="status">${block.status === "completed" ? html`<span class="hidden">done</span>` : STATUS.get(block.status) ?? oneLine(block.status, 30)}</span>
@@ -61,16 +62,12 @@ export function toolTitle(tool) {
   return visible(title).replace(/\s+/g, " ") || visible(tool.toolKind ?? "Tool");
 }
 
-/** The lines that a tool call adds and deletes, or null if it changes no file. */
-function countsOf(content = []) {
-  const diffs = content.filter((entry) => entry.type === "diff");
-  if (diffs.length === 0) return null;
-  const counts = { added: 0, deleted: 0 };
-  for (const entry of diffs) {
-    counts.added += diffOf(entry).counts.added;
-    counts.deleted += diffOf(entry).counts.deleted;
-  }
-  return counts;
+/** The lines that changes add and delete together; nothing for no changes. */
+export function SumOfCounts({ content }) {
+  const known = useComparisons(content.filter((entry) => entry.type === "diff")).map(({ counts }) => counts);
+  if (known.length === 0 || known.includes(null)) return null;
+  const sum = (name) => known.reduce((total, counts) => total + counts[name], 0);
+  return html`<${Counts} counts=${{ added: sum("added"), deleted: sum("deleted") }} />`;
 }
 
 /** The command that a tool call runs, or null. */
@@ -87,12 +84,13 @@ export class ToolBody extends Pure {
     const content = withTerminals(tool);
     const output = content.length === 0 ? outputOf(tool.rawOutput) : null;
     const shows = command !== null || content.length > 0 || output !== null;
-    if (!shows && isEmpty(tool.rawInput) && isEmpty(tool.rawOutput)) return html`<p class="muted">The agent says no more about this.</p>`;
+    const places = tool.locations ?? [];
+    if (!shows && places.length < 2 && isEmpty(tool.rawInput) && isEmpty(tool.rawOutput)) return html`<p class="muted">The agent says no more about this.</p>`;
     return html`
       ${command !== null && html`<${Command} command=${command} rawInput=${tool.rawInput} cwd=${cwd} />`}
       ${content.map((entry, i) => html`<${Content} key=${i} entry=${entry} tool=${tool} cwd=${cwd} whole=${whole} />`)}
       ${output !== null && html`<${Long} text=${output} whole=${whole} show=${(text) => html`<${Terminal} text=${text} />`} />`}
-      ${(tool.locations ?? []).length > 1 && html`<${Places} locations=${tool.locations} cwd=${cwd} />`}
+      ${places.length > 1 && html`<${Places} locations=${places} cwd=${cwd} />`}
       ${!isShown(tool.rawInput, command) && html`<${Raw} name="Input" value=${tool.rawInput} open=${whole && !shows} />`}
       ${output !== tool.rawOutput && html`<${Raw} name="Output" value=${tool.rawOutput} />`}
     `;
@@ -122,7 +120,7 @@ function Command({ command, rawInput, cwd }) {
 }
 
 function Content({ entry, tool, cwd, whole }) {
-  if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} />`;
+  if (entry.type === "diff") return html`<${DiffView} content=${entry} cwd=${cwd} whole=${whole} line=${lineOf(tool, entry)} />`;
   if (entry.type === "change") return html`<${ChangeView} change=${entry.change} cwd=${cwd} />`;
   if (entry.type === "terminal") return html`<${TerminalContent} terminal=${valueOf(tool.terminals, entry.terminalId)} whole=${whole} />`;
   if (entry.type !== "content") return html`<${Raw} name=${entry.type} value=${entry.raw ?? entry.sessionId} />`;
@@ -131,6 +129,11 @@ function Content({ entry, tool, cwd, whole }) {
   const isOutput = tool.toolKind === "execute" || part.text.includes("\u001b[");
   const Show = isOutput ? Terminal : Markdown;
   return html`<${Long} text=${isOutput ? withoutFence(part.text) : part.text} whole=${whole} show=${(text) => html`<${Show} text=${text} />`} />`;
+}
+
+/** The line that a tool call names in the file of a change, or null. */
+function lineOf({ locations = [] }, { path }) {
+  return locations.find((place) => place.path === path)?.line ?? null;
 }
 
 function TerminalContent({ terminal, whole }) {
@@ -168,7 +171,7 @@ function outputOf(raw) {
 
 function Places({ locations, cwd }) {
   return html`<ul class="places">
-    ${locations.map((location) => html`<li>${placeText(location, cwd)}</li>`)}
+    ${locations.map((location) => html`<li>${placeText(location, cwd)}<${EditorLink} ...${location} /></li>`)}
   </ul>`;
 }
 

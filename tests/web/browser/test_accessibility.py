@@ -16,6 +16,8 @@ FINDINGS = """async () => {
   return violations.flatMap(({ id, nodes }) => nodes.map((node) => `${id}: ${node.html.slice(0, 200)}`));
 }"""
 
+CODE = "# Each kind of word.\n@cache\ndef f(x: int) -> str:\n    return f'{len(x)}' + None\n\n\nclass A:\n    n = 1\n"
+
 State = Callable[[Page, ScriptedGateway], None]
 
 
@@ -52,8 +54,11 @@ def edit_asked(page: Page, gateway: ScriptedGateway) -> None:
 
 
 def written(page: Page, gateway: ScriptedGateway) -> None:
-    gateway.add("s1", agent("### Last\n\n# First\n\n- [x] done\n- [ ] to do\n\n```\ncode\n```"))
+    gateway.add(
+        "s1", agent("### Last\n\n# First\n\n- [x] done\n- [ ] to do\n\n```\ncode\n```\n\n```py\n" + CODE + "```")
+    )
     expect(page.locator(".row h2").last).to_be_visible()
+    expect(page.locator(".markdown .code-number").last).to_be_visible()
 
 
 def menu(page: Page, gateway: ScriptedGateway) -> None:
@@ -90,6 +95,16 @@ def looking_on(page: Page, gateway: ScriptedGateway) -> None:
     expect(page.get_by_text("You are looking on.")).to_be_visible()
 
 
+def reviewing(page: Page, gateway: ScriptedGateway) -> None:
+    page.get_by_role("link", name="Changes").click()
+    expect(page.locator(".diff .code-keyword").first).to_be_visible()
+    page.get_by_role("button", name="Remark on line 2", exact=True).click()
+    page.get_by_role("textbox", name="Remark on line 2").fill("Why?")
+    page.get_by_role("button", name="Keep").click()
+    page.get_by_role("button", name="Remark on line 16", exact=True).click()
+    expect(page.get_by_role("textbox", name="Remark on line 16")).to_be_focused()
+
+
 def signed_out(page: Page, gateway: ScriptedGateway) -> None:
     gateway.scene.signed_in = False
     gateway.drop()
@@ -109,6 +124,7 @@ STATES: list[State] = [
     starting,
     notifications,
     looking_on,
+    reviewing,
     signed_out,
 ]
 
@@ -140,7 +156,7 @@ def test_axe_finds_nothing(open_page: Opens, state: State, size: tuple[int, int]
 def test_on_a_phone_every_button_of_a_session_is_large_enough_for_a_finger(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1", size=PHONE, touch=True)
     expect(page.locator(".row").last).to_be_visible()
-    for name in ("All sessions", "Share", "More", "Attach files", "Stop", "Send after this turn"):
+    for name in ("All sessions", "Changes", "Share", "More", "Attach files", "Stop", "Send after this turn"):
         box = page.get_by_label(name).or_(page.get_by_role("button", name=name)).first.bounding_box()
         assert box is not None, name
         assert min(box["width"], box["height"]) >= 44, name

@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { makeRoute, parseRoute } from "../../../acp_gateway/web/app/route.js";
 
-const LIST = { code: null, sessionId: null, requestId: null, agent: null };
+const LIST = { code: null, sessionId: null, requestId: null, agent: null, changes: false };
 
 test("an empty fragment and an unknown one are the list", () => {
   for (const hash of [
@@ -26,6 +26,12 @@ test("an empty fragment and an unknown one are the list", () => {
 test("a session and its question are read", () => {
   assert.deepEqual(parseRoute("#/s/ses_1"), { ...LIST, sessionId: "ses_1" });
   assert.deepEqual(parseRoute("#/s/ses_1/r/0"), { ...LIST, sessionId: "ses_1", requestId: "0" });
+});
+
+test("the changes of a session are read and made", () => {
+  assert.deepEqual(parseRoute("#/s/ses_1/changes"), { ...LIST, sessionId: "ses_1", changes: true });
+  assert.equal(makeRoute({ sessionId: "a/b", changes: true }), "#/s/a%2Fb/changes");
+  assert.deepEqual(parseRoute("#/new/changes"), { ...LIST, agent: "changes" });
 });
 
 test("an agent for a new session is read, also behind a sign-in code", () => {
@@ -62,7 +68,7 @@ test("a session of a node, and an id with any characters, is one part of the add
   for (const sessionId of ["gpu1/7f3a9c", "gpu1/a/b", "gpu1/%2F", "100%", "#/s/x", "gpu1/r/1", "gpü/✓ ?&", "a\\b"]) {
     const hash = makeRoute({ sessionId, requestId: "r/1" });
     assert.equal(hash.split("/").length, 5);
-    assert.deepEqual(parseRoute(hash), { code: null, sessionId, requestId: "r/1", agent: null });
+    assert.deepEqual(parseRoute(hash), { ...LIST, sessionId, requestId: "r/1" });
     assert.equal(parseRoute(`#acpgwp_x${makeRoute({ sessionId }).slice(1)}`).sessionId, sessionId);
   }
 });

@@ -29,6 +29,7 @@ TEXTS = {
     "reference": "[x][r] ![x][r]\n\n[r]: javascript:alert(1) 'a\" onclick=\"alert(1)'",
     "title": "[x](https://example.org/ \"' onmouseover='window.taken = 1\")",
     "fence": "```<img src=x onerror=alert(1)>\n</code></pre><script>alert(1)</script>\n```",
+    "coloured": "\n\n```html\n<script>window.taken = 1</script><img src=x onerror='alert(1)'>\n```\n",
     "table": "|<script>alert(1)</script>|[x](javascript:1)|\n|--|--|\n|<img src=x onerror=alert(1)>|y|",
     "template": "{{constructor.constructor('alert(1)')()}} ${alert(1)} <%= 1 %> __proto__",
     "escapes": "\x1b[31mred\x1b]0;title\x07\x1b]8;;javascript:alert(1)\x07link\x1b]8;;\x07\x1b[2J\x9b31m\x90q",
@@ -187,11 +188,23 @@ def test_text_is_shown_as_text_wherever_an_agent_can_put_it(gateway: PageGateway
     assert page.evaluate(FINDINGS) == []
     if name in ("escapes", "directions"):
         assert page.evaluate(HIDDEN) == []
+    if name == "coloured":
+        expect(page.locator(".markdown .code-keyword", has_text="img").first).to_be_visible()
     page.set_viewport_size({"width": 320, "height": 6000})
     assert page.evaluate(FITS)
     page.locator(".option").first.click()
     expect(page.locator(".permission")).to_have_count(0)
     assert page.evaluate(FINDINGS) == []
+    page.get_by_role("link", name="Changes").click()
+    page.locator(".line-number").first.click()
+    page.locator(".remark textarea").fill(text)
+    page.get_by_role("button", name="Keep").click()
+    expect(page.locator(".remark")).to_contain_text(MARK)
+    assert page.evaluate(FINDINGS) == []
+    if name in ("escapes", "directions"):
+        # What the reader has written is shown as it was written.
+        page.get_by_role("button", name="Discard").click()
+        assert page.evaluate(HIDDEN.replace("document.body", "document.querySelector('.changes')")) == []
 
 
 def test_the_name_of_a_folder_and_of_another_user_are_shown_as_text(gateway: PageGateway, sign_in: SignIn) -> None:

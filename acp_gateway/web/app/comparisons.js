@@ -1,0 +1,123 @@
+/** The rows and colours of changes: computed once for each content object of an agent, long ones by the worker. */
+import { useEffect, useState } from "../vendor/standalone.module.js";
+import { reader } from "./code_reader.js";
+import { diffCounts, diffRows } from "./diff.js";
+import { languageOfFile, languageOfWord } from "./languages.js";
+
+/** Length of both texts together, in characters, from which on the worker compares them. */
+const LONG = 50_000;
+
+/** Unchanged lines around a change; all rows have all of them. */
+const CONTEXT = 3;
+/** Coloured texts that are kept. */
+const MOST_TEXTS = 100;
+
+/**
+ * @typedef {object} Comparison
+ * @property {object[]|null} short - rows with some unchanged lines around each change; null while they are computed.
+ * @property {object[]|null} all - rows with all lines, if they were asked for.
+ * @property {{added: number, deleted: number}|null} counts
+ * @property {object[]|null} colours - of the old text and of the new one.
+ * @property {Promise<void>|null} coming
+ */
+
+/** @type {WeakMap<object, Comparison>} */
+const known = new WeakMap();
+
+function isLong({ oldText, newText }) {
+  return Boolean(oldText && newText) && oldText.length + newText.length > LONG;
+}
+
+/** Computes rows here, or has them computed. `done` is called with them. */
+function compute(content, context, done) {
+  const { oldText = null, newText = null } = content;
+  const here = () => diffRows(oldText, newText, { context });
+  if (!isLong(content)) return void done(here());
+  // JSON has no infinity, but messages to workers do.
+  return reader.rows(oldText, newText, context).then((rows) => done(rows ?? here()));
+}
+
+/** The comparison of a change, as far as it is known; what is not is on its way. */
+export function comparisonOf(content) {
+  let found = known.get(content);
+  if (!found) {
+    found = { short: null, all: null, counts: null, colours: null, coming: null };
+    known.set(content, found);
+    const set = (rows) => {
+      found.short = rows;
+      found.counts = diffCounts(rows);
+      found.coming = null;
+    };
+    found.coming = compute(content, CONTEXT, set) ?? null;
+  }
+  return found;
+}
+
+/** The comparisons of several changes; the component is rendered again when more is known. */
+export function useComparisons(contents) {
+  const renew = useRenewal();
+  const found = contents.map(comparisonOf);
+  // They may come before the effect runs.
+  const coming = found.map((one) => one.coming);
+  useEffect(() => renew(coming), contents);
+  return found;
+}
+
+/** The comparison of one change that is shown, with colours once they are known, and with all rows if `whole`. */
+export function useShownChange(content, whole) {
+  const renew = useRenewal();
+  const [found] = useComparisons([content]);
+  useEffect(() => {
+    if (!whole || found.all !== null) return undefined;
+    const coming = compute(content, Infinity, (rows) => {
+      found.all = rows;
+    });
+    return renew([coming ?? Promise.resolve()]);
+  }, [content, whole]);
+  useEffect(() => {
+    if (found.colours !== null) return undefined;
+    const { oldText = null, newText = null } = content;
+    const coming = reader.colourChange(oldText, newText, languageOfFile(content.path)).then((colours) => {
+      found.colours = colours;
+    });
+    return renew([coming]);
+  }, [content]);
+  return found;
+}
+
+/** A function that renders the component again after promises, for an effect. */
+function useRenewal() {
+  const [, again] = useState(0);
+  return (promises) => {
+    let isHere = true;
+    for (const one of promises) one?.then(() => isHere && again((count) => count + 1));
+    return () => {
+      isHere = false;
+    };
+  };
+}
+
+/** Colours of texts by language and text; the latest last. @type {Map<string, object|null>} */
+const texts = new Map();
+
+/** The colours of a text, of its beginning while it grows, or null. `word` is what stands behind its fence. */
+export function useTextColours(text, word) {
+  const language = word === null ? null : languageOfWord(word);
+  const [done, setDone] = useState({ text: "", colours: null });
+  const key = `${language}\n${text}`;
+  const colours = texts.get(key);
+  useEffect(() => {
+    if (language === null || colours !== undefined) return undefined;
+    let isHere = true;
+    reader.colour(text, language).then((found) => {
+      texts.set(key, found);
+      if (texts.size > MOST_TEXTS) texts.delete(texts.keys().next().value);
+      if (isHere) setDone({ text, colours: found });
+    });
+    return () => {
+      isHere = false;
+    };
+  }, [key]);
+  if (colours) return colours;
+  return done.text !== "" && text.startsWith(done.text) ? done.colours : null;
+}
