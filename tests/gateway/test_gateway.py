@@ -874,6 +874,28 @@ async def test_a_second_connection_takes_a_link_over_at_once_from_one_that_is_al
         ]
 
 
+async def test_of_two_connections_that_ask_for_a_link_one_after_the_other_the_audit_names_the_one_that_is_served(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    notebook = Notebook()
+    access = scene.access()
+    gateway = scene.gateway(audit=notebook)
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        told = client.link.tell_count()
+        earlier = gateway.resume(access, "the link", told)
+        later = gateway.resume(access, "the link", told)
+        client.take_over(memory_message_stream_pair()[1], earlier, "earlier")
+        await trio.testing.wait_all_tasks_blocked()
+        client.stream, ours = memory_message_stream_pair()
+        client.link.connect(client.stream, later.received, told)
+        client.take_over(ours, later, "later")
+        assert (await client.request("test/number"))["result"] == 1
+        assert notebook.of("taken_over") == [
+            ("taken_over", {"connection": "later", "former": "ann", "identity": "ann"})
+        ]
+
+
 async def test_a_link_is_not_taken_over_with_another_token(scene: Scene, agents: ServingAgents) -> None:
     gateway = scene.gateway()
     async with resuming_client(gateway, scene.access()) as client:
