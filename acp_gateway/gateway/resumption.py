@@ -167,7 +167,8 @@ async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> No
     """Serve a link over this connection until it is lost or the client has gone; then close the stream."""
     attachment = resumption.link.attachment
     if attachment is None or resumption.claim != resumption.link.claims:
-        await stream.aclose(CloseReason.POLICY, "a newer connection has taken this link over")
+        why = "this link has ended" if attachment is None else "a newer connection has taken this link over"
+        await stream.aclose(CloseReason.POLICY, why)
         return
     connection = attachment.connect(stream, resumption.peer_received)
     try:
