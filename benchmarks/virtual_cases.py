@@ -102,6 +102,17 @@ async def network_was_away(made: World) -> float:
     return await _outage(made, moved=False)
 
 
+async def network_was_away_for_a_prompt(made: World) -> float:
+    """The network is away for seconds, in which a prompt is sent, and comes back with the same address."""
+    made.network.leave()
+    turn = made.editor.prompt()
+    await trio.sleep(made.chance.uniform(3.0, 18.0))
+    made.network.come_back(revive=True)
+    began = trio.current_time()
+    await made.editor.answered(turn)
+    return trio.current_time() - began
+
+
 async def network_is_another(made: World) -> float:
     """The network is away for minutes in a turn, and another one comes."""
     return await _outage(made, moved=True)
@@ -162,6 +173,7 @@ SITUATIONS: Final = (
     Situation("woken up, idle", wake_up_idle, 0.3),
     Situation("another address, in a turn", another_address, 1.0),
     Situation("network back after minutes", network_was_away, 1.0),
+    Situation("network back after seconds, a prompt", network_was_away_for_a_prompt, 1.0),
     Situation("another network after minutes", network_is_another, 1.0),
 )
 

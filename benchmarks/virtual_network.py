@@ -79,6 +79,7 @@ class Lane:
         self._confirmations: deque[tuple[float, int]] = deque()
         self._written = self._confirmed = 0
         self._last_arrival = 0.0
+        self._sent: int | None = None
         self.moved = trio.lowlevel.ParkingLot()
         """Tasks that wait for any change."""
 
@@ -138,6 +139,15 @@ class Lane:
         """Bytes that were written and not confirmed."""
         return self._written - self.confirmed
 
+    @property
+    def in_flight(self) -> bool:
+        """True if bytes were sent that are not confirmed: without a way, the system keeps what is written."""
+        return (self._written if self._sent is None else self._sent) > self.confirmed
+
+    def keep(self) -> None:
+        """Send nothing of what is written from now on, until `revive`: the system knows no way."""
+        self._sent = self._written
+
     async def wait_for_room(self) -> None:
         """Wait until there may be more room."""
         due = inf
@@ -153,6 +163,7 @@ class Lane:
     def revive(self) -> None:
         """Deliver again, from the next time on that the system sends the first segment again."""
         now = trio.current_time()
+        self._sent = None
         if self.dead_since < inf:
             pause = min(now - self.dead_since, MAX_RETRANSMISSION)
             self.quiet_until = now + pause * self.line.chance.random()
@@ -214,8 +225,7 @@ class End(ByteStream):
 
     @property
     def path(self) -> PathState:
-        waits = self._sink.unconfirmed > 0
-        return PathState(self._sink.confirmed, waits, waits)
+        return PathState(self._sink.confirmed, self._sink.in_flight, self._sink.unconfirmed > 0)
 
     @property
     def route(self) -> Route:
@@ -364,6 +374,8 @@ class Network:
         self.away = True
         self._back = trio.Event()
         self.kill()
+        for connection in self._connections:
+            connection.up.keep()
 
     def go_on(self) -> None:
         """Let the present connections carry again."""

@@ -14,7 +14,7 @@ from acp_gateway.errors import GatewayError, LinkGone, Unreachable
 from acp_gateway.transports.link import WINDOW, Link
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
-from acp_gateway.transports.path_state import Route
+from acp_gateway.transports.path_state import PathState, Route
 from acp_gateway.transports.websocket.stream import Timing
 from tests.doubles import FAIL, FragileStream
 
@@ -53,11 +53,17 @@ class MortalStream(FragileStream):
 
     def __init__(self, stream: MaintainedStream) -> None:
         super().__init__(stream)
+        self.system: PathState | None = None
+        """Returned as `path`."""
         self.writes = 0
         """Calls of `send_nowait`."""
         self._dead = self._deaf = False
         self._revived = trio.lowlevel.ParkingLot()
         self._lost: list[bytes] = []
+
+    @property
+    def path(self) -> PathState | None:
+        return self.system
 
     def die(self) -> None:
         """Pass nothing on, in both directions."""
@@ -122,6 +128,8 @@ class FakeGateway:
         """Seconds from the begin of an attempt until the gateway is asked."""
         self.answers_after = 0.0
         """Seconds until its answer arrives."""
+        self.loses_requests = 0
+        """Number of the next requests for a link that do not arrive."""
         self.resumes = True
         """False for a gateway that does not resume links."""
         self.probes = True
@@ -186,6 +194,9 @@ class FakeGateway:
             raise Unreachable("no answer")
         await trio.sleep(self.handshake)
         resume = await resume.asked()
+        if self.loses_requests:
+            self.loses_requests -= 1
+            await trio.sleep_forever()
         near, far = memory_message_stream_pair()
         if not self.resumes:
             name, received, link = None, None, Link()

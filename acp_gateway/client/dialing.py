@@ -274,10 +274,16 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
         _raise_refusal_of_certificate(destination, error)
         raise
     try:
+        # A request for a link that arrives after a later one would take the link from that. So the system is not to
+        # send it again once it was given up.
+        stream.reset_when_closed(resume is not None and resume.connection_id is not None)
         async with turn():
             if address.websocket:
-                return await _upgrade(stream, destination, timing, resume)
-            return await _say_hello(stream, destination, resume)
+                dialed = await _upgrade(stream, destination, timing, resume)
+            else:
+                dialed = await _say_hello(stream, destination, resume)
+        stream.reset_when_closed(False)
+        return dialed
     except trio.BrokenResourceError as error:
         try:
             _raise_refusal_of_certificate(destination, error)
@@ -291,7 +297,10 @@ async def _dial_one(destination: Destination, timing: Timing, resume: Resume | N
             else f"; if this port wants TLS, use {_SECURE[address.scheme]}://"
         )
         raise Unreachable(f"{address}: {error}{hint}") from error
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, GatewayError):
+            # The request has been answered.
+            stream.reset_when_closed(False)
         await stream.aclose()
         raise
 

@@ -258,7 +258,7 @@ class Uplink:
             lambda target, resume: settings.dial(target, settings.timing, resume), self._attempt_done
         )
         self._lose: Callable[[LinkLoss], None] | None = None
-        # Number of times in a row that the gateway was asked for the link, and the last time.
+        # Number of times in a row that the gateway was asked for the link in vain, and the last time.
         self._asks = 0
         self._asked_at = float("-inf")
         # Watches the link; the event has it look now. True while it waits for nothing else.
@@ -700,6 +700,7 @@ class Uplink:
     def _answered_again(self, suspected_at: float) -> None:
         """Go on with a connection that was suspected. An attempt that has asked for the link takes it over."""
         self._attempts.drop_unasked()
+        self._forget_asks()
         self._refused = None
         seconds = trio.current_time() - suspected_at
         self._log.info("the connection has answered %.1f s after it was suspected", seconds)
@@ -707,6 +708,11 @@ class Uplink:
             self.silent = False
             self._settings.notice(LinkEvent("answered", self._address, seconds=seconds))
             self._handler.changed()
+
+    def _forget_asks(self) -> None:
+        """Count requests for the link from 0 again, unless one is under way: the connection has answered."""
+        if not self._attempts.asked:
+            self._asks = 0
 
     def _dial_beside(self, why: str) -> None:
         """Dial a second connection."""
@@ -733,6 +739,8 @@ class Uplink:
         self._attempts.take()
         if all(attempt.told is None for attempt in self._attempts.running):
             self.link.untell_count()
+        if suspicion.suspected_at is None:
+            self._forget_asks()
         self._log.info("no second connection: %s", done.outcome)
         if not isinstance(done.outcome, Unreachable):
             self._refused = done.outcome
@@ -757,7 +765,7 @@ class Uplink:
             self._attempt_now()
 
     def _attempt_now(self) -> None:
-        self._failures = 0
+        self._failures = self._asks = 0
         self._spread = True
         self._attempts.cut_short()
         self._wanted.set()

@@ -64,6 +64,8 @@ class ResumableLink(AttachedClient):
     """Identifier of the link; not a credential."""
     claims: int = 0
     """Number of attempts to resume it: only the last one succeeds."""
+    taken_over: bool = False
+    """True once a connection was dropped that was not lost, until another one is served."""
 
     def drop(self) -> bool:
         if self.client not in self.hub.attachments:
@@ -81,8 +83,13 @@ class ResumeClaim:
     peer_received: int
     received: int
     """Number of messages received from the client over the link."""
-    takes_over: bool
-    """True if the link had a connection, which was dropped."""
+
+    def takes_over(self) -> bool:
+        """Return True, once, if the new connection is to be served in place of one that was not lost."""
+        if self.claim != self.link.claims:
+            return False
+        taken_over, self.link.taken_over = self.link.taken_over, False
+        return taken_over
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,17 +157,18 @@ def claim(link: ResumableLink, peer_received: int) -> ResumeClaim:
             # be that of an attempt that the client has given up, and that was long on its way.
             attachment.close(_MISCOUNTED)
         raise LinkGone("this link can't be resumed from there; begin a new one")
-    takes_over = attachment.away_since is None
+    link.taken_over |= attachment.is_connected
     attachment.drop_connection()
     link.claims += 1
-    return ResumeClaim(link, link.claims, peer_received, attachment.link.received, takes_over)
+    return ResumeClaim(link, link.claims, peer_received, attachment.link.received)
 
 
 async def serve_resumed(stream: MaintainedStream, resumption: ResumeClaim) -> None:
     """Serve a link over this connection until it is lost or the client has gone; then close the stream."""
     attachment = resumption.link.attachment
     if attachment is None or resumption.claim != resumption.link.claims:
-        await stream.aclose(CloseReason.POLICY, "a newer connection has taken this link over")
+        why = "this link has ended" if attachment is None else "a newer connection has taken this link over"
+        await stream.aclose(CloseReason.POLICY, why)
         return
     connection = attachment.connect(stream, resumption.peer_received)
     try:

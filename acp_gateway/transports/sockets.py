@@ -9,6 +9,8 @@ import os
 import re
 import socket
 import ssl
+import struct
+import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final, TypeAlias
@@ -112,6 +114,13 @@ class SocketBytes(ByteStream):
     @property
     def route(self) -> Route | None:
         return route_of(self._sock)
+
+    def reset_when_closed(self, reset: bool) -> None:  # noqa: FBT001
+        linger = struct.pack("hh" if sys.platform == "win32" else "ii", reset, 0)
+        try:
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        except OSError:
+            pass  # The connection is lost.
 
     async def receive_some(self) -> bytes:
         if self._turn >= TURN:

@@ -111,6 +111,9 @@ class ByteStream(ABC):
         """Addresses of the connection, where it has some."""
         return None
 
+    def reset_when_closed(self, reset: bool) -> None:  # noqa: B027, FBT001  # Only sockets can.
+        """Have the system drop, when this is closed, what the peer has not received, instead of sending it again."""
+
     async def finish(self) -> None:
         """Close the writing side. If closing now could destroy data in flight, also wait until the peer has closed its
         side, and discard what it still sends."""

@@ -117,6 +117,17 @@ async def test_no_connection_is_made_while_the_network_is_away(autojump_clock: M
             pytest.fail("the client has another address")
 
 
+async def test_without_a_network_what_is_written_is_kept_and_not_in_flight(autojump_clock: MockClock) -> None:
+    async with connected(delay=0.5) as (network, near, far):
+        network.leave()
+        send(near, b"hello")
+        assert near.path == (0, False, True)
+        await trio.sleep(5.0)
+        network.come_back(revive=True)
+        assert near.path == (0, True, True)
+        assert await far.receive_some() == b"hello"
+
+
 async def test_the_end_comes_behind_all_that_was_written(autojump_clock: MockClock) -> None:
     async with connected(delay=0.5) as (_, near, far):
         send(near, b"last")

@@ -691,6 +691,47 @@ async def test_the_count_of_a_link_that_is_resumed_is_the_one_when_the_gateway_i
     assert ('"received": 17' if scheme == "tcp" else "Acp-Gateway-Resume: 17") in heard[0]
 
 
+@pytest.mark.parametrize("scheme", ["tcp", "ws"])
+@pytest.mark.parametrize(("resume", "end"), [(None, "closed"), (Resume(), "closed"), (Resume(ID, 5), "reset")])
+async def test_a_request_for_a_link_that_was_given_up_is_not_sent_again(
+    scheme: str, resume: Resume | None, end: str
+) -> None:
+    found: list[str] = []
+    attempt = trio.CancelScope()
+
+    async def listen(stream: trio.SocketStream) -> None:
+        await stream.receive_some()
+        attempt.cancel()
+        try:
+            assert not await stream.receive_some()
+            found.append("closed")
+        except trio.BrokenResourceError:
+            found.append("reset")
+
+    async with serving(listen) as port:
+        target = destination(f"{scheme}://127.0.0.1:{port}")
+        with attempt:
+            await (dial(target, Timing()) if resume is None else dial_link(target, Timing(), resume))
+        while not found:
+            await trio.lowlevel.checkpoint()
+    assert found == [end]
+
+
+async def test_a_link_that_was_resumed_is_not_reset_when_it_is_closed() -> None:
+    found: list[bytes] = []
+
+    async def listen(stream: trio.SocketStream) -> None:
+        await upgrading(f"Acp-Connection-Id: {ID}", "Acp-Gateway-Resume: 0")(stream)
+        found.append(await stream.receive_some())
+
+    async with serving(listen) as port:
+        outcome = await dial_link(destination(f"ws://127.0.0.1:{port}"), Timing(), Resume(ID, 5))
+        await outcome.stream.abort()
+        while not found:
+            await trio.lowlevel.checkpoint()
+    assert found == [b""]
+
+
 async def test_an_attempt_that_was_given_up_is_not_asked_for_its_count() -> None:
     asked: list[int] = []
 

@@ -14,7 +14,7 @@ from trio.testing import MockClock, memory_stream_pair
 from websockets.uri import WebSocketURI
 
 from acp_gateway.client.dialing import Destination, Resume
-from acp_gateway.client.reconnecting.attempts import close_at_once
+from acp_gateway.client.reconnecting.attempts import ATTEMPT_TIMEOUT, close_at_once
 from acp_gateway.client.reconnecting.suspicion import PROBE_INTERVAL, TIMEOUT
 from acp_gateway.client.uplink import (
     BACKOFF_MAX,
@@ -48,6 +48,7 @@ from acp_gateway.errors import (
 from acp_gateway.protocol.methods import GOODBYE
 from acp_gateway.transports.link import HEARTBEAT
 from acp_gateway.transports.maintained import MaintainedStream
+from acp_gateway.transports.path_state import PathState
 from acp_gateway.transports.streams import CloseReason, TrioBytes
 from acp_gateway.transports.websocket.client import connect_websocket
 from acp_gateway.transports.websocket.stream import Timing
@@ -467,6 +468,30 @@ async def test_without_a_connection_another_source_address_leads_to_an_attempt_w
             assert len(gateway.attempts) == attempts
 
 
+async def test_a_way_that_is_back_with_the_same_address_leads_to_a_second_connection_for_bytes_that_waited(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.source = "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        uplink.link.send([b'{"method":"up"}'])
+        await gateway.receive("up")
+        await trio.sleep(5.0)
+        gateway.source, gateway.down = None, True
+        first = gateway.last.near
+        first.die()
+        # The system keeps what is written.
+        first.system = PathState(100, in_flight=False, queued=True)
+        uplink.link.send([b'{"method":"up"}'])
+        await trio.sleep(SHOWN + PROBE_INTERVAL)
+        assert uplink.silent
+        await trio.sleep(5.0)
+        gateway.source, gateway.down = "10.0.0.1", False
+        back_at = trio.current_time()
+        await gateway.receive("up", 2)
+        assert trio.current_time() - back_at <= 1.0 + PROBE_INTERVAL
+
+
 async def test_while_idle_nothing_is_probed(gateway: FakeGateway, autojump_clock: MockClock) -> None:
     async with kept_up(gateway) as (uplink, owner):
         await connected(gateway, uplink, owner)
@@ -550,6 +575,49 @@ async def test_a_connection_that_ends_while_a_second_one_is_dialed_is_replaced_b
         await gateway.receive("up")
         await trio.sleep(100)
     assert len(gateway.attempts) == 2
+
+
+@pytest.mark.parametrize("silence", [1.0, ATTEMPT_TIMEOUT + 1.0])
+async def test_requests_for_a_link_that_got_no_answer_delay_no_attempt_once_the_connection_has_answered(
+    silence: float, gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    async with kept_up(gateway, keepalive=60.0) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        first = gateway.last.near
+        for number in range(1, 5):
+            count, gateway.loses_requests = len(gateway.attempts), 1
+            first.die()
+            uplink.link.send([b'{"method":"up"}'])
+            await gateway.attempted(count + 1)
+            await trio.testing.wait_all_tasks_blocked()
+            gateway.down = True
+            await trio.sleep(silence)
+            first.revive()
+            await gateway.receive("up", number)
+            await trio.sleep(100.0)
+            gateway.down = False
+        assert uplink.link.stream is first
+        owner.waiting, gateway.loses_requests = True, 1
+        gateway.last.cut()
+        cut_at = trio.current_time()
+        await connected(gateway, uplink, owner, 2)
+        assert trio.current_time() - cut_at <= 4.0
+
+
+async def test_requests_for_a_link_that_got_no_answer_delay_no_attempt_once_the_way_has_changed(
+    gateway: FakeGateway, autojump_clock: MockClock
+) -> None:
+    gateway.source = "10.0.0.1"
+    async with kept_up(gateway) as (uplink, owner):
+        await connected(gateway, uplink, owner)
+        owner.waiting, gateway.loses_requests = True, 1000
+        gateway.last.cut()
+        await gateway.attempted(7)
+        await trio.testing.wait_all_tasks_blocked()
+        gateway.loses_requests, gateway.source = 1, "10.0.0.2"
+        changed_at = trio.current_time()
+        await connected(gateway, uplink, owner, 2)
+        assert trio.current_time() - changed_at <= 1.0 + SPREAD + 3.0
 
 
 async def test_a_gateway_that_is_stopped_for_a_while_costs_one_attempt_in_vain(

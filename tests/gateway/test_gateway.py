@@ -39,6 +39,7 @@ from acp_gateway.gateway.events.audit import NO_AUDIT, Audit
 from acp_gateway.gateway.events.hooks import Hooks
 from acp_gateway.gateway.gateway import PROMPT_SIZE, REVOCATION_INTERVAL, Gateway, Kind
 from acp_gateway.gateway.hub import services as hub_services
+from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub
 from acp_gateway.gateway.hub.services import CHECK_TIMEOUT, policy_of
 from acp_gateway.gateway.resumption import ResumeClaim
@@ -58,6 +59,7 @@ from tests.doubles import (
     OBLIGING_AGENT,
     TIMEOUT,
     Editor,
+    FragileStream,
     ServingAgents,
     encode,
     make_config,
@@ -872,6 +874,42 @@ async def test_a_second_connection_takes_a_link_over_at_once_from_one_that_is_al
             ("taken_over", {"connection": f"ann again {number}", "former": "ann", "identity": "ann"})
             for number in range(3)
         ]
+
+
+async def test_of_two_connections_that_ask_for_a_link_one_after_the_other_the_audit_names_the_one_that_is_served(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    notebook = Notebook()
+    access = scene.access()
+    gateway = scene.gateway(audit=notebook)
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        told = client.link.tell_count()
+        earlier = gateway.resume(access, "the link", told)
+        later = gateway.resume(access, "the link", told)
+        client.take_over(memory_message_stream_pair()[1], earlier, "earlier")
+        await trio.testing.wait_all_tasks_blocked()
+        client.stream, ours = memory_message_stream_pair()
+        client.link.connect(client.stream, later.received, told)
+        client.take_over(ours, later, "later")
+        assert (await client.request("test/number"))["result"] == 1
+        assert notebook.of("taken_over") == [
+            ("taken_over", {"connection": "later", "former": "ann", "identity": "ann"})
+        ]
+
+
+async def test_a_link_that_ends_before_its_new_connection_is_served_is_not_said_to_be_taken_over(
+    scene: Scene, agents: ServingAgents
+) -> None:
+    access = scene.access()
+    gateway = scene.gateway()
+    async with resuming_client(gateway, access) as client:
+        await client.new_session()
+        resumption = gateway.resume(access, "the link", client.link.received)
+        resumption.link.close(Disconnect(CloseReason.POLICY, "over", "over"))
+        ours = FragileStream(memory_message_stream_pair()[1])
+        await gateway.serve_resumed(ours, resumption, "ann again")
+        assert ours.closed_with == (CloseReason.POLICY, "this link has ended")
 
 
 async def test_a_link_is_not_taken_over_with_another_token(scene: Scene, agents: ServingAgents) -> None:

@@ -449,6 +449,32 @@ async def tcp_pair() -> AsyncIterator[tuple[SocketBytes, SocketBytes]]:
         await close_at_once(here, there)
 
 
+@pytest.mark.parametrize("reset", [False, True])
+async def test_a_connection_that_is_reset_when_closed_sends_nothing_more(reset: bool) -> None:
+    async with tcp_pair() as (here, there):
+        here.reset_when_closed(True)
+        here.reset_when_closed(reset)
+        written = 0
+        while count := here.send_nowait(memoryview(bytes(1 << 20))):
+            written += count
+        await here.aclose()
+        received = 0
+        try:
+            while data := await there.receive_some():
+                received += len(data)
+        except trio.BrokenResourceError:
+            assert reset
+        else:
+            assert not reset
+    assert (received == written) == (not reset)
+
+
+async def test_a_closed_connection_can_be_told_to_reset() -> None:
+    async with tcp_pair() as (here, _):
+        await here.aclose()
+        here.reset_when_closed(True)
+
+
 class Absent:
     """A module that can't be imported."""
 

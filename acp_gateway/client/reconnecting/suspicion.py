@@ -6,7 +6,7 @@ it may be early. It comes from
 - a probe without an answer: one is sent behind a message, and in a silence while an answer is expected;
 - bytes that the peer's system does not confirm;
 - in the end, a probe without an answer while messages come;
-- another source address for the gateway, and a machine that has slept.
+- another source address for the gateway, none while bytes wait, and a machine that has slept.
 
 A second connection cuts off a message that is on its way, which has to be sent from its beginning. Over a slow line
 that could go on for ever, so the timeout doubles with each connection over which nothing came.
@@ -111,6 +111,8 @@ class Suspicion:
         # Time of the first message that no probe was sent behind.
         self._message_at: float | None = None
         self._source: str | None = None
+        # True while there is no way to the gateway, though there was one.
+        self._has_no_way = False
         self._urgent = ""
         self._why = ""
         # True if only a confirmation shows that the connection is alive: what is heard does not come from these bytes.
@@ -129,6 +131,8 @@ class Suspicion:
         # Time since which bytes wait; None while none do. And until when the rest of them may be in other queues.
         self._waits_since: float | None = None
         self._passing_until = -inf
+        # Time of the last look at which bytes waited.
+        self._waited_at = -inf
 
     # Events
 
@@ -147,6 +151,7 @@ class Suspicion:
         self._answers_probes = answers_probes
         self._probes.clear()
         self._message_at = self._source = None
+        self._has_no_way = False
         self._probed_at = self._dialed_at = self._vain_at = -inf
         self._acknowledged = self._pending = 0
         self._in_flight_at = self._waits_since = None
@@ -224,11 +229,14 @@ class Suspicion:
         if sample.pending < self._pending:
             self._progress_at = now
         self._pending = sample.pending
+        # The time in which this program was stopped does not count.
+        late = now > self._waited_at + 2 * PROBE_INTERVAL
         if sample.pending or (path is not None and path.queued):
-            self._waits_since = now if self._waits_since is None else self._waits_since
+            self._waits_since = now if self._waits_since is None or late else self._waits_since
+            self._waited_at = now
         elif self._waits_since is not None:
             # A proxy or a tunnel on the way may hold as much again, and take as long for it.
-            self._passing_until = now + min(now - self._waits_since, STUCK)
+            self._passing_until = now + min((self._waited_at if late else now) - self._waits_since, STUCK)
             self._waits_since = None
         if path is None:
             return
@@ -244,10 +252,14 @@ class Suspicion:
             self._in_flight_at = now
 
     def _note_source(self, source: str | None) -> None:
-        if source is not None:
-            if self._source not in (None, source):
-                self._urgent = f"the way to the gateway has changed: from {source} instead of {self._source}"
-            self._source = source
+        if source is None:
+            self._has_no_way = self._source is not None
+            return
+        if self._source not in (None, source):
+            self._urgent = f"the way to the gateway has changed: from {source} instead of {self._source}"
+        elif self._has_no_way and self.suspected_at is not None:
+            self._urgent = "the way to the gateway is back"
+        self._source, self._has_no_way = source, False
 
     def _judge(self, sample: Sample) -> None:
         """Suspect the connection if there is a reason."""
@@ -260,6 +272,10 @@ class Suspicion:
         if self._in_flight_at is not None and now >= self._in_flight_at + self.timeout:
             self._suspect(now, self._in_flight_at)
             self._needs_confirmation = True
+            return
+        if self._has_no_way and self._waits_since is not None and now >= self._waits_since + self.timeout:
+            # The system keeps the bytes and sends nothing, so that none are in flight.
+            self._suspect(now, self._waits_since)
             return
         waits = sample.pending > 0 or (sample.path is not None and sample.path.queued)
         if not self._probes or now < self._passing_until or (waits and now - self._progress_at < STUCK):

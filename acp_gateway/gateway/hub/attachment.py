@@ -63,6 +63,7 @@ class ClientConnection:
         self.served = False
         """True once a task serves it, which will close it."""
         self.cancelled = False
+        """True once it was given up."""
         self.ended = False
         """True once the stream is not used any more."""
         self.spawner: TaskSpawner | None = None
@@ -89,6 +90,7 @@ class ClientConnection:
 
     async def abort(self) -> None:
         """Close the stream without a closing handshake, also when cancelled; it is not used any more."""
+        self.cancelled = True
         with trio.CancelScope(shield=True):
             await self.stream.abort()
         self.end()
@@ -293,6 +295,11 @@ class Attachment:
         """Charge the client for data that is not a complete message."""
         self._memory_grew(size)
         return self.charge(messages, size, seconds, frames)
+
+    @property
+    def is_connected(self) -> bool:
+        """True while there is a connection that was neither lost nor given up."""
+        return self.link.stream is not None and self.connection is not None and not self.connection.cancelled
 
     @property
     def incoming_bytes(self) -> int:

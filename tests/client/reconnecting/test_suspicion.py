@@ -172,10 +172,21 @@ def test_a_large_message_over_a_slow_line_causes_nothing_while_bytes_are_confirm
 def test_what_a_slow_line_has_taken_may_wait_as_long_again_in_a_proxy() -> None:
     suspicion = watching()
     suspicion.sent(0.0)
-    for second in range(10):
-        suspicion.look(Sample(second, path=PathState(second, in_flight=False, queued=True)))
+    for step in range(40):
+        now = step * PROBE_INTERVAL
+        suspicion.look(Sample(now, path=PathState(step, in_flight=False, queued=True)))
     found = dials(suspicion, 30.0, 10.0, path=PathState(10, in_flight=False, queued=False))
     assert found[0] == pytest.approx(20.0, abs=PROBE_INTERVAL)
+
+
+@pytest.mark.parametrize("queued", [False, True])
+def test_the_time_in_which_the_program_was_stopped_does_not_count_as_a_wait_of_bytes(queued: bool) -> None:
+    suspicion = watching()
+    suspicion.look(Sample(1.0, path=IN_FLIGHT))
+    # It goes on a minute later: those bytes have left, perhaps others wait for a moment, and the path dies.
+    suspicion.sent(61.0)
+    assert suspicion.look(Sample(61.0, path=PathState(200, in_flight=queued, queued=queued))).probe
+    assert dials(suspicion, 63.0, 61.25, path=PathState(300))[0] == 61.0 + TIMEOUT
 
 
 def test_bytes_that_wait_for_a_peer_that_takes_none_are_a_reason_in_the_end() -> None:
@@ -194,6 +205,21 @@ def test_another_source_address_is_a_reason_at_once() -> None:
     assert "from 10.0.0.2 instead of 10.0.0.1" in step.dial
     assert step.probe == 1
     assert suspicion.look(Sample(2.1, source="10.0.0.2")).dial == ""
+
+
+def test_bytes_that_wait_without_a_way_to_the_gateway_are_a_reason_and_its_return_is_one_at_once() -> None:
+    # The system sends nothing then, so that nothing is in flight.
+    kept = PathState(100, in_flight=False, queued=True)
+    suspicion = watching()
+    suspicion.look(Sample(1.0, path=PathState(100), source="10.0.0.1"))
+    assert dials(suspicion, 9.0, 2.0, path=kept)[:1] == [2.0 + TIMEOUT]
+    assert suspicion.describe(9.0) == "no answer for 7.0 s"
+    assert suspicion.look(Sample(9.25, path=kept, source="10.0.0.1")).dial == "the way to the gateway is back"
+    assert suspicion.look(Sample(9.5, path=kept, source="10.0.0.1")).dial == ""
+
+
+def test_bytes_that_wait_where_the_way_was_never_known_are_a_reason_in_the_end_only() -> None:
+    assert dials(watching(), STUCK - 1.0, path=PathState(100, in_flight=False, queued=True)) == []
 
 
 def test_seconds_that_the_machine_has_slept_count_towards_the_pause_after_an_attempt_in_vain() -> None:

@@ -17,6 +17,7 @@ from acp_gateway.gateway.hub.attachment import Attachment
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.server.http.link import STREAM_TIMEOUT, HttpLink, HttpStream
 from acp_gateway.transports.http.server import HttpConnection
+from acp_gateway.transports.streams import CloseReason, Unfinished
 from tests.doubles import ServingAgents, make_config
 from tests.server.echoing import WS
 from tests.server.http_client import JSON, NEW, Client, Events, Http, http_client, new_session
@@ -70,6 +71,42 @@ async def test_a_client_without_stream_and_post_is_away_and_its_next_request_bri
             assert await texts(events, 1) == [1]
             await trio.testing.wait_all_tasks_blocked()
             assert not is_away(gateway)
+
+
+async def test_a_request_right_after_the_gateway_has_given_up_the_connection_is_not_a_takeover_in_the_audit(
+    gateway: Gateway, agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+    resumed: list[HttpStream] = []
+    patch = pytest.MonkeyPatch()
+    monkeypatch.setattr(gateway.audit_throttle, "record", lambda event, **_: events.append(event))
+
+    async def close_and_resume(self: HttpStream, reason: CloseReason = CloseReason.NORMAL, text: str = "") -> None:
+        patch.undo()
+        try:
+            await self.aclose(reason, text)
+        finally:
+            # The hub does not know yet that the connection has ended.
+            assert not is_away(gateway)
+            self._link.resume(self._link.access)
+            resumed.append(self)
+
+    async def fail(self: HttpStream) -> list[bytes]:
+        raise Unfinished
+
+    async with http_client(gateway) as ann:
+        session = await open_session(ann)
+        cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+        patch.setattr(HttpStream, "_receive_batch", fail)
+        patch.setattr(HttpStream, "aclose", close_and_resume)
+        await ann.post(cancel)
+        while not resumed:
+            await trio.lowlevel.checkpoint()
+        prompt = {"jsonrpc": "2.0", "id": 7, "method": "session/prompt", "params": {"sessionId": session, "prompt": []}}
+        await ann.post(prompt)
+        await agents[0].got("session/prompt")
+    assert "attached" in events
+    assert "taken_over" not in events
 
 
 async def test_a_post_of_a_client_that_is_away_reaches_the_agent(gateway: Gateway, agents: ServingAgents) -> None:
