@@ -284,7 +284,7 @@ def faketime() -> Path | None:
 
 
 @contextmanager
-def door(programs: Programs, node: Running) -> Iterator[tuple[Proxy, Running]]:
+def in_front(programs: Programs, node: Running) -> Iterator[tuple[Proxy, Running]]:
     """Run a gateway in front of another one, which it reaches through a proxy; return both."""
     with proxied(node) as (proxy, port):
         token = str(node.directory / "token")
@@ -300,7 +300,7 @@ def door(programs: Programs, node: Running) -> Iterator[tuple[Proxy, Running]]:
 
 def node_deaths(programs: Programs, node: Running, count: int) -> Case:
     """Let the path between two gateways die before each prompt."""
-    with door(programs, node) as (between, front), roaming(front) as (_, editor, session):
+    with in_front(programs, node) as (between, front), roaming(front) as (_, editor, session):
         pauses = []
         for number in range(count):
             between.kill()
