@@ -259,6 +259,8 @@ class Suspicion:
             self._urgent = f"the way to the gateway has changed: from {source} instead of {self._source}"
         elif self._has_no_way and self.suspected_at is not None:
             self._urgent = "the way to the gateway is back"
+            # Without a way, an attempt cost nothing.
+            self._dialed_at = self._vain_at = -inf
         self._source, self._has_no_way = source, False
 
     def _judge(self, sample: Sample) -> None:

@@ -218,6 +218,19 @@ def test_bytes_that_wait_without_a_way_to_the_gateway_are_a_reason_and_its_retur
     assert suspicion.look(Sample(9.5, path=kept, source="10.0.0.1")).dial == ""
 
 
+def test_the_return_of_the_way_is_a_reason_at_once_also_soon_after_an_attempt_in_vain() -> None:
+    kept, gone = PathState(100, in_flight=False, queued=True), PathState(200)
+    suspicion = watching()
+    suspicion.look(Sample(1.0, path=PathState(100), source="10.0.0.1"))
+    assert dials(suspicion, 4.0, 2.0, path=kept) == [3.0]
+    suspicion.look(Sample(4.25, path=gone, source=None))
+    assert suspicion.suspected_at is None
+    kept = PathState(200, in_flight=False, queued=True)
+    assert dials(suspicion, 8.0, 6.0, path=kept) == []
+    assert suspicion.look(Sample(8.25, path=kept, source="10.0.0.1")).dial == "the way to the gateway is back"
+    assert suspicion.look(Sample(8.5, path=kept, source="10.0.0.1")).dial == ""
+
+
 def test_bytes_that_wait_where_the_way_was_never_known_are_a_reason_in_the_end_only() -> None:
     assert dials(watching(), STUCK - 1.0, path=PathState(100, in_flight=False, queued=True)) == []
 
