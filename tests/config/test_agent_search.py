@@ -67,12 +67,18 @@ def test_two_programs_of_one_name_are_one_agent(tmp_path: Path) -> None:
     assert search.hints == ()
 
 
+def test_cline_and_the_adapter_of_pi_are_found_under_their_names(tmp_path: Path) -> None:
+    search = find_agents(install(tmp_path / "bin", "cline", "pi", "pi-acp"), tmp_path)
+    assert {agent.name: agent.command for agent in search.agents} == {"cline": ("cline", "--acp"), "pi": ("pi-acp",)}
+    assert search.hints == ()
+
+
 def test_a_program_without_its_adapter_is_a_hint_that_names_the_installation(tmp_path: Path) -> None:
     search = find_agents(install(tmp_path / "bin", "codex"), tmp_path)
     assert search.agents == ()
     (hint,) = search.hints
     assert hint.startswith("codex is here, but speaks ACP only through codex-acp, which is not installed: ")
-    assert hint.endswith(": npm install -g @zed-industries/codex-acp")
+    assert hint.endswith(": npm install -g @agentclientprotocol/codex-acp")
 
 
 @pytest.mark.parametrize(

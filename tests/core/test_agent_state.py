@@ -305,6 +305,25 @@ def test_a_session_that_is_opened_again_in_another_process_is_counted_on() -> No
     assert ann.seen["s"] == scene.place() == (before[0], before[1] + 2)
 
 
+def test_a_restarted_agent_repeats_no_state_that_the_editor_has_but_tells_a_changed_one() -> None:
+    scene = Scene(agentCapabilities={"loadSession": True})
+    ann = scene.join("ann", link="l")
+    ann.new_session()
+    scene.agent.state("plan", entries=[{"content": "read"}])
+    scene.agent.state("current_mode_update", currentModeId="ask")
+    ann.heard()
+    scene.lose_agent()
+    ann.prompt()
+    scene.agent.answers("initialize", **scene.welcome)
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("plan", entries=[{"content": "read"}])
+    scene.agent.state("current_mode_update", currentModeId="plan")
+    scene.agent.answer(asked)
+    told = [message["params"]["update"] for message in ann.heard()]
+    assert told == [{"sessionUpdate": "current_mode_update", "currentModeId": "plan"}]
+    assert ann.seen["s"] == scene.place()
+
+
 def test_positions_in_a_fork_begin_with_a_mark_of_its_own() -> None:
     scene = Scene()
     ann = scene.join("ann", link="l")

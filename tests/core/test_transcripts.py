@@ -126,6 +126,38 @@ def test_a_late_joiner_gets_the_history_and_the_states(transcript: list[Line]) -
     assert json.loads(response)["result"] == {"configOptions": opened["configOptions"]}
 
 
+# Zed
+
+
+def zeds() -> list[Line]:
+    records = [json.loads(line) for line in (DATA / "zed.jsonl").read_bytes().splitlines()]
+    return [Line(record["from"], record["line"].encode()) for record in records]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_zeds_messages_after_initialize_are_relayed_verbatim(*, shared: bool) -> None:
+    lines = zeds()
+    assert len(lines) == 18
+    assert relay(lines, Capability.FS, Capability.TERMINAL, shared=shared)[2:] == lines[2:]
+
+
+def test_zed_logs_an_agent_of_another_machine_in_by_no_terminal() -> None:
+    asked, answered = (json.loads(line.text) for line in relay(zeds(), Capability.FS, Capability.TERMINAL)[:2])
+    first, second = (json.loads(line.text) for line in zeds()[:2])
+    first["params"]["clientCapabilities"]["auth"]["terminal"] = False
+    second["result"]["authMethods"] = []
+    assert asked == first
+    assert answered == second
+
+
+def test_zeds_directories_are_mapped_and_the_rest_stays() -> None:
+    maps = PathMaps([("/home/ann/proj", "/srv/proj"), ("/home/ann/lib", "/srv/lib")])
+    opening = zeds()[2].text
+    typed = opening.replace(b"/srv/", b"/home/ann/")
+    assert typed != opening
+    assert maps.to_remote(typed) == opening
+
+
 # Path maps
 
 EDITORS = ["/Users/ann/project", "C:\\src\\project"]

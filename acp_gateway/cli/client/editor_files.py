@@ -398,4 +398,6 @@ def install_agent(editor: str, agent: AgentCommand, machine: Machine, *, yes: bo
 def _next_step(editor: str) -> str:
     if editor == "zed":
         return "in its agent panel, choose it for a new thread"
-    return "choose it in a new chat" if editor == "jetbrains" else "start it from the ACP Client's view"
+    if editor == "jetbrains":
+        return "choose it in a new chat"
+    return "refresh the ACP Client's view, which does not follow the settings, and start it there"

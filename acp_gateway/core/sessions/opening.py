@@ -386,13 +386,14 @@ class SessionOpening:
             self._far.take_over(session, response)
             response = without_result_meta(response)
         seen_to = session.journal.position
+        states = updates.new_states(session, recorded.states())
         if continuation is None:
             if not session.turns:
                 recorded.turn_ended()
             session.take_journal(recorded)
         else:
-            # The journal here is what clients have seen: of the agent's replay only the states are new.
-            for state in recorded.states():
+            # The journal here is what clients have seen: of the agent's replay only changed states are new.
+            for state in states:
                 session.write(state, jsonrpc.parse(state).update, self._agent.wall_time)
             if not session.turns:
                 session.end_turn()
@@ -403,9 +404,9 @@ class SessionOpening:
             client = request.client
             client.joined = True
             if continuation is not None:
-                states = recorded.states() if proven or request.message.method == methods.LOAD else []
                 replay_up_to(self._agent, session, client, continuation.messages, seen_to)
-                self._agent.out.replay(client, states)
+                if proven or request.message.method == methods.LOAD:
+                    self._agent.out.replay(client, states)
             if rejoin is None:
                 self._agent.respond(request, response)
             else:

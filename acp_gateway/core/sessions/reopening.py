@@ -216,7 +216,8 @@ class SessionReopening:
                 self._far.take_over(session, response)
                 response = without_result_meta(response)
             # The history is known to all clients; the present states may be new to them.
-            for text in [*updates.changes(session, response), *recorded.states()]:
+            states = updates.new_states(session, recorded.states())
+            for text in [*updates.changes(session, response), *states]:
                 state = jsonrpc.parse(text)
                 session.write(text, state.update, self._agent.wall_time)
                 updates.read_state(session, state)

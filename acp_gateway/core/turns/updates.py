@@ -262,6 +262,12 @@ def changes(session: Session, reopened: Message) -> list[bytes]:
     return found
 
 
+def new_states(session: Session, states: Sequence[bytes]) -> list[bytes]:
+    """Return the states of a re-opened session that its clients do not have yet: editors show a repeated plan twice."""
+    known = {lookup.raw_at(text, "params", "update") for text in session.journal.states()}
+    return [text for text in states if lookup.raw_at(text, "params", "update") not in known]
+
+
 def set_current(session: Session, member: str, name: str, value: str) -> None:
     """Set the current value of a choice for late joiners, if the agent offered it."""
     offered = session.result.get(member)

@@ -288,12 +288,21 @@ def test_toad_and_its_shell_each_take_away_one_layer_of_quotes() -> None:
 @pytest.mark.parametrize("editor", ["CodeCompanion", "Toad"])
 def test_the_page_says_what_an_editor_does_not_show_when_it_has_joined(editor: str) -> None:
     page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
-    section = page.partition("\n## Joining with CodeCompanion or Toad\n")[2].partition("\n## ")[0]
-    header, *rows = [line for line in section.splitlines() if line.startswith("| ")]
-    assert editor in header
-    assert len(rows) == 4
-    assert "$/cancel_request" in section
-    assert "(#joining-with-codecompanion-or-toad)" in page
+    section = page.partition("\n## What was seen\n")[2].partition("\n## ")[0]
+    (row,) = [line for line in section.splitlines() if line.startswith(f"| [{editor}](pictures/")]
+    assert "history" in row
+    assert "$/cancel_request" in row
+    assert "(#what-was-seen)" in page
+
+
+@pytest.mark.parametrize("title", ["VS Code", "CodeCompanion", "Avante", "agentic.nvim", "agent-shell", "Toad"])
+def test_the_page_has_a_small_picture_of_each_editor_that_was_seen(title: str) -> None:
+    page = (ROOT / "docs" / "editors.md").read_text(encoding="utf-8")
+    found = re.search(rf"^\| \[{re.escape(title)}\]\((pictures/[a-z-]+\.png)\)", page, re.MULTILINE)
+    assert found is not None
+    picture = (ROOT / "docs" / found[1]).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) <= 150 * 1024
 
 
 AGENT = AgentCommand("box", "/bin/acp-gateway", ("connect", "box"))
@@ -350,6 +359,12 @@ def test_settings_that_are_a_program_are_printed(home: Path) -> None:
     assert result.exit_code == 3
     assert "the settings of Emacs are a program; nothing was changed: paste the block above" in result.stderr
     assert "(defun" in result.stdout
+
+
+def test_after_install_vscode_the_view_is_to_be_refreshed(home: Path) -> None:
+    result = run("connect", "wss://box:1", "--install", "vscode", "--yes")
+    assert result.exit_code == 0
+    assert "refresh the ACP Client's view" in result.stderr
 
 
 def test_without_a_terminal_nothing_is_written_unless_yes_is_given(home: Path) -> None:

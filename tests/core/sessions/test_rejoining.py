@@ -549,6 +549,30 @@ def test_a_resume_without_a_provable_position_gets_a_gap(shelf: Shelf, place: di
     assert back.seen["s"] == scene.place()
 
 
+@pytest.mark.parametrize("proven", [True, False])
+def test_a_rejoin_after_a_restart_repeats_no_plan_that_the_editor_has(shelf: Shelf, *, proven: bool) -> None:
+    scene = Scene(None, Registry("me", shelf, "run"), agentCapabilities=LOADS)
+    ann = scene.join("ann", link="first")
+    ann.new_session()
+    scene.agent.state("plan", entries=[{"content": "read"}])
+    epoch, position = ann.seen["s"]
+    ann.request("session/close", sessionId="s")
+    scene.agent.answers("session/close")
+    ann.gone()
+    scene.agent.heard()
+    back = scene.join("ann", link="second")
+    back.comes_back(method="session/load", epoch=epoch if proven else "other", position=position)
+    scene.load_journal(shelf.read(scene.wanted[0]))
+    asked = scene.agent.takes("session/load")
+    scene.agent.state("plan", entries=[{"content": "read"}])
+    scene.agent.state("usage_update", used=1, size=2)
+    scene.agent.answer(asked)
+    kinds = [message["params"]["update"]["sessionUpdate"] for message in back.heard() if "params" in message]
+    # A client that can't prove its place gets the history, in which the plan comes once.
+    assert kinds == (["usage_update"] if proven else ["plan", "usage_update"])
+    assert back.seen["s"] == scene.place()
+
+
 def test_those_who_come_later_are_told_what_they_have_missed_though_the_first_could_prove_nothing(shelf: Shelf) -> None:
     scene, (epoch, position) = over(shelf)
     back = scene.join("ann", link="second")
