@@ -99,7 +99,7 @@ def sessions(
 
     if target is not None and config is not None:
         raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
-    place = _find_here(config) if target is None else target
+    place = find_here(config) if target is None else target
     if isinstance(place, str):
         destination = find_destination(
             place,
@@ -134,7 +134,7 @@ def sessions(
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
 
-def _find_here(config: Path | None) -> "Destination | str":
+def find_here(config: Path | None) -> "Destination | str":
     """Return the gateway on this machine, or the name of the only host of hosts.toml where none runs.
 
     Raises `UsageError` if there is neither, or for options of a connection.

@@ -16,10 +16,12 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
+from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
 from acp_gateway.errors import ConfigError
 from acp_gateway.gateway.access import ConnectRequest
@@ -63,6 +65,7 @@ class BrowserCalls:
             browser.SET_MODEL: self._pass_on,
             browser.SET_CONFIG_OPTION: self._pass_on,
             browser.SHARE: self._share,
+            browser.EXPORT: self._export,
             browser.FILES: self._files,
             browser.PUSH_GET: self._push_get,
             browser.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -285,6 +288,11 @@ class BrowserCalls:
         )
         qr = await trio.to_thread.run_sync(qr_code, link.url)
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
+
+    async def _export(self, call: Call) -> bytes:
+        session, redacted = self._session(call.session), call.members.get("redact", False)
+        async with large_responses(self._bridge.access.identity):
+            return await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
 
     async def _files(self, call: Call) -> bytes:
         session = await self._opened(call.session)

@@ -207,6 +207,14 @@ export function createStore({
     },
 
     /**
+     * Has the gateway write the open session as a file.
+     * @param {{format: string, redact: boolean}} options
+     * @returns {Promise<{name: string, mimeType: string, text: string}>}
+     */
+    exportSession: ({ format, redact }) =>
+      rpc.request("session/export", { sessionId: state.current?.id, format, redact }, { timeout: 120_000 }),
+
+    /**
      * Makes a link for a guest to the open session.
      * @param {{observe?: boolean}} [options]
      * @returns {Promise<{link: string, expires: string|null}>}

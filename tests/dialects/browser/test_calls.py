@@ -417,3 +417,39 @@ async def test_a_list_has_the_latest_sessions_and_tells_how_many_more_there_are(
             told = await page.result("session/list")
             assert [one["id"] for one in told["sessions"]] == ["4", "3", "2", "1"][4 - count :][:2]
             assert told.get("more", 0) == max(count - 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("markdown", "Mend-it.md"), ("html", "Mend-it.html"), ("json", "Mend-it.json")]
+)
+async def test_a_session_is_exported_as_a_file(
+    form: str, name: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/", title="Mend it")
+        await prompted(page, loading_agents[0], session)
+        await says(loading_agents[0], session, "hello, token: hunter2hunter2hunter2")
+        await page.result("session/get", sessionId=session)
+        await page.until_updates(session, 1)
+        watching = await bench.page(bench.guest(session, "observer"), "guest")
+        for viewer in (page, watching):
+            told = await viewer.result("session/export", sessionId=session, format=form)
+            assert told["name"] == name
+            assert "hello" in told["text"]
+            assert "hunter2" in told["text"]
+            redacted = await viewer.result("session/export", sessionId=session, format=form, redact=True)
+            assert "hello" in redacted["text"]
+            assert "hunter2" not in redacted["text"]
+
+
+async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        other = await bench.page(bench.access("ben"), "ben")
+        code, _ = await other.error("session/export", sessionId=session, format="json")
+        assert code == jsonrpc.INVALID_PARAMS
+        assert "must be one of" in (await page.error("session/export", sessionId=session, format="pdf"))[1]
