@@ -12,7 +12,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import HISTORY, OPEN, SESSIONS
+from acp_gateway.protocol.methods import HISTORY, OPEN, SEARCH, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -160,6 +160,42 @@ async def list_sessions(destination: Destination, *, time_limit: float, complete
         more = page.more
         listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
     return replace(listing, sessions=[each for each in listing.sessions if destination.agent in (None, each["agent"])])
+
+
+async def search(destination: Destination, words: str, *, time_limit: float) -> tuple[list[dict[str, Any]], bool]:
+    """Return the sessions with all words, the last used first: `sessionId`, `agent`, `title`, `texts`, their number,
+    and `text`, a part of one. False with them if the gateway has not read all histories yet.
+
+    `time_limit` and errors are those of `request`.
+    """
+    result = await request(destination, SEARCH, {"words": words}, time_limit=time_limit)
+    found = result.get("found") if isinstance(result, dict) else None
+    texts = ("sessionId", "agent", "title", "text")
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict)
+        and all(isinstance(one.get(name), str) for name in texts)
+        and type(one.get("texts")) is int
+        for one in found
+    ):
+        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
+    return found, result.get("complete") is not False
+
+
+FOUND_COLUMNS: Final = ("ID", "AGENT", "TITLE", "TEXTS", "TEXT")
+
+
+def found_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each session of `search`, with a cell for each of `FOUND_COLUMNS`, escaped."""
+    return [
+        (
+            printable(one["sessionId"], size=len(one["sessionId"])),
+            printable(one["agent"]),
+            _shortened(one["title"] or "-"),
+            str(one["texts"]),
+            printable(one["text"]),
+        )
+        for one in found
+    ]
 
 
 HISTORY_ATTEMPTS: Final = 3

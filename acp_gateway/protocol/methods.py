@@ -28,6 +28,9 @@ SESSIONS = RESERVED_PREFIX + "sessions"
 HISTORY = RESERVED_PREFIX + "history"
 """On a control connection: the updates of a session."""
 
+SEARCH = RESERVED_PREFIX + "search"
+"""On a control connection: the sessions with certain words."""
+
 OPEN = RESERVED_PREFIX + "open"
 """On a control connection: a code that signs a browser in."""
 

@@ -18,16 +18,19 @@ from acp_gateway.config.load import AgentSection, WorkspaceSection
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Role, Session, SessionScope
 from acp_gateway.core.turns.journal import Journal
-from acp_gateway.errors import Forbidden, UnknownSession, Unreachable, UsageError
+from acp_gateway.errors import Busy, Forbidden, UnknownSession, Unreachable, UsageError
 from acp_gateway.gateway import control_channel
 from acp_gateway.gateway.access import Access, ConnectRequest, Grant
 from acp_gateway.gateway.agent.process import Agent
 from acp_gateway.gateway.control_channel import CODE_WEIGHT, PAST, TEXT, WEIGHT, describe_access, serve_control_channel
 from acp_gateway.gateway.hub.attachment import Disconnect
 from acp_gateway.gateway.hub.hub import Hub, Limits
+from acp_gateway.gateway.search.index import Found
+from acp_gateway.gateway.search.service import FoundSession
+from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.sessions import history_pages
 from acp_gateway.gateway.sessions.history import HistoryReader
-from acp_gateway.protocol.methods import ACCESS, HISTORY, SESSIONS
+from acp_gateway.protocol.methods import ACCESS, HISTORY, SEARCH, SESSIONS
 from acp_gateway.security.token_store import TokenStore
 from acp_gateway.transports.maintained import MaintainedStream
 from acp_gateway.transports.memory import memory_message_stream_pair
@@ -890,3 +893,57 @@ async def test_a_client_reads_all_pages_and_again_if_the_history_is_replaced(
     texts = [message["params"]["update"]["content"]["text"] for _, message in found.updates]
     assert texts == (["four", "five"] if changes else ["one", "two", "three"])
     assert (found.own_id, found.truncated, found.session["agent"]) == ("s", False, "agent")
+
+
+# Searches
+
+
+class SearchDouble:
+    """Finds all sessions that it is given."""
+
+    is_complete = False
+
+    async def find(self, sessions: list[Session], words: str) -> list[FoundSession]:
+        if words == "busy":
+            raise Busy("this search takes too long")
+        if not words:
+            raise UsageError("a search needs a word")
+        snippet = Snippet(3, f"with {words}", [])
+        return [FoundSession(session, Found(1, 2, snippet)) for session in sessions]
+
+
+async def test_a_search_has_the_sessions_that_one_sees(
+    context: ControlContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ControlContext.context
+    search_double: Any = SearchDouble()
+    monkeypatch.setattr(ControlContext, "context", lambda self: replace(made(self), search=search_double))
+    context.scene().join("A").new_session("s")
+    for name, owner, agent in (("old", "me", "agent"), ("theirs", "ben", "agent"), ("elsewhere", "me", "other")):
+        context.remember(name, owner, agent)
+
+    async def search(scope: SessionScope = ME, words: str = "zero") -> Any:
+        async with connection(context, scope) as editor:
+            return await editor.request(SEARCH, {"words": words})
+
+    async def found(scope: SessionScope) -> list[str]:
+        return [one["sessionId"] for one in (await search(scope))["result"]["found"]]
+
+    assert (await search())["result"] == {
+        "found": [
+            {"sessionId": name, "agent": "agent", "title": "", "texts": 2, "text": "with zero"} for name in ("old", "s")
+        ],
+        "complete": False,
+    }
+    assert await found(SessionScope("guest", only="s", guest=True)) == ["s"]
+    assert await found(SessionScope("guest", only="old", guest=True)) == []
+    assert await found(replace(ME, only="s")) == ["s"]
+    assert await found(replace(ME, workspaces=())) == []
+    assert await found(SessionScope("ben")) == ["theirs"]
+    assert (await search(words=""))["error"]["message"] == "a search needs a word"
+    assert (await search(words="busy"))["error"]["data"]["reason"] == "busy"
+
+
+async def test_without_a_search_this_is_said(context: ControlContext) -> None:
+    async with connection(context) as editor:
+        assert "has no search" in (await editor.request(SEARCH, {"words": "a"}))["error"]["message"]

@@ -49,6 +49,7 @@ SET_MODEL: Final = "session/set_model"
 SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
 EXPORT: Final = "session/export"
+SEARCH: Final = "session/search"
 FILES: Final = "files/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -117,6 +118,14 @@ METHODS: Final[Mapping[str, Method]] = {
         {"sessionId": _SESSION, "configId": Member(read_text), "value": Member(bytes)}, acts=True
     ),
     EXPORT: Method({"sessionId": _SESSION, "format": Member(_read_format), "redact": Member(read_flag, False)}),
+    SEARCH: Method(
+        {
+            "words": Member(read_text),
+            "sessionId": Member(read_session, False),
+            "before": Member(read_count, False),
+            "limit": Member(read_count, False),
+        }
+    ),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),
     PUSH_GET: Method(acts=True),

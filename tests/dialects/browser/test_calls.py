@@ -17,6 +17,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
+from acp_gateway.gateway.search import service
 from acp_gateway.protocol import jsonrpc
 from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
 from tests.doubles import ServingAgent, ServingAgents
@@ -453,3 +454,42 @@ async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(
         code, _ = await other.error("session/export", sessionId=session, format="json")
         assert code == jsonrpc.INVALID_PARAMS
         assert "must be one of" in (await page.error("session/export", sessionId=session, format="pdf"))[1]
+
+
+async def test_texts_are_searched_in_the_sessions_that_one_sees(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GATHERING", 0.0)
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session, second = await page.new_session(cwd="/"), await page.new_session(cwd="/")
+        for name in (session, second):
+            await prompted(page, loading_agents[0], name)
+            await says(loading_agents[0], name, "divide by zero")
+            await page.result("session/cancel", sessionId=name)
+        for _ in range(100_000):
+            told = await page.result("session/search", words='"divide by"')
+            if len(told["found"]) == 2:
+                break
+        hits = await page.result("session/search", words="zero", sessionId=session)
+        assert hits["count"] == 1
+        (hit,) = hits["found"]
+        assert hit["text"].endswith("divide by zero")
+        assert [hit["text"][begin:end] for begin, end in hit["marks"]] == ["zero"]
+        assert {one["sessionId"] for one in told["found"]} == {session, second}
+        assert hit["seq"] == 2
+        later = await page.result("session/search", words="zero", sessionId=session, before=1)
+        assert (later["found"], later["count"]) == ([], 0)
+        for viewer, seen in (
+            (await bench.page(bench.guest(session, "observer"), "guest"), [session]),
+            (await bench.page(replace(bench.access(), only=session), "bound"), [session]),
+            (await bench.page(bench.access("ben"), "ben"), []),
+            (await bench.page(bench.access(agents=["other"]), "no agent"), []),
+            (await bench.page(replace(bench.access(), workspaces=("nowhere",)), "no workspace"), []),
+        ):
+            found = (await viewer.result("session/search", words="zero"))["found"]
+            assert [one["sessionId"] for one in found] == seen
+            code, _ = await viewer.error("session/search", words="zero", sessionId=second)
+            assert code == jsonrpc.INVALID_PARAMS
+        assert "needs a word" in (await page.error("session/search", words="?"))[1]
