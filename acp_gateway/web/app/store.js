@@ -207,6 +207,13 @@ export function createStore({
     },
 
     /**
+     * Finds sessions by their texts.
+     * @param {string} words
+     * @returns {Promise<{found: {sessionId: string, text: string, marks: [number, number][]}[], complete: boolean}>}
+     */
+    search: (words) => rpc.request("session/search", { words }, { quiet: true }),
+
+    /**
      * Has the gateway write the open session as a file.
      * @param {{format: string, redact: boolean}} options
      * @returns {Promise<{name: string, mimeType: string, text: string}>}
