@@ -68,3 +68,15 @@ def pytest_report_header(config: pytest.Config) -> str:
 def pytest_runtest_call(item: pytest.Item) -> None:
     """Let the order of tasks follow from the test and the schedule only."""
     order_tasks(f"{item.config.getoption('--schedule')} {item.nodeid}")
+
+
+@pytest.fixture(autouse=True)
+def _no_search_index_where_the_clock_jumps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep gateways from writing a search index where the clock jumps: such a clock does not wait for a thread."""
+    if "autojump_clock" in request.fixturenames:
+        from acp_gateway.gateway.search.service import SearchService
+
+        async def nothing(self: SearchService) -> None:
+            """Keep no index."""
+
+        monkeypatch.setattr(SearchService, "run", nothing)

@@ -56,6 +56,7 @@ COMMANDS: Final = {
     "check-config": ("gateway.serve", "check_configuration"),
     "completion": ("completion", "completion"),
     "doctor": ("doctor", "doctor"),
+    "export": ("client.export", "export"),
     "export-recording": ("support", "export_recording"),
     "files": ("files", "files"),
     "join": ("client.pair", "join"),
@@ -85,7 +86,7 @@ SECTIONS: Final = {
         *("up", "serve", "status", "nodes", "reload", "service", "agents", "check-config", "doctor"),
         *("token", "share", "open", "certs", "audit"),
     ),
-    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat"),
+    "On the laptop": ("pair", "join", "connect", "ping", "sessions", "watch", "chat", "export"),
     "On both": ("completion", "files", "paths"),
     "For support, and for authors of agents and clients": (
         *("check-agent", "check-client", "replay", "export-recording"),

@@ -12,7 +12,7 @@ from acp_gateway.client.dialing import Destination, dial, explain_silence, refus
 from acp_gateway.config.listeners import PublicUrl
 from acp_gateway.errors import ProtocolError, Unreachable, UsageError
 from acp_gateway.printable import printable
-from acp_gateway.protocol.methods import OPEN, SESSIONS
+from acp_gateway.protocol.methods import HISTORY, OPEN, SEARCH, SESSIONS
 from acp_gateway.security.token_format import is_well_formed
 from acp_gateway.transports.streams import MessageStream
 from acp_gateway.transports.websocket.stream import Timing, WebSocketStream
@@ -160,6 +160,111 @@ async def list_sessions(destination: Destination, *, time_limit: float, complete
         more = page.more
         listing = replace(listing, sessions=news + listing.sessions, more=listing.more - len(news))
     return replace(listing, sessions=[each for each in listing.sessions if destination.agent in (None, each["agent"])])
+
+
+async def search(destination: Destination, words: str, *, time_limit: float) -> tuple[list[dict[str, Any]], bool]:
+    """Return the sessions with all words, the last used first: `sessionId`, `agent`, `title`, `texts`, their number,
+    and `text`, a part of one. False with them if the gateway has not read all histories yet.
+
+    `time_limit` and errors are those of `request`.
+    """
+    result = await request(destination, SEARCH, {"words": words}, time_limit=time_limit)
+    found = result.get("found") if isinstance(result, dict) else None
+    texts = ("sessionId", "agent", "title", "text")
+    if not isinstance(found, list) or not all(
+        isinstance(one, dict)
+        and all(isinstance(one.get(name), str) for name in texts)
+        and type(one.get("texts")) is int
+        for one in found
+    ):
+        raise ProtocolError(f"{destination.address}: the gateway's response is not understood")
+    return found, result.get("complete") is not False
+
+
+FOUND_COLUMNS: Final = ("ID", "AGENT", "TITLE", "TEXTS", "TEXT")
+
+
+def found_rows(found: Sequence[Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Return a row for each session of `search`, with a cell for each of `FOUND_COLUMNS`, escaped."""
+    return [
+        (
+            printable(one["sessionId"], size=len(one["sessionId"])),
+            printable(one["agent"]),
+            _shortened(one["title"] or "-"),
+            str(one["texts"]),
+            printable(one["text"]),
+        )
+        for one in found
+    ]
+
+
+HISTORY_ATTEMPTS: Final = 3
+"""Attempts to read a history that is replaced, or cut, while its pages are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadHistory:
+    """The history of a session, as the gateway keeps it."""
+
+    session: Mapping[str, Any]
+    """`sessionId`, `agent`, `title` and `cwd`; the last two may be null."""
+    own_id: str
+    """The id of the session in the updates."""
+    truncated: bool
+    """True if older updates are not kept."""
+    updates: list[tuple[int | None, Any]]
+    """Time, in milliseconds since 1970, and the whole `session/update`; in order."""
+
+
+async def read_history(destination: Destination, session: str, *, time_limit: float) -> ReadHistory:
+    """Return the whole history of a session. No agent is started for it.
+
+    `time_limit`, for each of the requests, and errors are those of `request`; `Unreachable` too if the history changes
+    all the time.
+    """
+    for _ in range(HISTORY_ATTEMPTS):
+        position: dict[str, Any] = {}
+        updates: list[tuple[int | None, Any]] = []
+        truncated = False
+        while True:
+            params = {"sessionId": session, **position}
+            page = await request(destination, HISTORY, params, time_limit=time_limit)
+            if not _is_page(page):
+                raise ProtocolError(
+                    f"{destination.address}: the gateway's response is not understood; it may be of an older version"
+                )
+            if position and (page["reset"] or page["first"] != position["since"] + 1):
+                break
+            truncated = truncated or page["truncated"]
+            updates += map(tuple, page["updates"])
+            position = {"since": page["first"] - 1 + len(page["updates"]), "epoch": page["epoch"]}
+            if position["since"] >= page["last"] or not page["updates"]:
+                return ReadHistory(page["session"], page["ownId"], truncated, updates)
+    raise Unreachable(f"{destination.address}: the history of this session changes all the time; try again")
+
+
+_PAGE: Final = {
+    "session": dict,
+    "ownId": str,
+    "epoch": str,
+    "first": int,
+    "last": int,
+    "truncated": bool,
+    "reset": bool,
+    "updates": list,
+}
+
+
+def _is_page(value: object) -> bool:
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), kind) for name, kind in _PAGE.items())
+        and all(isinstance(value["session"].get(name), str) for name in ("sessionId", "agent"))
+        and all(
+            isinstance(one, list) and len(one) == 2 and (one[0] is None or type(one[0]) is int)
+            for one in value["updates"]
+        )
+    )
 
 
 def read_listing(destination: Destination, result: Any) -> Listing:

@@ -19,11 +19,14 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.registry import Registry
 from acp_gateway.core.sessions.session import Session, SessionScope
 from acp_gateway.core.states import Presence
-from acp_gateway.errors import AccessError, Forbidden, UsageError
+from acp_gateway.errors import AccessError, Busy, Forbidden, UnknownSession, UsageError
 from acp_gateway.gateway.access import Access, Grant
 from acp_gateway.gateway.browsers import SignInCodes
 from acp_gateway.gateway.hub.attachment import BUG, STOPPING, Disconnect
 from acp_gateway.gateway.hub.hub import Hub
+from acp_gateway.gateway.search.service import SearchService
+from acp_gateway.gateway.sessions.history import HistoryReader
+from acp_gateway.gateway.sessions.history_pages import find_visible, read_page
 from acp_gateway.gateway.sessions.session_view import Viewer, history_loss, past_sessions, shown_scope
 from acp_gateway.gateway.sessions.spoken_sessions import (
     MAX_SIZE,
@@ -36,7 +39,7 @@ from acp_gateway.gateway.sessions.spoken_sessions import (
 from acp_gateway.gateway.workspaces import workspaces_of
 from acp_gateway.protocol import jsonrpc
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message
-from acp_gateway.protocol.methods import ACCESS, CONFIRM, OPEN, RELOAD, SESSIONS, STATUS, TOKENS
+from acp_gateway.protocol.methods import ACCESS, CONFIRM, HISTORY, OPEN, RELOAD, SEARCH, SESSIONS, STATUS, TOKENS
 from acp_gateway.protocol.text import lookup
 from acp_gateway.security.token_store import CLUSTER
 from acp_gateway.transports.maintained import Charge, MaintainedStream, free
@@ -57,6 +60,9 @@ WEIGHT: Final = 100
 
 CODE_WEIGHT: Final = 2000
 """Messages that a sign-in code counts as: it is written to the disk before it is answered."""
+
+HISTORY_WEIGHT: Final = 500
+"""Messages that a page of a history, or a search, counts as: the disk is read for it."""
 
 REQUEST_SIZE: Final = 64 * 1024
 """Maximum bytes of a request of a control connection: it has some hundred. Its error names `control_message_size`."""
@@ -155,6 +161,10 @@ class ControlContext:
     """See `TokenExchange`; None for a connection that may not ask, and without a cluster."""
     version: Callable[[], int] | None = None
     """Returns another number when a session of this gateway has changed; None if its lists are always read."""
+    history: HistoryReader | None = None
+    """Reads histories; None if none is told."""
+    search: SearchService | None = None
+    """Searches in histories; None if there is no search."""
 
 
 async def serve_control_channel(
@@ -208,6 +218,10 @@ async def _answer(
         if skip is not None:
             return jsonrpc.result(message.id, list_earlier(scope, context, skip)), WEIGHT
         return jsonrpc.result(message.id, await _list(message, scope, context, told)), WEIGHT
+    if message.method == HISTORY:
+        return await _answer_history(message, scope, context), HISTORY_WEIGHT
+    if message.method == SEARCH:
+        return await _answer_search(message, scope, context), HISTORY_WEIGHT
     if message.method == OPEN:
         return _answer_open(message, context), CODE_WEIGHT
     if message.method == ACCESS:
@@ -218,7 +232,7 @@ async def _answer(
         return await _answer_tokens(message, context.tell), WEIGHT
     if message.method == CONFIRM:
         return await _answer_confirm(message, context), CODE_WEIGHT
-    known = f"a control connection knows only {SESSIONS}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
+    known = f"a control connection knows only {SESSIONS}, {SEARCH}, {HISTORY}, {OPEN}, {ACCESS}, {STATUS} and {RELOAD}"
     return jsonrpc.error(message.id, jsonrpc.METHOD_NOT_FOUND, known), WEIGHT
 
 
@@ -269,6 +283,45 @@ async def _answer_confirm(message: Message, context: ControlContext) -> bytes:
     if context.confirm is None:
         return jsonrpc.result(message.id, {"nodes": []})
     return jsonrpc.result(message.id, await context.confirm(str(lookup.text_param(message, "id"))))
+
+
+async def _answer_history(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
+    viewer = Viewer(shown_scope(context.registry, scope), agents=context.agents)
+    session = find_visible(context.registry, viewer, lookup.text_param(message, "sessionId") or "")
+    if session is None or context.history is None:
+        why = "there is no such session for this credential"
+        return jsonrpc.error(message.id, UnknownSession.http_status, why, {"reason": UnknownSession.reason})
+    since, epoch = _count(message, "since") or 0, lookup.text_param(message, "epoch")
+    try:
+        page = await read_page(context.history, session, since, epoch)
+    except Busy as error:
+        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, page)
+
+
+async def _answer_search(message: Message, scope: SessionScope, context: ControlContext) -> bytes:
+    registry, words = context.registry, lookup.text_param(message, "words") or ""
+    viewer = Viewer(shown_scope(registry, scope), agents=context.agents)
+    sessions = [*past_sessions(registry, viewer), *filter(viewer.sees, registry.live(viewer.scope))]
+    try:
+        if context.search is None:
+            raise UsageError("this gateway has no search")
+        found = await context.search.find(sessions, words)
+    except UsageError as error:
+        return jsonrpc.error(message.id, jsonrpc.INVALID_PARAMS, str(error))
+    except Busy as error:
+        return jsonrpc.error(message.id, error.http_status, str(error), {"reason": error.reason})
+    told = [
+        {
+            "sessionId": one.session.name,
+            "agent": one.session.agent,
+            "title": (one.session.title or "")[:TEXT],
+            "texts": one.found.texts,
+            "text": one.found.snippet.text,
+        }
+        for one in found
+    ]
+    return jsonrpc.result(message.id, {"found": told, "complete": context.search.is_complete})
 
 
 def _params(message: Message) -> bytes:
@@ -547,6 +600,8 @@ def _context(gateway: "Gateway", grant: Grant) -> ControlContext:
         tell=exchange.tell if exchange is not None and _is_of_cluster(grant) else None,
         confirm=exchange.confirm if exchange is not None and grant.access.is_own_user else None,
         version=lambda: gateway.changes.version,
+        history=gateway.history,
+        search=gateway.search,
     )
 
 

@@ -44,6 +44,7 @@ from acp_gateway.gateway.resumption import (
     claim,
     serve_resumed,
 )
+from acp_gateway.gateway.search.service import SearchService
 from acp_gateway.gateway.sessions.history import HistoryReader
 from acp_gateway.gateway.sessions.session_changes import SessionChanges
 from acp_gateway.gateway.sessions.session_view import SessionViews
@@ -61,6 +62,9 @@ log = logging.getLogger(__name__)
 
 DATABASE = "sessions.db"
 """Name of the database in `state_dir`, which outlives this process."""
+
+SEARCH = "search.db"
+"""Name of the index of the histories in `state_dir`, which can be made again."""
 
 RETENTION_INTERVAL = 6 * 3600.0
 """Seconds between two checks of `retention_days`."""
@@ -232,6 +236,10 @@ class Gateway:
         self.registry = Registry(default_identity(settings.state_dir), self.changes, secrets.token_hex(8))
         self.history = HistoryReader(self._archive, settings.journal_limit)
         """Reads the histories of sessions, live or not."""
+        self.search = SearchService(
+            settings.state_dir / SEARCH, self._archive, self.changes, settings.journal_limit, enabled=journals
+        )
+        """Finds sessions by their texts."""
         self._hooks = Hooks(config.hooks, environment)
         self._spawner = spawner
         self._agents = AgentRunner(
@@ -294,6 +302,7 @@ class Gateway:
                     self.start_task(self._hooks.run)
                     self.start_task(self.push.run)
                     self.start_task(self._deferral.run)
+                    self.start_task(self.search.run)
                     task_status.started()
             finally:
                 self._nursery = None

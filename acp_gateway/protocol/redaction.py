@@ -142,13 +142,16 @@ def describe(message: bytes, largest: int = MAX_SIZE) -> str:
     return f"{len(message)} bytes" + (f" of {method[1].decode()}" if method else "") + ", more than record_message_size"
 
 
-def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | None:
-    """Redact as `redact` does; return None for a message that is not JSON, too deep, or larger than `largest`."""
+def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE, *, steps: int | None = None) -> bytes | None:
+    """Redact as `redact` does; return None for a message that is not JSON, too deep, or larger than `largest`.
+
+    `steps` replaces `MAX_STEPS`: there are more where no event loop waits.
+    """
     if len(message) > largest:
         return None
     try:
         text = message.decode()
-        return _Walk(text, limit, logs_in=_logs_in(method_of(message))).result().encode()
+        return _Walk(text, limit, logs_in=_logs_in(method_of(message)), steps=steps).result().encode()
     except ValueError:
         return None
 
@@ -156,7 +159,7 @@ def redact_json(message: bytes, limit: int, largest: int = MAX_SIZE) -> bytes | 
 class _Walk:
     """The reading of one message, token by token."""
 
-    def __init__(self, text: str, limit: int, *, logs_in: bool) -> None:
+    def __init__(self, text: str, limit: int, *, logs_in: bool, steps: int | None = None) -> None:
         self._text = text
         self._limit = limit
         # Maximum of one string, so that later members still fit after a long one.
@@ -166,7 +169,7 @@ class _Walk:
         self._pieces: list[str] = []
         self._size = 0
         # With a low limit, most of a long message would be left out anyway.
-        self._steps = min(MAX_STEPS, max(limit, MIN_STEPS))
+        self._steps = min(steps or MAX_STEPS, max(limit, MIN_STEPS))
         # With an escaped letter, any pattern may match.
         self._shapes = SHAPES if "\\u00" in text else likely_shapes(text.lower(), SHAPES)
 

@@ -124,6 +124,7 @@ WITHOUT_JSON = {
     "chat": "it is a full-screen program",
     "completion": "it prints a script for a shell",
     "connect": "its stdout is the protocol's",
+    "export": "`--format json` is one of its formats",
     "export-recording": "it prints lines of JSON anyway",
     "pair-here": "its stdout is the protocol of `pair`",
     "relay": "its stdout is the protocol's",

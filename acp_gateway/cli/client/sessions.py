@@ -49,6 +49,7 @@ class _SessionsCommand(click.Command):
     epilog=examples(
         "acp-gateway sessions                           on the gateway's machine",
         "acp-gateway sessions box",
+        "acp-gateway sessions box --search 'divides \"by zero\"'",
         "acp-gateway sessions box --json | jq -r '.sessions[0].sessionId'",
     ),
     short_help="List the sessions that can be joined or opened again.",
@@ -67,6 +68,9 @@ class _SessionsCommand(click.Command):
 @click.option(
     "--all", "complete", is_flag=True, help="List all sessions. Default: those that are live, and the last 200 others."
 )
+@click.option(
+    "--search", metavar="WORDS", help='Only sessions with all these words in their history; "..." is a phrase.'
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the sessions, and how many more there are.")
 def sessions(
     target: str | None,
@@ -78,6 +82,7 @@ def sessions(
     cert: Path | None,
     key: Path | None,
     connect_timeout: float,
+    search: str | None,
     *,
     complete: bool,
     insecure_plaintext: bool,
@@ -99,7 +104,7 @@ def sessions(
 
     if target is not None and config is not None:
         raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
-    place = _find_here(config) if target is None else target
+    place = find_here(config) if target is None else target
     if isinstance(place, str):
         destination = find_destination(
             place,
@@ -115,6 +120,11 @@ def sessions(
         )
     else:
         destination = replace(place, agent=agent)
+    if search is not None:
+        with waiting_for(str(destination.address)):
+            answer = trio.run(partial(control.search, destination, search, time_limit=connect_timeout))
+        _print_found(*answer, as_json=as_json)
+        return
     with waiting_for(str(destination.address)):
         ask = partial(control.list_sessions, destination, time_limit=connect_timeout, complete=complete)
         listing = trio.run(ask)
@@ -134,7 +144,20 @@ def sessions(
         click.echo("There are no sessions; the first that an editor opens will be one.", err=True)
 
 
-def _find_here(config: Path | None) -> "Destination | str":
+def _print_found(found: list[dict[str, Any]], complete: bool, *, as_json: bool) -> None:  # noqa: FBT001 - an answer.
+    from acp_gateway.client import control
+
+    if not complete:
+        print_warning("the gateway still reads former histories; later, there may be more")
+    if as_json:
+        print_json({"found": found, "complete": complete})
+    elif found:
+        print_table(control.FOUND_COLUMNS, control.found_rows(found))
+    else:
+        click.echo("No session has these words.", err=True)
+
+
+def find_here(config: Path | None) -> "Destination | str":
     """Return the gateway on this machine, or the name of the only host of hosts.toml where none runs.
 
     Raises `UsageError` if there is neither, or for options of a connection.

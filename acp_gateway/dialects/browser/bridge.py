@@ -41,6 +41,8 @@ WEIGHTS: Final = {
     browser.ARCHIVE: 10,
     browser.FILES: 500,
     browser.SHARE: 2000,
+    browser.EXPORT: 2000,
+    browser.SEARCH: 500,
     browser.PUSH_GET: 20,
     browser.PUSH_SUBSCRIBE: 2000,
     browser.PUSH_UNSUBSCRIBE: 2000,

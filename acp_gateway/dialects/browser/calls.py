@@ -16,14 +16,18 @@ from acp_gateway.core.agent_requests import AgentRequest
 from acp_gateway.core.sessions.session import Session, machine_of
 from acp_gateway.dialects.browser import output as browser_output
 from acp_gateway.dialects.browser import requests as browser
+from acp_gateway.dialects.browser.exporting import write_file
 from acp_gateway.dialects.browser.file_search import DEFAULT_FOUND, Found, find_files, search_limiter
 from acp_gateway.dialects.browser.history import BrowserHistory
 from acp_gateway.dialects.browser.requests import Answer, Call
 from acp_gateway.dialects.open_sessions import ANSWER_TIMEOUT, CallRefused, bounded, initialized, not_open, too_slow
+from acp_gateway.dialects.session_connection import large_responses
 from acp_gateway.dialects.session_sharing import may_share, qr_code, share_session
-from acp_gateway.errors import ConfigError
+from acp_gateway.errors import ConfigError, UsageError
 from acp_gateway.gateway.access import ConnectRequest
 from acp_gateway.gateway.push.store import Subscription
+from acp_gateway.gateway.search.service import MOST_FOUND
+from acp_gateway.gateway.search.texts import Snippet
 from acp_gateway.gateway.sessions.session_view import SessionView
 from acp_gateway.gateway.workspaces import directory_check
 from acp_gateway.protocol import jsonrpc
@@ -63,6 +67,8 @@ class BrowserCalls:
             browser.SET_MODEL: self._pass_on,
             browser.SET_CONFIG_OPTION: self._pass_on,
             browser.SHARE: self._share,
+            browser.EXPORT: self._export,
+            browser.SEARCH: self._search,
             browser.FILES: self._files,
             browser.PUSH_GET: self._push_get,
             browser.PUSH_SUBSCRIBE: self._push_subscribe,
@@ -286,6 +292,32 @@ class BrowserCalls:
         qr = await trio.to_thread.run_sync(qr_code, link.url)
         return jsonrpc.encode({"link": link.url, "expires": link.expires, "qr": qr})
 
+    async def _export(self, call: Call) -> bytes:
+        session, redacted = self._session(call.session), call.members.get("redact", False)
+        async with large_responses(self._bridge.access.identity):
+            return await write_file(self._gateway.history, session, call.members["format"], redacted=redacted)
+
+    async def _search(self, call: Call) -> bytes:
+        search, words = self._gateway.search, call.members["words"]
+        limit = call.members.get("limit", MOST_FOUND)
+        result: dict[str, Any] = {}
+        try:
+            if call.session is not None:
+                before = max(call.members.get("before", 2**32) - 1, 0)
+                found, count = await search.find_in(self._session(call.session), words, before, limit)
+                result["count"] = count
+                result["found"] = list(map(_describe_snippet, found))
+            else:
+                sessions = list(self._bridge.views.sessions(self._bridge.viewer))
+                result["found"] = [
+                    {"sessionId": one.session.name, "texts": one.found.texts, **_describe_snippet(one.found.snippet)}
+                    for one in await search.find(sessions, words, limit)
+                    if self.standing_for(one.session.name) is one.session
+                ]
+        except UsageError as error:
+            raise CallRefused(jsonrpc.INVALID_PARAMS, str(error)) from None
+        return jsonrpc.encode({**result, "complete": search.is_complete})
+
     async def _files(self, call: Call) -> bytes:
         session = await self._opened(call.session)
         cwd, access = session.cwd, self._bridge.access
@@ -362,3 +394,8 @@ def error_of(response: Message) -> dict[str, Any]:
     code = jsonrpc.id_number(jsonrpc.RawId(lookup.raw_at(response.text, "error", "code") or b"null"))
     text = lookup.text_at(response.text, "error", "message")
     return {"code": jsonrpc.INTERNAL_ERROR if code is None else code, "message": text or "internal error"}
+
+
+def _describe_snippet(snippet: Snippet) -> dict[str, Any]:
+    """Return what a browser is told of a snippet."""
+    return {"seq": snippet.position + 1, "text": snippet.text, "marks": snippet.marks}

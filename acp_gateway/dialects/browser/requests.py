@@ -31,6 +31,7 @@ from acp_gateway.protocol import jsonrpc, methods
 from acp_gateway.protocol.jsonrpc import InvalidMessage, Kind, Message, RawId
 from acp_gateway.protocol.text import lookup, spans
 from acp_gateway.protocol.text.strict_parsing import parse_strictly
+from acp_gateway.terminal.exporting import FORMATS
 
 GATEWAY_INFO: Final = "gateway/info"
 AGENTS: Final = "agents/list"
@@ -47,6 +48,8 @@ SET_MODE: Final = "session/set_mode"
 SET_MODEL: Final = "session/set_model"
 SET_CONFIG_OPTION: Final = "session/set_config_option"
 SHARE: Final = "session/share"
+EXPORT: Final = "session/export"
+SEARCH: Final = "session/search"
 FILES: Final = "files/list"
 PUSH_GET: Final = "push/get"
 PUSH_SUBSCRIBE: Final = "push/subscribe"
@@ -65,6 +68,13 @@ _SESSION: Final = Member(read_session)
 
 def _read_request_key(raw: bytes) -> str:
     return request_key(read_id(raw))
+
+
+def _read_format(raw: bytes) -> str:
+    form = read_text(raw)
+    if form not in FORMATS:
+        raise Unfit(f"must be one of {', '.join(FORMATS)}")
+    return form
 
 
 class Method(NamedTuple):
@@ -106,6 +116,15 @@ METHODS: Final[Mapping[str, Method]] = {
     SET_MODEL: Method({"sessionId": _SESSION, "modelId": Member(read_text)}, acts=True),
     SET_CONFIG_OPTION: Method(
         {"sessionId": _SESSION, "configId": Member(read_text), "value": Member(bytes)}, acts=True
+    ),
+    EXPORT: Method({"sessionId": _SESSION, "format": Member(_read_format), "redact": Member(read_flag, False)}),
+    SEARCH: Method(
+        {
+            "words": Member(read_text),
+            "sessionId": Member(read_session, False),
+            "before": Member(read_count, False),
+            "limit": Member(read_count, False),
+        }
     ),
     SHARE: Method({"sessionId": _SESSION, "observe": Member(read_flag, False)}, acts=True),
     FILES: Method({"sessionId": _SESSION, "query": Member(read_text), "limit": Member(read_count, False)}, acts=True),

@@ -88,6 +88,8 @@ class StoredArchive:
         # The key and the time of creation of each session, and the sessions by key.
         self._keys: dict[Session, tuple[int, float]] = {}
         self._sessions: dict[int, Session] = {}
+        # Epoch and position of the histories that were on disk at the start.
+        self._places: dict[Session, tuple[str, int]] = {}
         storage.rely_on(self)
 
     def restore(self, journal_limit: int) -> list[Session]:
@@ -103,6 +105,7 @@ class StoredArchive:
             session.keep_directory()
             session.may_lack_end = stored.open
             self._enter(session, stored.key, stored.created)
+            self._places[session] = stored.epoch, stored.position
             restored.append(session)
         return restored
 
@@ -122,6 +125,16 @@ class StoredArchive:
         for _ in journal.restoring(stored.states, runs, stored.position, truncated=truncated, former=former):
             await trio.lowlevel.checkpoint()
         return journal
+
+    def key_of(self, session: Session) -> int | None:
+        """Return the key of a session on disk; None if it is not stored."""
+        return self._keys[session][0] if session in self._keys else None
+
+    def stored_places(self) -> dict[Session, tuple[int, str, int]]:
+        """Return key, epoch and position of the history of each stored session, as they were at the start, the least
+        recently used session first. Called once."""
+        places, self._places = self._places, {}
+        return {session: (key, *places.get(session, ("", 0))) for session, (key, _) in self._keys.items()}
 
     def expired(self) -> list[Session]:
         """Return the sessions that were unused for `retention_days`, live ones too."""

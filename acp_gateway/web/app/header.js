@@ -15,7 +15,9 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
   const presence = presenceText(session.clients);
   const isLost = outageOf(connection, now) !== null;
   const status = isLost ? { name: "away", text: "No connection" } : statusOf(session);
-  const menu = session.mayControl === false ? [] : [
+  const exporting = isKnown ? [{ label: "Export…", icon: "down", run: actions.exportSession }] : [];
+  const menu = session.mayControl === false || info?.guest ? exporting : [
+    ...exporting,
     { label: session.archived ? "Take out of the archive" : "Archive", icon: "archive", run: actions.archive },
     { label: "Delete…", icon: "delete", danger: true, run: actions.remove },
   ];
@@ -36,7 +38,7 @@ export function Header({ session, isKnown, connection, transcript, agents, info,
     <${Usage} usage=${transcript?.usage} tell=${actions.tell} />
     ${isKnown && html`<a class="icon-button" href=${makeRoute({ sessionId: session.id, changes: !changes })} aria-label="Changes" title="Changes" aria-current=${changes ? "page" : undefined}><${Icon} name="changes" /></a>`}
     ${isKnown && info?.mayShare && html`<button class="icon-button" aria-label="Share" title="Share" onClick=${onShare}><${Icon} name="share" /></button>`}
-    ${menu.length > 0 && !info?.guest && html`<${ActionMenu} label="More" actions=${menu} />`}
+    ${menu.length > 0 && html`<${ActionMenu} label="More" actions=${menu} />`}
   </header>`;
 }
 

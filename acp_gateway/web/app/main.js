@@ -2,6 +2,7 @@
 import { html, render, useEffect, useState } from "../vendor/standalone.module.js";
 import { createAttention } from "./attention.js";
 import { Dialog } from "./dialog.js";
+import { Export } from "./export.js";
 import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
@@ -157,15 +158,16 @@ function App() {
       <${SessionList} sessions=${listed} listed=${state.listed} more=${state.more} agents=${state.agents} currentId=${state.current?.id} info=${state.info}
         connection=${state.connection}
         archivedShown=${archived !== null} onArchived=${showArchived} onNew=${mayStart ? () => setDialog("new") : null}
-        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} machine=${machine} onMachineChoice=${chooseMachine} />
+        attention=${attention} onNotifications=${state.info.role !== "observer" ? () => setDialog("notifications") : null} onSignOut=${leave} onSearch=${store.search} machine=${machine} onMachineChoice=${chooseMachine} />
     </${showView ? "div" : "main"}>`}
     ${state.current !== null
       ? html`<${SessionView} state=${state} store=${store} route=${route} notices=${notices} onBack=${wide || only !== null ? null : () => {}}
-          onShare=${() => setDialog("share")} onDelete=${() => setDialog("delete")} />`
+          onShare=${() => setDialog("share")} onExport=${() => setDialog("export")} onDelete=${() => setDialog("delete")} />`
       : showView && html`<${NothingOpen} notices=${notices} connection=${state.connection} mayStart=${mayStart} onNew=${() => setDialog("new")} />`}
     ${dialog === "new" && mayStart && html`<${NewSession} agents=${state.agents} preferred=${route.agent} machine=${machine} connection=${state.connection} onClose=${close} create=${create} />`}
     ${dialog === "notifications" && html`<${Notifications} connection=${state.connection} attention=${attention} push=${push} onClose=${close} />`}
     ${dialog === "share" && html`<${Share} connection=${state.connection} share=${store.share} onClose=${close} />`}
+    ${dialog === "export" && html`<${Export} connection=${state.connection} exportSession=${store.exportSession} onClose=${close} />`}
     ${dialog === "delete" && state.current && html`<${Delete} session=${state.current.session} connection=${state.connection} onClose=${close} remove=${async () => {
       await store.remove(state.current.id);
       location.hash = makeRoute();

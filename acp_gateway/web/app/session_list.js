@@ -6,6 +6,7 @@ import { Icon } from "./icons.js";
 import { MachineBadge, MachineSwitch } from "./machine_switch.js";
 import { agentText, machinesOf, onMachine } from "./machines.js";
 import { makeRoute } from "./route.js";
+import { TextSearch } from "./text_search.js";
 import { grouped, matches, outageOf, statusOf } from "./words.js";
 
 /** Sessions from which on a filter is of use. */
@@ -14,7 +15,7 @@ const FILTER_FROM = 6;
 /** Rows that are drawn at first, and with each further click: a person filters before that many. */
 const ROWS = 300;
 
-export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice }) {
+export function SessionList({ sessions, listed, more, agents, currentId, info, connection, archivedShown, onArchived, onNew, attention, onNotifications, onSignOut, machine, onMachineChoice, onSearch }) {
   const [filter, setFilter] = useState("");
   const [rows, setRows] = useState(ROWS);
   const now = useNow(connection.phase === "away" ? 500 : 30000);
@@ -44,6 +45,7 @@ export function SessionList({ sessions, listed, more, agents, currentId, info, c
       </button>`}
       ${shown.length <= rows && more > 0 && html`<p class="further muted">… and ${more} more, used longer ago</p>`}
       ${listed && shown.length === 0 && html`<${Empty} filter=${filter} elsewhere=${sessions.length > there.length} onNew=${onNew} />`}
+      <${TextSearch} words=${filter} search=${onSearch} sessions=${sessions} />
       <button class="quiet show-archived" aria-pressed=${String(archivedShown)} onClick=${() => onArchived(!archivedShown)}>
         <${Icon} name="archive" />${archivedShown ? "Hide archived sessions" : "Show archived sessions"}
       </button>

@@ -24,7 +24,7 @@ const ENDS = new Map([
 /** Characters of the agent's last words that a screen reader says at the end of a turn. */
 const LAST_WORDS = 400;
 
-export function SessionView({ state, store, route, notices, onBack, onShare, onDelete }) {
+export function SessionView({ state, store, route, notices, onBack, onShare, onExport, onDelete }) {
   const { current, connection, info, agents } = state;
   const session = current.session ?? { id: current.id, agentType: "", title: current.transcript.title, waiting: [], clients: [], mayControl: false };
   const background = backgroundOf(current.transcript);
@@ -32,6 +32,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onD
   const actions = {
     archive: () => store.archive(session.id, !session.archived).catch((error) => store.toast("error", error.message)),
     remove: onDelete,
+    exportSession: onExport,
     tell: (text) => store.toast("info", text),
   };
   return html`<main class=${classes("view", route.changes && "has-changes")} aria-label="Session">

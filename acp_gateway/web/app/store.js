@@ -207,6 +207,21 @@ export function createStore({
     },
 
     /**
+     * Finds sessions by their texts.
+     * @param {string} words
+     * @returns {Promise<{found: {sessionId: string, text: string, marks: [number, number][]}[], complete: boolean}>}
+     */
+    search: (words) => rpc.request("session/search", { words }, { quiet: true }),
+
+    /**
+     * Has the gateway write the open session as a file.
+     * @param {{format: string, redact: boolean}} options
+     * @returns {Promise<{name: string, mimeType: string, text: string}>}
+     */
+    exportSession: ({ format, redact }) =>
+      rpc.request("session/export", { sessionId: state.current?.id, format, redact }, { timeout: 120_000 }),
+
+    /**
      * Makes a link for a guest to the open session.
      * @param {{observe?: boolean}} [options]
      * @returns {Promise<{link: string, expires: string|null}>}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from acp_gateway.cli.main import main
+from acp_gateway.client import control
 from tests.doubles import TIMEOUT
 from tests.doubles import run_command as run
 
@@ -152,3 +153,23 @@ def test_sessions_adopt_of_earlier_versions_says_that_sessions_do_not_move_and_w
     assert "sessions do not move between nodes" in line
     assert "there again when its node is" in line
     assert "the agent of another node lists and loads it" in line
+
+
+def test_sessions_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    async def request(destination: object, method: str, params: dict[str, str], *, time_limit: float) -> object:
+        asked.append(f"{method} {params['words']}")
+        one = {"sessionId": "s1", "agent": "demo", "title": "", "texts": 2, "text": "by \x1b zero"}
+        found = [] if params["words"] == "nothing" else [one | ({} if params["words"] != "odd" else {"texts": "2"})]
+        return {"found": found, "complete": params["words"] != "early"}
+
+    monkeypatch.setattr(control, "request", request)
+    done = run("sessions", "unix:///run/x", "--search", "by zero", "--plain")
+    assert done.stdout == "s1  demo  -  2  by \\x1b zero\n"
+    assert asked == ["_acp-gateway/search by zero"]
+    as_json = json.loads(run("sessions", "unix:///run/x", "--search", "by", "--json").stdout)
+    assert (as_json["found"][0]["texts"], as_json["complete"]) == (2, True)
+    assert "still reads former histories" in run("sessions", "unix:///run/x", "--search", "early").stderr
+    assert "No session has these words." in run("sessions", "unix:///run/x", "--search", "nothing").stderr
+    assert "is not understood" in run("sessions", "unix:///run/x", "--search", "odd").stderr

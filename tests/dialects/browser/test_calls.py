@@ -17,6 +17,7 @@ from acp_gateway.errors import AgentError
 from acp_gateway.gateway.agent import startup
 from acp_gateway.gateway.agent.process import Spawner
 from acp_gateway.gateway.hub.agent_supervisor import RestartBackoff
+from acp_gateway.gateway.search import service
 from acp_gateway.protocol import jsonrpc
 from tests.dialects.bridging import TEXT, YES, asks, prompted, running, says, section, texts
 from tests.doubles import ServingAgent, ServingAgents
@@ -417,3 +418,78 @@ async def test_a_list_has_the_latest_sessions_and_tells_how_many_more_there_are(
             told = await page.result("session/list")
             assert [one["id"] for one in told["sessions"]] == ["4", "3", "2", "1"][4 - count :][:2]
             assert told.get("more", 0) == max(count - 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("markdown", "Mend-it.md"), ("html", "Mend-it.html"), ("json", "Mend-it.json")]
+)
+async def test_a_session_is_exported_as_a_file(
+    form: str, name: str, tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session(cwd="/", title="Mend it")
+        await prompted(page, loading_agents[0], session)
+        await says(loading_agents[0], session, "hello, token: hunter2hunter2hunter2")
+        await page.result("session/get", sessionId=session)
+        await page.until_updates(session, 1)
+        watching = await bench.page(bench.guest(session, "observer"), "guest")
+        for viewer in (page, watching):
+            told = await viewer.result("session/export", sessionId=session, format=form)
+            assert told["name"] == name
+            assert "hello" in told["text"]
+            assert "hunter2" in told["text"]
+            redacted = await viewer.result("session/export", sessionId=session, format=form, redact=True)
+            assert "hello" in redacted["text"]
+            assert "hunter2" not in redacted["text"]
+
+
+async def test_export_is_refused_for_sessions_of_others_and_unknown_formats(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents
+) -> None:
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session = await page.new_session()
+        other = await bench.page(bench.access("ben"), "ben")
+        code, _ = await other.error("session/export", sessionId=session, format="json")
+        assert code == jsonrpc.INVALID_PARAMS
+        assert "must be one of" in (await page.error("session/export", sessionId=session, format="pdf"))[1]
+
+
+async def test_texts_are_searched_in_the_sessions_that_one_sees(
+    tmp_path: Path, spawner: Spawner, loading_agents: ServingAgents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "GATHERING", 0.0)
+    monkeypatch.setattr(service, "PAUSE", 0.0)
+    async with running(tmp_path, spawner) as bench:
+        page = await bench.page(bench.access())
+        session, second = await page.new_session(cwd="/"), await page.new_session(cwd="/")
+        for name in (session, second):
+            await prompted(page, loading_agents[0], name)
+            await says(loading_agents[0], name, "divide by zero")
+            await page.result("session/cancel", sessionId=name)
+        for _ in range(100_000):
+            told = await page.result("session/search", words='"divide by"')
+            if len(told["found"]) == 2:
+                break
+        hits = await page.result("session/search", words="zero", sessionId=session)
+        assert hits["count"] == 1
+        (hit,) = hits["found"]
+        assert hit["text"].endswith("divide by zero")
+        assert [hit["text"][begin:end] for begin, end in hit["marks"]] == ["zero"]
+        assert {one["sessionId"] for one in told["found"]} == {session, second}
+        assert hit["seq"] == 2
+        later = await page.result("session/search", words="zero", sessionId=session, before=1)
+        assert (later["found"], later["count"]) == ([], 0)
+        for viewer, seen in (
+            (await bench.page(bench.guest(session, "observer"), "guest"), [session]),
+            (await bench.page(replace(bench.access(), only=session), "bound"), [session]),
+            (await bench.page(bench.access("ben"), "ben"), []),
+            (await bench.page(bench.access(agents=["other"]), "no agent"), []),
+            (await bench.page(replace(bench.access(), workspaces=("nowhere",)), "no workspace"), []),
+        ):
+            found = (await viewer.result("session/search", words="zero"))["found"]
+            assert [one["sessionId"] for one in found] == seen
+            code, _ = await viewer.error("session/search", words="zero", sessionId=second)
+            assert code == jsonrpc.INVALID_PARAMS
+        assert "needs a word" in (await page.error("session/search", words="?"))[1]

@@ -60,6 +60,8 @@ FITTING: dict[str, Any] = {
     "session/set_model": {**SESSION, "modelId": "large"},
     "session/set_config_option": {**SESSION, "configId": "effort", "value": "high"},
     "session/share": {**SESSION, "observe": True},
+    "session/search": {"words": "by zero", **SESSION, "before": 9, "limit": 5},
+    "session/export": {**SESSION, "format": "json", "redact": True},
     "files/list": {**SESSION, "query": "src/ma", "limit": 10},
     "push/get": {},
     "push/subscribe": {"endpoint": "e", "p256dh": "p", "auth": "a", "quiet": {"start": 1, "end": 2, "offset": 0}},

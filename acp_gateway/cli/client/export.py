@@ -1,0 +1,115 @@
+"""The command `export`."""
+
+import sys
+from functools import partial
+from pathlib import Path
+
+import click
+
+from acp_gateway.cli.client.sessions import find_here
+from acp_gateway.cli.common import (
+    ca_option,
+    cert_option,
+    config_option,
+    connect_timeout_option,
+    examples,
+    insecure_plaintext_option,
+    key_option,
+    pin_option,
+    token_file_option,
+    waiting_for,
+)
+from acp_gateway.cli.plain_options import MAX_MESSAGE_SIZE
+from acp_gateway.errors import UsageError
+
+
+@click.command(
+    epilog=examples(
+        "acp-gateway export SESSION > session.md           on the gateway's machine",
+        "acp-gateway export box SESSION --format html --redact -o session.html",
+        "acp-gateway export box SESSION --format json | jq '.updates | length'",
+    ),
+    short_help="Write a session as Markdown, HTML or JSON.",
+)
+@click.argument("places", nargs=-1, metavar="[TARGET] SESSION")
+@config_option
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["markdown", "html", "json"]),
+    default="markdown",
+    show_default=True,
+    help="html is one file that loads nothing; json has each update as the agent sent it.",
+)
+@click.option("--redact", is_flag=True, help="Leave out what looks like a password, a token or a key.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="The file to write. Default: stdout.")
+@token_file_option
+@ca_option
+@pin_option
+@cert_option
+@key_option
+@connect_timeout_option(help="How long to wait for each answer.")
+@insecure_plaintext_option
+def export(
+    places: tuple[str, ...],
+    config: Path | None,
+    form: str,
+    output: Path | None,
+    token_file: Path | None,
+    ca: Path | None,
+    pin: str | None,
+    cert: Path | None,
+    key: Path | None,
+    connect_timeout: float,
+    *,
+    redact: bool,
+    insecure_plaintext: bool,
+) -> None:
+    """Write the history of SESSION at TARGET, as the gateway keeps it. No agent is started.
+
+    TARGET is as for `sessions`, which lists the ids. Of a tool's output, Markdown and HTML have the last 64 KiB.
+    --redact knows secrets by their names and shapes: it does not find a password in a sentence.
+    """
+    import trio
+
+    from acp_gateway.client import control
+    from acp_gateway.client.destination import check_session_id, find_destination
+    from acp_gateway.terminal.exporting import History, read_update
+    from acp_gateway.terminal.exporting import export as write
+
+    if not 1 <= len(places) <= 2:
+        raise UsageError("give the id of a session, after TARGET if there is one; `acp-gateway sessions` lists them")
+    session = check_session_id(places[-1])
+    if len(places) == 2 and config is not None:
+        raise UsageError("--config is for the gateway on this machine: leave it out, or TARGET")
+    place = places[0] if len(places) == 2 else find_here(config)
+    if isinstance(place, str):
+        destination = find_destination(
+            place,
+            None,
+            token_file,
+            ca,
+            pin,
+            MAX_MESSAGE_SIZE,
+            insecure=insecure_plaintext,
+            control=True,
+            cert=cert,
+            key=key,
+        )
+    else:
+        destination = place
+    with waiting_for(str(destination.address)):
+        read = trio.run(partial(control.read_history, destination, session, time_limit=connect_timeout))
+    history = History(
+        read.session["sessionId"],
+        read.session["agent"],
+        str(read.session.get("title") or ""),
+        str(read.session.get("cwd") or ""),
+        read.truncated,
+        [read_update(message, time, read.own_id) for time, message in read.updates],
+    )
+    text = write(history, form, redacted=redact).encode("utf-8", "backslashreplace")
+    if output is None:
+        sys.stdout.buffer.write(text)
+    else:
+        output.write_bytes(text)

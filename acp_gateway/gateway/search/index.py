@@ -1,0 +1,273 @@
+"""The file `search.db`: an index of the texts of histories, by FTS5 of SQLite.
+
+A row of the index has the number of its session above the position of its text, so that a search finds sessions without
+reading the texts.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from acp_gateway.gateway.search.texts import Snippet, match_of, snippet_of, texts_of
+from acp_gateway.gateway.storage.state_folder import check_state_file
+
+_APPLICATION: Final = 0x41435073
+"""SQLite's application id of the file, "ACPs"."""
+
+_VERSION: Final = 1
+
+_BITS: Final = 32
+"""Bits of a position in a row's number."""
+
+_POSITIONS: Final = 1 << _BITS
+
+_SECURE_DELETE: Final = (3, 42, 0)
+"""The version of SQLite whose index keeps nothing of what is deleted. An earlier one is told to write it again."""
+
+TIME_LIMIT: Final = 5.0
+"""Seconds after which a search is given up."""
+
+_STEPS: Final = 100_000
+"""Steps of SQLite between two looks at the clock."""
+
+
+class Place(NamedTuple):
+    """The part of a history that is in the index."""
+
+    epoch: str
+    position: int
+
+
+class Found(NamedTuple):
+    """A session in which something was found."""
+
+    key: int
+    texts: int
+    """Number of texts with all words."""
+    snippet: Snippet
+    """A part of the last of them."""
+
+
+def remove_files(path: Path) -> None:
+    """Remove the file, with what SQLite has beside it. Raises OSError."""
+    for suffix in ("-wal", "-shm", ""):
+        path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+
+class SearchIndex:
+    """The open file. All methods block, and may raise `sqlite3.Error`; one thread at a time may call them.
+
+    Args:
+        path: the file, created if it is missing, readable by its user alone.
+
+    Raises `sqlite3.OperationalError` where SQLite lacks FTS5; `ConfigError` if the file is a link, or another user's;
+    OSError.
+    """
+
+    def __init__(self, path: Path) -> None:
+        for suffix in ("", "-wal", "-shm"):
+            check_state_file(path.with_name(path.name + suffix))
+        path.touch(0o600)
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        try:
+            self._set_up()
+        except BaseException:
+            self._connection.close()
+            raise
+        rows = self._connection.execute("SELECT key, number FROM session").fetchall()
+        self._numbers: dict[int, int] = dict(rows)
+
+    def _set_up(self) -> None:
+        execute = self._connection.execute
+        execute("PRAGMA secure_delete = ON").fetchall()
+        execute("PRAGMA synchronous = NORMAL")
+        if execute("PRAGMA application_id").fetchone()[0] == _APPLICATION:
+            if execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+                raise sqlite3.DatabaseError("it was written by another version")
+        else:
+            execute("PRAGMA auto_vacuum = INCREMENTAL")
+            execute("PRAGMA journal_mode = WAL").fetchall()
+            execute("BEGIN IMMEDIATE")
+            execute(
+                "CREATE VIRTUAL TABLE doc USING fts5(text, parts UNINDEXED, tokenize = 'unicode61 remove_diacritics 2')"
+            )
+            execute(
+                "CREATE TABLE session (number INTEGER PRIMARY KEY, key INTEGER UNIQUE, epoch TEXT, position INTEGER)"
+            )
+            if sqlite3.sqlite_version_info >= _SECURE_DELETE:
+                execute("INSERT INTO doc(doc, rank) VALUES ('secure-delete', 1)")
+            execute(f"PRAGMA application_id = {_APPLICATION}")
+            execute(f"PRAGMA user_version = {_VERSION}")
+            execute("COMMIT")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def places(self) -> dict[int, Place]:
+        """Return the part of each history that is in the index, by the key of its session."""
+        rows = self._connection.execute("SELECT key, epoch, position FROM session").fetchall()
+        return {key: Place(epoch, position) for key, epoch, position in rows}
+
+    def add(
+        self,
+        key: int,
+        epoch: str,
+        messages: Sequence[bytes],
+        begin: int,
+        start: int,
+        *,
+        is_new: bool,
+        is_complete: bool,
+    ) -> Place:
+        """Add the texts of updates to those of a session; return the part that is in the index now.
+
+        Args:
+            key: the session's.
+            epoch: the epoch of the positions.
+            messages: whole updates.
+            begin: the position before the first.
+            start: the position before the first that the history still has: earlier texts are removed.
+            is_new: remove all earlier texts.
+            is_complete: False if a message at the end may go on.
+        """
+        texts, end = texts_of(messages, begin, is_complete=is_complete)
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            if key not in self._numbers:
+                number = execute("INSERT INTO session (key) VALUES (?)", (key,)).lastrowid
+                assert number is not None, "a row was inserted"
+            else:
+                number = self._numbers[key]
+                self._delete(number, _POSITIONS if is_new else start)
+            first = number << _BITS
+            rows = [(first + parts[0][1], _stored(text), json.dumps(parts)) for text, parts in texts]
+            self._connection.executemany("INSERT INTO doc (rowid, text, parts) VALUES (?, ?, ?)", rows)
+            execute("UPDATE session SET epoch = ?, position = ? WHERE number = ?", (_stored(epoch), end, number))
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        self._numbers[key] = number
+        return Place(epoch, end)
+
+    def _delete(self, number: int, before: int) -> None:
+        first = number << _BITS
+        self._connection.execute("DELETE FROM doc WHERE rowid >= ? AND rowid < ?", (first, first + before))
+
+    def forget(self, keys: Iterable[int]) -> None:
+        """Erase the texts of sessions."""
+        known = [key for key in keys if key in self._numbers]
+        if not known:
+            return
+        execute = self._connection.execute
+        execute("BEGIN IMMEDIATE")
+        try:
+            for key in known:
+                self._delete(self._numbers[key], _POSITIONS)
+                execute("DELETE FROM session WHERE key = ?", (key,))
+            execute("COMMIT")
+        except BaseException:
+            if self._connection.in_transaction:
+                execute("ROLLBACK")
+            raise
+        for key in known:
+            del self._numbers[key]
+        if sqlite3.sqlite_version_info < _SECURE_DELETE:
+            execute("INSERT INTO doc(doc) VALUES ('optimize')")
+        self._connection.executescript("PRAGMA incremental_vacuum")
+        execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+class SearchReader:
+    """The file as searches read it, also while it is written.
+
+    All methods block, and may raise `sqlite3.Error`; one thread at a time may call them.
+
+    Args:
+        path: the file, which is there.
+        now: returns seconds of any clock.
+    """
+
+    def __init__(self, path: Path, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        self._connection.execute("PRAGMA query_only = ON")
+
+    def close(self) -> None:
+        """Close the file."""
+        self._connection.close()
+
+    def find(self, words: str, ranks: Mapping[int, int], limit: int) -> list[Found]:
+        """Return the first sessions by rank in which all words are found.
+
+        Args:
+            words: a search for which `match_of` returns something.
+            ranks: the rank of each session that may be found, by its key.
+            limit: maximum number of sessions.
+
+        Raises TimeoutError after `TIME_LIMIT` seconds.
+        """
+        # In one row: between two rows this thread would wait for the interpreter's lock.
+        rows = self._read(
+            "SELECT json_group_array(json_array(key, count, last)) FROM "
+            "(SELECT rowid >> ? AS found, count(*) AS count, max(rowid) AS last FROM doc "
+            "WHERE doc MATCH ? GROUP BY found) JOIN session ON number = found",
+            (_BITS, match_of(words)),
+        )
+        found = [one for one in json.loads(rows[0][0]) if one[0] in ranks]
+        found.sort(key=lambda one: ranks[one[0]])
+        return [Found(key, count, self._snippet(words, row)) for key, count, row in found[:limit]]
+
+    def find_in(self, words: str, key: int, before: int, limit: int) -> tuple[list[Snippet], int]:
+        """Return snippets of the last texts of a session before a position in which all words are found, the last one
+        first, and the number of all texts there. Raises as `find`."""
+        numbers = self._read("SELECT number FROM session WHERE key = ?", (key,))
+        if not numbers:
+            return [], 0
+        first = numbers[0][0] << _BITS
+        bounds = match_of(words), first, first + min(before, _POSITIONS)
+        where = "FROM doc WHERE doc MATCH ? AND rowid >= ? AND rowid < ?"
+        rows = self._read(f"SELECT json_group_array(rowid) {where}", bounds)
+        found = sorted(json.loads(rows[0][0]), reverse=True)
+        return [self._snippet(words, row) for row in found[:limit]], len(found)
+
+    def _snippet(self, words: str, row: int) -> Snippet:
+        ((text, parts),) = self._read("SELECT text, parts FROM doc WHERE rowid = ?", (row,))
+        return snippet_of(text, json.loads(parts), words)
+
+    def _read(self, query: str, values: tuple[object, ...]) -> list[Any]:
+        deadline = self._now() + TIME_LIMIT
+        self._connection.set_progress_handler(lambda: self._now() > deadline, _STEPS)
+        try:
+            return self._connection.execute(query, values).fetchall()
+        except sqlite3.OperationalError as error:
+            if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_INTERRUPT:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._connection.set_progress_handler(None, 0)
+
+
+def open_index(path: Path) -> SearchIndex:
+    """Open the index, in place of a file that can't be read. Raises as `SearchIndex`."""
+    try:
+        return SearchIndex(path)
+    except sqlite3.DatabaseError as error:
+        if "no such module" in str(error):
+            with suppress(OSError):
+                remove_files(path)
+            raise
+    remove_files(path)
+    return SearchIndex(path)
+
+
+def _stored(text: str) -> str:
+    """Return a text without lone surrogates, which sqlite3 refuses."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,278 @@
+"""Keeps the index of the histories, and searches it, in threads.
+
+A change of a session is noted at once and written a moment later, from the history in memory or on disk; the writing of
+histories waits for none of this. The file is opened when there is something for it. Histories that are not in the index
+yet, all of them at first, are added one after the other, the latest first.
+"""
+
+import logging
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+import trio
+
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.errors import Busy, ConfigError, UsageError
+from acp_gateway.gateway.search.index import (
+    Found,
+    Place,
+    SearchIndex,
+    SearchReader,
+    open_index,
+    remove_files,
+)
+from acp_gateway.gateway.search.texts import Snippet, match_of
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.writer import WorkerThread
+from acp_gateway.transports.timers import Signal
+
+_log = logging.getLogger(__name__)
+
+GATHERING: Final = 1.0
+"""Seconds from a change to its writing, so that a turn's end and what comes with it are one."""
+
+PAUSE: Final = 0.05
+"""Seconds between two histories, for other work of the disk."""
+
+MOST_FOUND: Final = 50
+"""Maximum sessions, or texts of a session, in the result of a search: more words find less."""
+
+_Result = TypeVar("_Result")
+
+_FAILURES: Final = (sqlite3.Error, OSError, ConfigError)
+
+
+class FoundSession(NamedTuple):
+    """A session in which something was found."""
+
+    session: Session
+    found: Found
+
+
+class SearchService:
+    """The search in histories.
+
+    Args:
+        path: the file of the index.
+        archive: the histories, after `restore`.
+        changes: tells changes of sessions.
+        journal_limit: bytes of one history.
+        enabled: False if no histories are on disk: there is no index then, and an earlier one is removed.
+        pause: sleeps for a number of seconds.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        archive: StoredArchive,
+        changes: SessionChanges,
+        journal_limit: int,
+        *,
+        enabled: bool,
+        pause: Callable[[float], Awaitable[None]] = trio.sleep,
+    ) -> None:
+        self._path = path
+        self._archive = archive
+        self._changes = changes
+        self._journal_limit = journal_limit
+        self._pause = pause
+        self._was_there = path.exists()
+        self._enabled = enabled
+        self.problem: str | None = None
+        """The reason why nothing can be searched, in one line; None if it can."""
+        if not enabled:
+            self.problem = 'histories are kept in memory only (journal_storage = "memory"), and can\'t be searched'
+        self._thread = WorkerThread("search index")
+        self._index: SearchIndex | None = None
+        self._reader: SearchReader | None = None
+        self._reading = trio.CapacityLimiter(1)
+        self._opening = trio.Lock()
+        # What the index has, and the keys of the sessions that it is of.
+        self._places: dict[int, Place] = {}
+        self._keys: dict[Session, int] = {}
+        # The sessions whose history may have changed, those to look at first last.
+        self._waiting: dict[Session, None] = {}
+        self._signal = Signal()
+
+    @property
+    def is_complete(self) -> bool:
+        """True if no history waits to be added."""
+        return not self._waiting
+
+    async def run(self) -> None:
+        """Keep the index until cancelled. It never fails: `problem` says why nothing can be searched."""
+        try:
+            if not self._enabled:
+                if self._was_there:
+                    await trio.to_thread.run_sync(remove_files, self._path)
+                return
+            with self._changes.subscribe(signal=self._signal) as changes:
+                await self._begin()
+                while True:
+                    if not self._waiting:
+                        await self._erase(
+                            key for session, key in self._keys.items() if not self._archive.holds(session)
+                        )
+                        while not self._waiting and not any(changes.changed):
+                            await self._signal.wait()
+                        await self._pause(GATHERING)
+                    changed = changes.take()
+                    self._waiting |= dict.fromkeys(changed.sessions)
+                    await self._forget(changed.removed)
+                    if self._waiting:
+                        session, _ = self._waiting.popitem()
+                        await self._add(session)
+                    await self._pause(PAUSE)
+        except _FAILURES as error:
+            self._fail(error)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._close()
+
+    def _fail(self, error: Exception) -> None:
+        if self.problem is None:
+            self.problem = f"histories can't be searched: {_reason(error)}"
+            _log.warning("%s: %s", self._path, self.problem)
+
+    async def _open(self) -> SearchIndex:
+        """Open the file, if it is not open. Raises any of `_FAILURES`."""
+        async with self._opening:
+            if self._index is None:
+                index = await self._thread.call(open_index, self._path)
+                self._places = await self._thread.call(index.places)
+                self._reader = await trio.to_thread.run_sync(SearchReader, self._path)
+                self._index = index
+        return self._index
+
+    async def _close(self) -> None:
+        if self.problem is None:
+            self.problem = "the gateway is stopping"
+        async with self._reading:
+            reader, self._reader = self._reader, None
+            if reader is not None:
+                reader.close()
+        if self._index is not None:
+            await self._thread.call(self._index.close)
+        self._thread.end()
+
+    async def _begin(self) -> None:
+        """Forget sessions that do not exist any more, and note those that are not in the index as they are on disk."""
+        stored = self._archive.stored_places()
+        if not stored and not self._was_there:
+            return
+        await self._open()
+        self._keys = {session: key for session, (key, _, _) in stored.items()}
+        await self._erase(self._places.keys() - self._keys.values())
+        for session, (key, epoch, position) in stored.items():
+            if self._places.get(key) != Place(epoch, position):
+                self._waiting[session] = None
+
+    async def _forget(self, sessions: Iterable[Session]) -> None:
+        gone = list(sessions)
+        for session in gone:
+            self._waiting.pop(session, None)
+        await self._erase([self._keys.pop(session) for session in gone if session in self._keys])
+
+    async def _erase(self, keys: Iterable[int]) -> None:
+        known = [key for key in keys if key in self._places]
+        if known and self._index is not None:
+            for key in known:
+                del self._places[key]
+            await self._thread.call(self._index.forget, known)
+
+    async def _add(self, session: Session) -> None:
+        """Bring the index up to the end of a session's history."""
+        key = self._archive.key_of(session)
+        if key is None or not self._archive.holds(session):
+            return
+        self._keys[session] = key
+        journal, place = session.journal, self._places.get(key)
+        if not journal.epoch:
+            read = await self._archive.read(session, self._journal_limit)
+            if read is None:
+                return
+            journal = read
+        known = None if place is None else journal.shared_with(place.epoch, place.position)
+        is_new = place is None or known != place.position
+        begin = journal.start if place is None or is_new else max(place.position, journal.start)
+        if place == Place(journal.epoch, journal.position) or (place is None and not journal.position):
+            return
+        index = await self._open()
+        add = partial(
+            index.add,
+            key,
+            journal.epoch,
+            journal.messages(begin, journal.position),
+            begin,
+            journal.start,
+            is_new=is_new,
+            is_complete=not session.turns,
+        )
+        self._places[key] = await self._thread.call(add)
+
+    # Searches
+
+    async def find(self, sessions: Sequence[Session], words: str, limit: int = MOST_FOUND) -> list[FoundSession]:
+        """Return the sessions, of these, in which all words are found, the last used first.
+
+        Raises `UsageError` if nothing can be searched, or for no word, and `Busy` if it takes too long. Cancelling has
+        no effect.
+        """
+        self._check(words)
+        self._note_running(sessions)
+        by_key = {key: session for session in sessions if (key := self._archive.key_of(session)) is not None}
+        latest = sorted(by_key, key=lambda key: by_key[key].active_at or 0, reverse=True)
+        ranks = {key: rank for rank, key in enumerate(latest)}
+        found = await self._call(lambda reader: reader.find(words, ranks, min(limit, MOST_FOUND)))
+        return [FoundSession(by_key[one.key], one) for one in found if self._archive.holds(by_key[one.key])]
+
+    async def find_in(
+        self, session: Session, words: str, before: int = 2**32, limit: int = MOST_FOUND
+    ) -> tuple[list[Snippet], int]:
+        """Return the last texts of a session before a position in which all words are found, the last one first, and
+        the number of all. Raises as `find`."""
+        self._check(words)
+        key = self._archive.key_of(session)
+        self._note_running([session])
+        if key is None or not self._archive.holds(session):
+            return [], 0
+        return await self._call(lambda reader: reader.find_in(words, key, before, min(limit, MOST_FOUND)))
+
+    def _check(self, words: str) -> None:
+        if match_of(words) is None:
+            raise UsageError("a search needs a word of letters or digits")
+        if self.problem is not None:
+            raise UsageError(self.problem)
+
+    def _note_running(self, sessions: Iterable[Session]) -> None:
+        """Note sessions with a turn: changes of their history alone are not told."""
+        for session in sessions:
+            if session.turns and session in self._keys:
+                self._waiting[session] = None
+        self._signal.notify()
+
+    async def _call(self, search: Callable[[SearchReader], _Result]) -> _Result:
+        try:
+            await self._open()
+        except _FAILURES as error:
+            self._fail(error)
+        async with self._reading:
+            reader = self._reader
+            if reader is None:
+                raise UsageError(self.problem or "histories can't be searched")
+            try:
+                return await trio.to_thread.run_sync(search, reader)
+            except TimeoutError:
+                raise Busy("this search takes too long; more, or longer, words are faster") from None
+            except sqlite3.Error as error:
+                raise Busy(f"the index can't be read now: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    if "no such module" in str(error):
+        return "the SQLite of this Python has no FTS5"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)

@@ -1,0 +1,221 @@
+"""The texts of a history that are searched, and what is searched for. Pure."""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+TEXT_SIZE: Final = 8192
+"""Characters after which another text begins: all words of a search are in one, and fewer texts are searched faster."""
+
+PART_SIZE: Final = 4096
+"""Characters of the input, of an output, and of a new text of a file of a tool call that are searched, the first ones:
+some files and logs are larger than all that is said about them."""
+
+MOST_WORDS: Final = 16
+"""Words of a search that count."""
+
+MOST_CHARACTERS: Final = 256
+"""Characters of a search that count."""
+
+SHORTEST_BEGINNING: Final = 4
+"""Characters of the last word from which on it may be the beginning of a longer one."""
+
+_CHUNKS: Final = frozenset({"user_message_chunk", "agent_message_chunk", "agent_thought_chunk"})
+_TOOLS: Final = frozenset({"tool_call", "tool_call_update"})
+_WORDS: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
+
+
+class Text(NamedTuple):
+    """A text: messages and tool calls, a line each."""
+
+    text: str
+    parts: list[tuple[int, int]]
+    """For each message and each tool call its first character, and the position before its first update."""
+
+
+class Texts(NamedTuple):
+    """The texts of consecutive updates."""
+
+    texts: list[Text]
+    end: int
+    """The position up to which they are whole: a message may go on behind it."""
+
+
+class _Collector:
+    """Joins parts to texts."""
+
+    def __init__(self) -> None:
+        self.texts: list[Text] = []
+        self._pieces: list[str] = []
+        self._parts: list[tuple[int, int]] = []
+        self._size = 0
+
+    def begin(self, position: int) -> None:
+        """Begin a part, in another text if this one is full."""
+        if self._size > TEXT_SIZE:
+            self.end()
+        if self._pieces:
+            self.add("\n")
+        self._parts.append((self._size, position))
+
+    def add(self, piece: str) -> None:
+        """Append to the part."""
+        self._pieces.append(piece)
+        self._size += len(piece)
+
+    @property
+    def is_full(self) -> bool:
+        """True if the text is so long that also a part of a message ends it."""
+        return self._size > 2 * TEXT_SIZE
+
+    def drop(self) -> None:
+        """Remove the part that was begun last."""
+        start, _ = self._parts.pop()
+        self._pieces = ["".join(self._pieces)[:start].removesuffix("\n")]
+        self._size = len(self._pieces[0])
+
+    def end(self) -> None:
+        """End the text."""
+        if self._parts:
+            self.texts.append(Text("".join(self._pieces), self._parts))
+        self._pieces, self._parts, self._size = [], [], 0
+
+
+def texts_of(messages: Sequence[bytes], begin: int, *, is_complete: bool) -> Texts:
+    """Return the texts of updates. Consecutive chunks of one message are one part.
+
+    Args:
+        messages: whole `session/update` notifications.
+        begin: the position before the first.
+        is_complete: False if a message at the end may go on.
+    """
+    collector = _Collector()
+    key: Any = None
+    started = begin
+    for position, message in enumerate(messages, begin):
+        params = _members(_members(_parse(message)).get("params"))
+        update = _members(params.get("update"))
+        named = update.get("sessionUpdate")
+        kind = named if isinstance(named, str) else ""
+        if kind in _CHUNKS and (text := _text_of(update.get("content"))):
+            its_key = kind, update.get("messageId"), params.get("sessionId")
+            if its_key != key or collector.is_full:
+                collector.begin(position)
+                key, started = its_key, position
+            collector.add(text)
+        elif kind in _TOOLS:
+            key = None
+            if text := _text_of_tool(update):
+                collector.begin(position)
+                collector.add(text)
+    end = begin + len(messages)
+    if key is not None and not is_complete:
+        collector.drop()
+        end = started
+    collector.end()
+    return Texts(collector.texts, end)
+
+
+def _parse(message: bytes) -> Any:
+    try:
+        return msgspec.json.decode(message)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass
+    try:
+        return json.loads(message)  # It takes lone surrogates.
+    except (ValueError, RecursionError):
+        return None
+
+
+def _members(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _text_of(content: Any) -> str:
+    text = _members(content).get("text")
+    return text if isinstance(text, str) else ""
+
+
+def _text_of_tool(update: dict[str, Any]) -> str:
+    """Return title, input, outputs and new texts of a tool call, a line each."""
+    parts = [update.get("title"), _input(update.get("rawInput"))]
+    content = update.get("content")
+    for item in map(_members, content if isinstance(content, list) else []):
+        parts += [item.get("path"), item.get("newText"), _text_of(item.get("content"))]
+    return "\n".join(part[:PART_SIZE] for part in parts if isinstance(part, str) and part)
+
+
+def _input(value: Any) -> str:
+    command = _members(value).get("command")
+    if isinstance(command, str):
+        return command
+    return "" if value in (None, {}, [], "") else json.dumps(value, ensure_ascii=False)[:PART_SIZE]
+
+
+def match_of(words: str) -> str | None:
+    """Return a search as FTS5 takes it: all words, phrases in quotation marks, the last word as a beginning.
+
+    None if there is no word in it.
+    """
+    found: list[str] = []
+    for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS].replace("\0", " ")):
+        text = phrase or word
+        if any(map(str.isalnum, text)):
+            is_beginning = bool(word) and len(word) >= SHORTEST_BEGINNING
+            found.append(f'"{text}"' + ("*" if is_beginning else ""))
+    found = found[:MOST_WORDS]
+    if not found:
+        return None
+    return " ".join([*(one.removesuffix("*") for one in found[:-1]), found[-1]])
+
+
+# What was found
+
+
+SNIPPET: Final = 120
+"""Characters of a snippet."""
+
+
+class Snippet(NamedTuple):
+    """A part of a text around a word that was found."""
+
+    position: int
+    """The position before the first update of the message or tool call."""
+    text: str
+    marks: list[tuple[int, int]]
+    """Begin and end of each word in it that was searched for."""
+
+
+def snippet_of(text: str, parts: Sequence[tuple[int, int]], words: str) -> Snippet:
+    """Return the part of a text with the first word or phrase of a search, in one line.
+
+    Words are found by their letters here, and in the index without accents: the beginning of the text stands for one
+    that is not found.
+    """
+    pattern = _pattern_of(words)
+    first = pattern.search(text)
+    at = 0 if first is None else first.start()
+    position = parts[max(0, bisect_right(parts, at, key=lambda part: part[0]) - 1)][1] if parts else 0
+    start = max(0, at - SNIPPET // 4)
+    if start:
+        start += text[start:at].find(" ") + 1
+    shown = text[start : start + SNIPPET]
+    # Of the same length, so that marks fit.
+    shown = "".join(" " if one.isspace() else one for one in shown)
+    marks = [found.span() for found in pattern.finditer(shown)]
+    cut = "…" if start else ""
+    marks = [(begin + len(cut), end + len(cut)) for begin, end in marks]
+    return Snippet(position, cut + shown + ("…" if start + SNIPPET < len(text) else ""), marks)
+
+
+def _pattern_of(words: str) -> re.Pattern[str]:
+    found = []
+    for phrase, word in _WORDS.findall(words[:MOST_CHARACTERS])[:MOST_WORDS]:
+        pieces = re.findall(r"\w+", phrase or word)
+        if pieces:
+            found.append(r"\b" + r"\W+".join(map(re.escape, pieces)))
+    return re.compile("|".join(found) or r"(?!)", re.IGNORECASE)

@@ -1,0 +1,164 @@
+"""The file of the index."""
+
+import sqlite3
+import stat
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from acp_gateway.errors import ConfigError
+from acp_gateway.gateway.search.index import (
+    TIME_LIMIT,
+    Place,
+    SearchIndex,
+    SearchReader,
+    open_index,
+    remove_files,
+)
+from tests.gateway.search.test_texts import message
+from tests.terminal.updates import said
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "search.db"
+
+
+@pytest.fixture
+def index(path: Path) -> Iterator[SearchIndex]:
+    opened = open_index(path)
+    yield opened
+    opened.close()
+
+
+def add(index: SearchIndex, key: int, *texts: str, begin: int = 0, start: int = 0, is_new: bool = False) -> Place:
+    """Add messages of users and agents in turn."""
+    kinds = ["user", "agent"]
+    messages = [message(said(text, kinds[number % 2])) for number, text in enumerate(texts)]
+    return index.add(key, "e", messages, begin, start, is_new=is_new, is_complete=True)
+
+
+def found(path: Path, words: str, *keys: int, limit: int = 50) -> list[tuple[int, int, str]]:
+    reader = SearchReader(path)
+    try:
+        ranks = {key: rank for rank, key in enumerate(keys or (1, 2, 3))}
+        return [(one.key, one.texts, one.snippet.text) for one in reader.find(words, ranks, limit)]
+    finally:
+        reader.close()
+
+
+def on_disk(path: Path) -> bytes:
+    files = [path, path.with_name(path.name + "-wal")]
+    return b"".join(file.read_bytes() for file in files if file.exists())
+
+
+def test_sessions_with_all_words_are_found_by_rank(index: SearchIndex, path: Path) -> None:
+    for key in (1, 2, 3):
+        add(index, key, f"divide number{key}", "by zéro")
+    assert found(path, "DIVIDE zero") == [(key, 1, f"divide number{key} by zéro") for key in (1, 2, 3)]
+    assert [key for key, *_ in found(path, "divide", 3, 1)] == [3, 1]
+    assert [key for key, *_ in found(path, "divide", 3, 1, limit=1)] == [3]
+    assert [key for key, *_ in found(path, "number2")] == [2]
+    assert [key for key, *_ in found(path, "numb")] == [1, 2, 3]
+    assert found(path, '"zero divide"') == []
+
+
+def test_texts_of_a_session_are_found_with_their_positions_the_last_first(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "zero one", "two")
+    assert add(index, 1, "three zero", begin=2) == Place("e", 3)
+    add(index, 2, "zero")
+    reader = SearchReader(path)
+    hits, number = reader.find_in("zero", 1, 2**32, 50)
+    assert ([(hit.position, hit.text) for hit in hits], number) == ([(2, "three zero"), (0, "zero one two")], 2)
+    hits, number = reader.find_in("zero", 1, 2, 50)
+    assert ([hit.position for hit in hits], number) == ([0], 1)
+    assert ([hit.position for hit in reader.find_in("zero", 1, 2**32, 1)[0]]) == [2]
+    assert reader.find_in("zero", 9, 2**32, 50) == ([], 0)
+    reader.close()
+
+
+def test_what_is_cut_off_a_history_is_removed_from_the_index(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "early")
+    add(index, 1, "late", begin=1)
+    add(index, 1, "later", begin=2, start=1)
+    assert found(path, "early") == []
+    assert [texts for _, texts, _ in found(path, "late*")] == [2]
+    add(index, 1, "another", is_new=True)
+    assert found(path, "late*") == []
+    assert index.places() == {1: Place("e", 1)}
+
+
+def test_nothing_of_a_session_that_is_forgotten_is_left_in_the_file(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "xylophonequartz " * 50)
+    add(index, 2, "other")
+    assert b"xylophonequartz" in on_disk(path)
+    index.forget([1, 7])
+    assert b"xylophone" not in on_disk(path)
+    assert index.places() == {2: Place("e", 1)}
+    assert [key for key, *_ in found(path, "other")] == [2]
+
+
+def test_the_index_is_as_it_was_after_it_is_opened_again(path: Path) -> None:
+    first = open_index(path)
+    add(first, 1, "zero")
+    first.close()
+    second = open_index(path)
+    assert second.places() == {1: Place("e", 1)}
+    add(second, 1, "more", begin=1)
+    second.close()
+    assert [texts for _, texts, _ in found(path, "zero")] == [1]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("damage", [b"x" * 5000, b""])
+def test_a_file_that_is_not_an_index_is_replaced(path: Path, damage: bytes) -> None:
+    path.write_bytes(damage)
+    index = open_index(path)
+    assert index.places() == {}
+    index.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 9")
+    connection.close()
+    open_index(path).close()
+
+
+def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.symlink_to(tmp_path / "other")
+    with pytest.raises(ConfigError, match="is a link"):
+        open_index(path)
+
+
+def test_a_search_that_takes_too_long_is_given_up(
+    index: SearchIndex, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add(index, 1, *(f"zero{number}" for number in range(2000)))
+    monkeypatch.setattr("acp_gateway.gateway.search.index._STEPS", 1)
+    clock = count(0, TIME_LIMIT)
+    reader = SearchReader(path, lambda: next(clock))
+    with pytest.raises(TimeoutError):
+        reader.find("zero", {1: 0}, 1)
+    reader.close()
+
+
+def test_a_failed_change_leaves_the_index_as_it_was(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "zero")
+    with pytest.raises(sqlite3.IntegrityError):
+        # The same text again.
+        add(index, 1, "zero")
+    assert [texts for _, texts, _ in found(path, "zero")] == [1]
+    add(index, 1, "more", begin=1)
+
+
+def test_lone_surrogates_are_stored_as_something_else(index: SearchIndex, path: Path) -> None:
+    add(index, 1, "zero \ud800")
+    assert [texts for _, texts, _ in found(path, "zero")] == [1]
+
+
+def test_all_files_are_removed(path: Path) -> None:
+    open_index(path).close()
+    path.with_name("search.db-wal").touch()
+    remove_files(path)
+    assert list(path.parent.iterdir()) == []
+    remove_files(path)

@@ -1,0 +1,222 @@
+"""The index follows the histories, and is searched."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from acp_gateway.core.sessions.registry import Registry
+from acp_gateway.core.sessions.session import Session
+from acp_gateway.core.turns.journal import Journal
+from acp_gateway.errors import Busy, UsageError
+from acp_gateway.gateway.search import index, service
+from acp_gateway.gateway.search.service import SearchService
+from acp_gateway.gateway.sessions.session_changes import SessionChanges
+from acp_gateway.gateway.storage.archive import StoredArchive
+from acp_gateway.gateway.storage.store import Storage
+from tests.core.sessions.registered import AgentDouble
+from tests.doubles import TIMEOUT
+from tests.gateway.search.test_texts import message
+from tests.terminal.updates import said
+
+LIMIT = 100_000
+
+
+async def no_pause(seconds: float) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+class Gateway:
+    """The sessions of one process of a gateway, and their search."""
+
+    def __init__(self, folder: Path, *, journal: bool = True, limit: int = LIMIT) -> None:
+        self.storage = Storage(
+            folder / "sessions.db", journal=journal, retention_days=30, journal_limit=limit, write_delay=0.0
+        )
+        self.archive = StoredArchive(self.storage, journals=journal)
+        self.changes = SessionChanges(self.archive)
+        self.registry = Registry("me", self.changes, "run")
+        self.restored = self.archive.restore(limit)
+        for session in self.restored:
+            self.registry.restore(session)
+        self.search = SearchService(
+            folder / "search.db", self.archive, self.changes, limit, enabled=journal, pause=no_pause
+        )
+        self.limit = limit
+
+    def begin(self, name: str = "s", *texts: str, at: int = 0) -> Session:
+        session = Session("agent", name, "me", Journal(self.limit, self.registry.new_epoch()))
+        self.registry.add(session, AgentDouble())
+        self.says(session, *texts, at=at)
+        return session
+
+    def says(self, session: Session, *texts: str, at: int = 0) -> None:
+        """Have a turn in which the agent says these texts."""
+        for text in texts:
+            session.write(message(said(text)), None, at)
+        session.active_at = at
+        session.end_turn()
+
+    def end(self, session: Session) -> None:
+        session.forget_content()
+        self.registry.end(session)
+
+    async def found(self, words: str, *sessions: Session) -> list[str]:
+        return [one.session.id for one in await self.search.find(sessions, words)]
+
+    async def until(self, words: str, *sessions: Session, names: list[str]) -> None:
+        """Wait until a search finds these sessions."""
+        while await self.found(words, *sessions) != names:
+            await trio.lowlevel.checkpoint()
+
+
+@asynccontextmanager
+async def running(folder: Path, *, journal: bool = True, limit: int = LIMIT) -> AsyncIterator[Gateway]:
+    with trio.fail_after(TIMEOUT):
+        async with trio.open_nursery() as nursery:
+            gateway = Gateway(folder, journal=journal, limit=limit)
+            await nursery.start(gateway.storage.run)
+            nursery.start_soon(gateway.search.run)
+            yield gateway
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_turn_is_found_and_the_last_used_session_comes_first(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        sessions = [gateway.begin(name, "divide ", "by zero", at=at) for name, at in (("a", 5), ("b", 9), ("c", 7))]
+        await gateway.until('"divide by" zero', *sessions, names=["b", "c", "a"])
+        assert await gateway.found("zero", sessions[0]) == ["a"]
+        (one, *_) = await gateway.search.find(sessions, "zero", 1)
+        assert (one.session.id, one.found.texts, one.found.snippet.text) == ("b", 1, "divide by zero")
+        gateway.says(sessions[0], "another word")
+        await gateway.until("another", *sessions, names=["a"])
+        hits, count = await gateway.search.find_in(sessions[0], "another")
+        assert ([hit.position for hit in hits], count) == ([2], 1)
+
+
+async def test_a_running_turn_is_found_once_it_was_searched_but_for_a_message_that_may_go_on(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("s", "first")
+        await gateway.until("first", session, names=["s"])
+        request = object()
+        session.turns[request] = 0.0  # type: ignore[index]
+        for text, kind in (("zero", "agent"), ("thinking", "thought")):
+            session.write(message(said(text, kind)), None, 0)
+        await gateway.until("zero", session, names=["s"])
+        assert await gateway.found("thinking", session) == []
+        session.turns.clear()
+        gateway.says(session)
+        await gateway.until("thinking", session, names=["s"])
+
+
+async def test_a_session_that_is_removed_or_not_kept_is_not_found(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        removed, lost = gateway.begin("a", "zero"), gateway.begin("b", "zero")
+        await gateway.until("zero", removed, lost, names=["a", "b"])
+        gateway.registry.remove(removed)
+        assert await gateway.found("zero", removed, lost) == ["b"]
+        key = gateway.archive.key_of(lost)
+        assert key is not None
+        gateway.storage._queue.give_up({key})  # As for `history_limit`.
+        assert await gateway.found("zero", removed, lost) == []
+        other = gateway.begin("c", "one")
+        await gateway.until("one", other, names=["c"])
+        while gateway.search._places.keys() != {gateway.archive.key_of(other)}:
+            await trio.lowlevel.checkpoint()
+    opened = index.SearchIndex(tmp_path / "search.db")
+    assert len(opened.places()) == 1
+    opened.close()
+
+
+async def test_after_a_restart_histories_that_are_not_in_the_index_are_added(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        sessions = [gateway.begin(name, f"zero {name}") for name in "ab"]
+        await gateway.until("zero", *sessions, names=["a", "b"])
+    (tmp_path / "search.db").unlink()
+    async with running(tmp_path) as gateway:
+        await gateway.until("zero", *gateway.restored, names=["a", "b"])
+        while not gateway.search.is_complete:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_after_a_restart_only_what_has_changed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        gateway.end(session)
+
+    async def read(self: StoredArchive, session: Session, journal_limit: int) -> Journal | None:
+        raise AssertionError("it is in the index")
+
+    monkeypatch.setattr(StoredArchive, "read", read)
+    async with running(tmp_path) as gateway:
+        assert await gateway.found("zero", *gateway.restored) == ["a"]
+        assert gateway.search.is_complete
+
+
+async def test_a_replaced_history_replaces_its_texts(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        session.journal.clear()
+        session.journal.epoch = "another epoch"
+        gateway.changes.replace(session)
+        gateway.says(session, "one")
+        await gateway.until("one", session, names=["a"])
+        assert await gateway.found("zero", session) == []
+
+
+async def test_what_is_cut_off_a_history_is_not_found(tmp_path: Path) -> None:
+    async with running(tmp_path, limit=1000) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+        for number in range(20):
+            gateway.says(session, f" number{number}")
+        await gateway.until("number19", session, names=["a"])
+        await gateway.until("zero", session, names=[])
+
+
+async def test_without_histories_on_disk_there_is_no_index(tmp_path: Path) -> None:
+    async with running(tmp_path) as gateway:
+        session = gateway.begin("a", "zero")
+        await gateway.until("zero", session, names=["a"])
+    async with running(tmp_path, journal=False) as gateway:
+        while await trio.to_thread.run_sync((tmp_path / "search.db").exists):
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(UsageError, match="journal_storage"):
+            await gateway.found("zero")
+
+
+async def test_without_fts5_a_search_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_index(path: Path) -> index.SearchIndex:
+        raise sqlite3.OperationalError("no such module: fts5")
+
+    monkeypatch.setattr(service, "open_index", no_index)
+    gateway = Gateway(tmp_path)
+    with trio.fail_after(TIMEOUT):
+        with pytest.raises(UsageError, match="has no FTS5"):
+            await gateway.found("zero")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (TimeoutError(), "takes too long"),
+        (sqlite3.DatabaseError("it is malformed"), "can't be read now: it is malformed"),
+    ],
+)
+async def test_a_failed_search_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, text: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    async with running(tmp_path) as gateway:
+        monkeypatch.setattr(index.SearchReader, "find", fail)
+        with pytest.raises(Busy, match=text):
+            await gateway.found("zero")
+        with pytest.raises(UsageError, match="needs a word"):
+            await gateway.found("?!")

@@ -1,0 +1,124 @@
+"""The texts of histories, and searches."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acp_gateway.gateway.search.texts import (
+    MOST_WORDS,
+    PART_SIZE,
+    SNIPPET,
+    TEXT_SIZE,
+    match_of,
+    snippet_of,
+    texts_of,
+)
+from tests.terminal.updates import any_updates, said, tool
+
+
+def message(update: Any, session_id: str = "s") -> bytes:
+    return json.dumps({"method": "session/update", "params": {"sessionId": session_id, "update": update}}).encode()
+
+
+def texts(
+    *updates: Any, begin: int = 0, is_complete: bool = True
+) -> tuple[list[tuple[str, list[tuple[int, int]]]], int]:
+    found = texts_of(list(map(message, updates)), begin, is_complete=is_complete)
+    return [(one.text, one.parts) for one in found.texts], found.end
+
+
+def test_chunks_of_a_message_are_one_part_at_the_position_of_the_first() -> None:
+    found = texts(said("do", "user"), said("di"), said("vide"), said("by", messageId="1"), begin=7)
+    assert found == ([("do\ndivide\nby", [(0, 7), (3, 8), (10, 10)])], 11)
+
+
+def test_other_updates_between_two_chunks_do_not_part_a_message() -> None:
+    assert texts(said("di"), {"sessionUpdate": "usage_update"}, said("vide"))[0] == [("divide", [(0, 0)])]
+
+
+def test_a_tool_call_has_its_title_input_outputs_and_new_texts() -> None:
+    content = [
+        {"type": "diff", "path": "/a.py", "oldText": "old", "newText": "new"},
+        {"type": "content", "content": {"type": "text", "text": "x" * (PART_SIZE + 1)}},
+    ]
+    call = tool("t", title="Run", rawInput={"command": "make all"}, content=content)
+    ((text, parts),), _ = texts(said("a"), call, said("b"))
+    assert text == f"a\nRun\nmake all\n/a.py\nnew\n{'x' * PART_SIZE}\nb"
+    assert [position for _, position in parts] == [0, 1, 2]
+    ((text, _),), _ = texts(tool("t", title=None, rawInput={"path": "/b"}))
+    assert "/b" in text
+
+
+def test_a_message_at_the_end_that_may_go_on_is_left_for_later() -> None:
+    updates = [said("a", "user"), said("di"), said("vide")]
+    assert texts(*updates, is_complete=False) == ([("a", [(0, 0)])], 1)
+    assert texts(said("vide"), is_complete=False) == ([], 0)
+    assert texts(*updates, tool("t", title="x"), is_complete=False)[1] == 4
+
+
+def test_a_long_text_goes_on_in_another_one() -> None:
+    long = "x" * (TEXT_SIZE + 1)
+    assert [text for text, _ in texts(said(long), said("b", "user"))[0]] == [long, "b"]
+    assert len(texts(*[said(long) for _ in range(6)])[0]) == 3
+
+
+@given(st.lists(any_updates, max_size=8), st.integers(0, 8), st.booleans())
+def test_any_updates_have_texts_and_no_part_comes_twice(updates: list[Any], cut: int, is_complete: bool) -> None:
+    messages = [*map(message, updates), b"\xff", b"[]"]
+    first = texts_of(messages[:cut], 0, is_complete=is_complete)
+    second = texts_of(messages[first.end :], first.end, is_complete=True)
+    positions = [position for one in (*first.texts, *second.texts) for _, position in one.parts]
+    assert positions == sorted(set(positions))
+    for one in (*first.texts, *second.texts):
+        assert [start for start, _ in one.parts] == sorted({start for start, _ in one.parts})
+    if not is_complete:
+        whole = texts_of(messages, 0, is_complete=True)
+        joined = "\n".join(one.text for one in (*first.texts, *second.texts))
+        assert joined == "\n".join(one.text for one in whole.texts)
+
+
+@pytest.mark.parametrize(
+    ("words", "match"),
+    [
+        ("zero", '"zero"*'),
+        ("by zero", '"by" "zero"*'),
+        ('"by zero" a', '"by zero" "a"'),
+        ('say "by ze', '"say" "by ze"'),
+        ("NEAR(a b) OR -c*", '"NEAR(a" "b)" "OR" "-c*"'),
+        ("foo_bar.baz", '"foo_bar.baz"*'),
+        ("a\0b", '"a" "b"'),
+        ("", None),
+        ('?! "" ""', None),
+    ],
+)
+def test_a_search_is_words_and_phrases_and_the_beginning_of_the_last_word(words: str, match: str | None) -> None:
+    assert match_of(words) == match
+
+
+def test_a_search_has_so_many_words() -> None:
+    assert (match_of("a " * 200) or "").count('"a"') == MOST_WORDS
+
+
+def test_a_snippet_has_the_first_word_and_tells_its_position() -> None:
+    text = "one two\n" + "filler " * 100 + "\nDivided by zero, and by Zero again"
+    parts = [(0, 3), (8, 5), (text.index("Divided"), 9)]
+    found = snippet_of(text, parts, 'again "by zero"')
+    assert found.position == 9
+    assert [found.text[begin:end] for begin, end in found.marks] == ["by zero", "by Zero", "again"]
+    assert found.text.startswith("…")
+    assert len(found.text) <= SNIPPET + 2
+    assert "\n" not in found.text
+
+
+def test_a_snippet_of_a_word_with_other_accents_is_the_beginning() -> None:
+    assert snippet_of("naïve\nidea", [(0, 1), (6, 2)], "naive") == (1, "naïve idea", [])
+
+
+@given(st.text(max_size=300), st.text(max_size=20))
+def test_any_snippet_has_its_marks_within(text: str, words: str) -> None:
+    found = snippet_of(text, [(0, 1)], words)
+    assert found.position == 1
+    assert all(0 <= begin < end <= len(found.text) for begin, end in found.marks)

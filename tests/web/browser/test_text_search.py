@@ -1,0 +1,35 @@
+"""The filter of the list finds sessions by their texts, too."""
+
+from playwright.sync_api import expect
+
+from tests.web.browser.conftest import Opens
+from tests.web.browser.scenes import shop
+
+
+def found(params: object) -> dict[str, object]:
+    """Find one session, by a word behind a character outside the BMP."""
+    one = {"sessionId": "s1", "texts": 1, "seq": 4, "text": "🙂 divides by zero <b>", "marks": [[13, 17]]}
+    return {"found": [one], "complete": False}
+
+
+def failing(params: object) -> dict[str, object]:
+    """Answer with an error."""
+    raise ValueError("the SQLite of this Python has no FTS5")
+
+
+def test_sessions_are_found_by_their_texts_with_the_words_marked(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    gateway.answers["session/search"] = found
+    page.get_by_label("Filter sessions").fill("zero")
+    group = page.locator(".group", has=page.get_by_role("heading", name="In the text"))
+    expect(group.locator("mark")).to_have_text("zero")
+    expect(group.locator(".session-facts")).to_have_text("🙂 divides by zero <b>")
+    expect(group).to_contain_text("Former sessions are still being read")
+    assert gateway.calls[-1] == ("session/search", {"words": "zero"})
+    gateway.answers["session/search"] = failing
+    page.get_by_label("Filter sessions").fill("zeros")
+    expect(group).to_contain_text("has no FTS5")
+    gateway.answers["session/search"] = found
+    page.get_by_label("Filter sessions").fill("zero")
+    group.get_by_role("link").click()
+    expect(page.get_by_role("main").get_by_role("heading", name="Totals of a basket below zero")).to_be_visible()
