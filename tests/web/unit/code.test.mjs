@@ -97,6 +97,17 @@ test("a line has the colours of what began before it, and one behind the text ha
   assert.deepEqual(spansOfLine(colours, 9, 3), []);
 });
 
+test("a very long line has no colours, and a text has not more than some", () => {
+  const spans = Array.from({ length: 30_000 }, (_, i) => [2 * i, 2 * i + 1, 1]).flat();
+  const text = "a ".repeat(30_000);
+  const colours = coloursOf(text, spans);
+  assert.equal(spansOfLine(colours, 0, 2000).length, 1000);
+  assert.deepEqual(spansOfLine(colours, 0, 2001), []);
+  const pieces = piecesOfText(text, colours);
+  assert.equal(pieces.filter(({ kind }) => kind).length, 20_000);
+  assert.equal(pieces.map((piece) => piece.text).join(""), text);
+});
+
 test("the texts that are coloured are those of the rows, line by line", () => {
   for (const [before, after] of [
     ["a\r\nb\r\n", "a\r\nc\r\n"],
