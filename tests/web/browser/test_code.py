@@ -199,3 +199,17 @@ def test_files_are_opened_at_their_line_in_the_editor_that_was_chosen(open_page:
     page.get_by_role("link", name="Back to the conversation").click()
     page.get_by_role("button", name="Look x:3").click()
     expect(page.locator(".places a").first).to_have_attribute("href", f"vscode://file{CWD}/x:3")
+
+
+@pytest.mark.parametrize(("machine", "host"), [(None, "127.0.0.1"), ("gpu1", "gpu1")])
+def test_files_are_opened_over_ssh_on_the_machine_that_the_gateway_names(
+    open_page: Opens, machine: str | None, host: str
+) -> None:
+    scene = shop()
+    # The agent has chosen this id.
+    scene.sessions["evil.example/s1"] = scene.sessions.pop("s1") | {"id": "evil.example/s1", "machine": machine}
+    scene.updates["evil.example/s1"] = scene.updates.pop("s1")
+    page, _ = open_page(scene, "#/s/evil.example%2Fs1/changes")
+    page.get_by_label("Open files in").select_option("VS Code over SSH")
+    link = page.get_by_role("link", name="Open in VS Code over SSH")
+    expect(link).to_have_attribute("href", f"vscode://vscode-remote/ssh-remote+{host}{CWD}/shop/basket.py:1")
