@@ -8,8 +8,9 @@ import { EditorChoice, jump } from "./reading.js";
 import { makeRoute } from "./route.js";
 import { SumOfCounts } from "./tool.js";
 
-/** Files whose changes are shown at first; a button shows more. */
+/** Files whose changes are shown at first, and changes of one file; a button shows more. */
 const FIRST_FILES = 50;
+const FIRST_EDITS = 20;
 
 /** The view. `send` takes the prompt, or is null for an observer, who remarks nothing. */
 export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }) {
@@ -20,7 +21,8 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
   const root = useRef(null);
   useEffect(() => root.current.focus({ preventScroll: true }), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
-  const paths = new Set(files.map(({ path }) => path));
+  const shown = files.slice(0, most);
+  const paths = new Set(shown.map(({ path }) => path));
   const lost = review.remarks.filter(({ path }) => !paths.has(path));
   const discard = () => {
     root.current.focus({ preventScroll: true });
@@ -47,9 +49,9 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
       <${Missing} older=${lastTurn ? "none" : older} onLoadOlder=${onLoadOlder} />
       ${files.length === 0 && html`<p class="message">The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.</p>`}
-      ${files.length > 1 && html`<${FileList} files=${files.slice(0, most)} cwd=${cwd} root=${root} />`}
+      ${files.length > 1 && html`<${FileList} files=${shown} cwd=${cwd} root=${root} />`}
       <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-      ${files.slice(0, most).map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} />`)}
+      ${shown.map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} />`)}
       ${files.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_FILES)}>Show more files</button>`}
     </div>
     ${send && html`<footer class="changes-foot">
@@ -134,16 +136,19 @@ function FileList({ files, cwd, root }) {
 }
 
 function File({ file, cwd, review }) {
-  const edits = new Set(file.edits.map(({ key }) => key));
+  const [most, setMost] = useState(FIRST_EDITS);
+  const shown = file.edits.slice(0, most);
+  const edits = new Set(shown.map(({ key }) => key));
   const lost = (review?.remarks ?? []).filter(({ path, edit }) => path === file.path && !edits.has(edit));
   return html`<section class="changed-file" aria-label=${shortPath(file.path, cwd)}>
     <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-    ${file.edits.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
+    ${shown.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
       ${!done && html`<p class="muted">Not done yet:</p>`}
       ${content.type === "diff"
         ? html`<${DiffView} content=${content} cwd=${cwd} line=${line} review=${review && reviewOf(review, file.path, key)} />`
         : html`<${ChangeView} change=${content.change} cwd=${cwd} />`}
     </div>`)}
+    ${file.edits.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_EDITS)}>Show more of ${counted(file.edits.length, "change")}</button>`}
   </section>`;
 }
 
