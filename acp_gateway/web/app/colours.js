@@ -168,3 +168,27 @@ export function piecesOf(text, spans, words = null) {
 export function piecesOfText(text, { spans }) {
   return piecesOf(text, spansBetween(spans.subarray(0, MOST_SPANS * 3), 0, text.length));
 }
+
+/**
+ * Keeps the colours of the latest texts.
+ * @param {{mostTexts?: number, mostCharacters?: number}} [options] - `mostCharacters`: of all texts together.
+ */
+export function keepColours({ mostTexts = 100, mostCharacters = 1_000_000 } = {}) {
+  /** @type {Map<string, Colours>} */
+  const kept = new Map();
+  let characters = 0;
+  return {
+    /** @param {string} text @returns {Colours|undefined} */
+    get: (text) => kept.get(text),
+    /** @param {string} text @param {Colours} colours */
+    set: (text, colours) => {
+      if (!kept.has(text)) characters += text.length;
+      kept.set(text, colours);
+      for (const oldest of kept.keys()) {
+        if (kept.size <= mostTexts && characters <= mostCharacters) break;
+        kept.delete(oldest);
+        characters -= oldest.length;
+      }
+    },
+  };
+}
