@@ -89,12 +89,17 @@ function add(files, block, content, key) {
  */
 function join(first, next) {
   if (first.type !== "diff" || next.type !== "diff" || next.change?.oldPath) return null;
-  if (next.oldText === null || first.newText !== next.oldText) return null;
   const before = known.get(next);
   if (before?.first === first) return before.joined;
+  if (next.oldText === null || first.newText !== next.oldText || isDeletion(first) || isDeletion(next)) return null;
   const joined = { ...first, newText: next.newText };
   known.set(next, { first, joined });
   return joined;
+}
+
+/** @param {any} content */
+function isDeletion({ change }) {
+  return change?.operation === "delete";
 }
 
 /**

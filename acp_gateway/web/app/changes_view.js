@@ -3,14 +3,14 @@ import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../
 import { changesOf, lineOf, linesBetween, placeText, remarksOf, reviewPrompt, rowOfRemark } from "./changes.js";
 import { ChangeView, DiffView } from "./diff_view.js";
 import { counted, oneLine, shortPath } from "./format.js";
-import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { EditorChoice, jump } from "./reading.js";
 import { makeRoute } from "./route.js";
 import { SumOfCounts } from "./tool.js";
 
-/** Files whose changes are shown at first; a button shows more. */
+/** Files whose changes are shown at first, and changes of one file; a button shows more. */
 const FIRST_FILES = 50;
+const FIRST_EDITS = 20;
 
 /** The view. `send` takes the prompt, or is null for an observer, who remarks nothing. */
 export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }) {
@@ -21,8 +21,13 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
   const root = useRef(null);
   useEffect(() => root.current.focus({ preventScroll: true }), []);
   const written = review.remarks.filter(({ text }) => text.trim() !== "");
-  const paths = new Set(files.map(({ path }) => path));
+  const shown = files.slice(0, most);
+  const paths = new Set(shown.map(({ path }) => path));
   const lost = review.remarks.filter(({ path }) => !paths.has(path));
+  const discard = () => {
+    root.current.focus({ preventScroll: true });
+    review.clear();
+  };
   const sendAll = () => {
     send([{ type: "text", text: reviewPrompt(written, cwd) }]);
     review.clear();
@@ -44,14 +49,14 @@ export function Changes({ sessionId, transcript, older, onLoadOlder, cwd, send }
     <div class="changes-body" ref=${root} tabindex="0" role="group" aria-label="Changed files">
       <${Missing} older=${lastTurn ? "none" : older} onLoadOlder=${onLoadOlder} />
       ${files.length === 0 && html`<p class="message">The agent has told of no changed file${lastTurn ? " since the last prompt" : ""}.</p>`}
-      ${files.length > 1 && html`<${FileList} files=${files.slice(0, most)} cwd=${cwd} root=${root} />`}
+      ${files.length > 1 && html`<${FileList} files=${shown} cwd=${cwd} root=${root} />`}
       <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-      ${files.slice(0, most).map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} />`)}
+      ${shown.map((file) => html`<${File} key=${file.path} file=${file} cwd=${cwd} review=${send ? review : null} />`)}
       ${files.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_FILES)}>Show more files</button>`}
     </div>
     ${send && html`<footer class="changes-foot">
       <span class="muted" role="status">${review.remarks.length === 0 ? "Choose a line number to write a remark." : counted(written.length, "remark")}</span>
-      ${review.remarks.length > 0 && html`<button class="quiet" onClick=${review.clear}>Discard</button>`}
+      ${review.remarks.length > 0 && html`<button class="quiet" onClick=${discard}>Discard</button>`}
       <button class="primary" disabled=${written.length === 0} onClick=${sendAll}>Send as one prompt</button>
     </footer>`}
   </section>`;
@@ -131,16 +136,19 @@ function FileList({ files, cwd, root }) {
 }
 
 function File({ file, cwd, review }) {
-  const edits = new Set(file.edits.map(({ key }) => key));
+  const [most, setMost] = useState(FIRST_EDITS);
+  const shown = file.edits.slice(0, most);
+  const edits = new Set(shown.map(({ key }) => key));
   const lost = (review?.remarks ?? []).filter(({ path, edit }) => path === file.path && !edits.has(edit));
   return html`<section class="changed-file" aria-label=${shortPath(file.path, cwd)}>
     <${Elsewhere} remarks=${lost} review=${review} cwd=${cwd} />
-    ${file.edits.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
+    ${shown.map(({ key, content, done, line }) => html`<div key=${key} class="edit">
       ${!done && html`<p class="muted">Not done yet:</p>`}
       ${content.type === "diff"
         ? html`<${DiffView} content=${content} cwd=${cwd} line=${line} review=${review && reviewOf(review, file.path, key)} />`
         : html`<${ChangeView} change=${content.change} cwd=${cwd} />`}
     </div>`)}
+    ${file.edits.length > most && html`<button class="quiet" onClick=${() => setMost(most + FIRST_EDITS)}>Show more of ${counted(file.edits.length, "change")}</button>`}
   </section>`;
 }
 
@@ -178,6 +186,13 @@ function Elsewhere({ remarks, review, cwd }) {
   </div>`);
 }
 
+/** Moves the focus from a remark to the number of the line above it, or to all changes: what has the focus may go. */
+function focusBeside(remark) {
+  const numbers = remark.closest("tr")?.previousElementSibling?.querySelectorAll(".line-number") ?? [];
+  const place = numbers[numbers.length - 1] ?? remark.closest(".changes-body");
+  place?.focus({ preventScroll: true });
+}
+
 /** A remark, or the field in which it is written. */
 function Remark({ remark, review }) {
   const field = useRef(null);
@@ -185,7 +200,13 @@ function Remark({ remark, review }) {
   useLayoutEffect(() => {
     if (isOpen) field.current?.focus();
   }, [isOpen, remark.lines.length]);
-  const close = () => (remark.text.trim() === "" ? review.remove(remark.id) : review.edit(null));
+  const root = useRef(null);
+  const leaveTo = (action) => {
+    focusBeside(root.current);
+    action();
+  };
+  const remove = () => leaveTo(() => review.remove(remark.id));
+  const close = () => (remark.text.trim() === "" ? remove() : leaveTo(() => review.edit(null)));
   const onKeyDown = (event) => {
     if (event.isComposing) return;
     if (event.key !== "Escape" && !(event.key === "Enter" && (event.ctrlKey || event.metaKey))) return;
@@ -194,19 +215,19 @@ function Remark({ remark, review }) {
   };
   const place = placeText(remark.lines);
   if (!isOpen) {
-    return html`<div class="remark" role="note" aria-label=${`Remark on ${place}`}>
+    return html`<div ref=${root} class="remark" role="note" aria-label=${`Remark on ${place}`}>
       <p>${remark.text}</p>
       <button class="icon-button" aria-label=${`Change the remark on ${place}`} title="Change" onClick=${() => review.edit(remark.id)}><${Icon} name="edit" /></button>
-      <button class="icon-button" aria-label=${`Remove the remark on ${place}`} title="Remove" onClick=${() => review.remove(remark.id)}><${Icon} name="delete" /></button>
+      <button class="icon-button" aria-label=${`Remove the remark on ${place}`} title="Remove" onClick=${remove}><${Icon} name="delete" /></button>
     </div>`;
   }
-  return html`<div class=${classes("remark", "is-open")}>
+  return html`<div ref=${root} class="remark is-open">
     <label>Remark on ${place}
       <textarea ref=${field} rows="3" value=${remark.text} placeholder="Another line number extends it."
         onInput=${(event) => review.change(remark.id, event.target.value)} onKeyDown=${onKeyDown}></textarea>
     </label>
     <div class="remark-actions">
-      <button class="quiet" onClick=${() => review.remove(remark.id)}>Remove</button>
+      <button class="quiet" onClick=${remove}>Remove</button>
       <button class="secondary" onClick=${close}>Keep</button>
     </div>
   </div>`;

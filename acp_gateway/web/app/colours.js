@@ -21,6 +21,10 @@ export const NAMES = ["", ...new Set(Object.values(KINDS))];
 
 const NUMBERS = new Map(Object.entries(KINDS).map(([scope, name]) => [scope, NAMES.indexOf(name)]));
 
+/** Longest line, in characters, with colours, and most spans of a text: each span becomes an element of the page. */
+const LONGEST_LINE = 2000;
+const MOST_SPANS = 20_000;
+
 /** @typedef {{starts: Uint32Array, spans: Uint32Array}} Colours - `starts` has the place of each line. */
 /** @typedef {{text: string, kind: string, changed: boolean}} Piece */
 
@@ -100,10 +104,10 @@ export function coloursOf(text, spans) {
  * @param {Colours} colours
  * @param {number} line - from 0.
  * @param {number} length - of the line.
- * @returns {{from: number, to: number, kind: string}[]}
+ * @returns {{from: number, to: number, kind: string}[]} none for a line that is too long.
  */
 export function spansOfLine({ starts, spans }, line, length) {
-  if (line >= starts.length) return [];
+  if (line >= starts.length || length > LONGEST_LINE) return [];
   const start = starts[line];
   return spansBetween(spans, start, start + length);
 }
@@ -156,11 +160,35 @@ export function piecesOf(text, spans, words = null) {
 }
 
 /**
- * Cuts a whole text at its spans; the spans may be those of its beginning.
+ * Cuts a whole text at its spans, of which there is a most; the spans may be those of its beginning.
  * @param {string} text
  * @param {Colours} colours
  * @returns {Piece[]}
  */
 export function piecesOfText(text, { spans }) {
-  return piecesOf(text, spansBetween(spans, 0, text.length));
+  return piecesOf(text, spansBetween(spans.subarray(0, MOST_SPANS * 3), 0, text.length));
+}
+
+/**
+ * Keeps the colours of the latest texts.
+ * @param {{mostTexts?: number, mostCharacters?: number}} [options] - `mostCharacters`: of all texts together.
+ */
+export function keepColours({ mostTexts = 100, mostCharacters = 1_000_000 } = {}) {
+  /** @type {Map<string, Colours>} */
+  const kept = new Map();
+  let characters = 0;
+  return {
+    /** @param {string} text @returns {Colours|undefined} */
+    get: (text) => kept.get(text),
+    /** @param {string} text @param {Colours} colours */
+    set: (text, colours) => {
+      if (!kept.has(text)) characters += text.length;
+      kept.set(text, colours);
+      for (const oldest of kept.keys()) {
+        if (kept.size <= mostTexts && characters <= mostCharacters) break;
+        kept.delete(oldest);
+        characters -= oldest.length;
+      }
+    },
+  };
 }

@@ -1,6 +1,7 @@
 /** The rows and colours of changes: computed once for each content object of an agent, long ones by the worker. */
-import { useEffect, useState } from "../vendor/standalone.module.js";
+import { useEffect, useRef, useState } from "../vendor/standalone.module.js";
 import { reader } from "./code_reader.js";
+import { keepColours } from "./colours.js";
 import { diffCounts, diffRows } from "./diff.js";
 import { languageOfFile, languageOfWord } from "./languages.js";
 
@@ -9,8 +10,6 @@ const LONG = 50_000;
 
 /** Unchanged lines around a change; all rows have all of them. */
 const CONTEXT = 3;
-/** Coloured texts that are kept. */
-const MOST_TEXTS = 100;
 
 /**
  * @typedef {object} Comparison
@@ -97,27 +96,28 @@ function useRenewal() {
   };
 }
 
-/** Colours of texts by language and text; the latest last. @type {Map<string, object|null>} */
-const texts = new Map();
+const texts = keepColours();
 
 /** The colours of a text, of its beginning while it grows, or null. `word` is what stands behind its fence. */
 export function useTextColours(text, word) {
   const language = word === null ? null : languageOfWord(word);
   const [done, setDone] = useState({ text: "", colours: null });
+  const here = useRef({ isAsked: false, isGone: false }).current;
+  useEffect(() => () => {
+    here.isGone = true;
+  }, []);
   const key = `${language}\n${text}`;
   const colours = texts.get(key);
   useEffect(() => {
-    if (language === null || colours !== undefined) return undefined;
-    let isHere = true;
+    // One question is out at a time: what the text has become meanwhile is asked with the answer.
+    if (language === null || colours || here.isAsked || done.text === text) return;
+    here.isAsked = true;
     reader.colour(text, language).then((found) => {
-      texts.set(key, found);
-      if (texts.size > MOST_TEXTS) texts.delete(texts.keys().next().value);
-      if (isHere) setDone({ text, colours: found });
+      here.isAsked = false;
+      if (found) texts.set(key, found);
+      if (!here.isGone) setDone({ text, colours: found });
     });
-    return () => {
-      isHere = false;
-    };
-  }, [key]);
+  }, [key, done]);
   if (colours) return colours;
   return done.text !== "" && text.startsWith(done.text) ? done.colours : null;
 }

@@ -218,17 +218,17 @@ function SplitRow({ pair: { left, right }, before, colours, expand, marks }) {
   const found = marks && [...new Set([left, right])].flatMap((row) => marks.below(row) ?? []);
   const starts = startsChange(left ?? right, before && (before.left ?? before.right));
   return html`<tr class=${classes(starts && "change-start")}>
-    <${Half} row=${left} number=${left?.left} colours=${colours} marks=${left === right ? null : marks} />
-    <${Half} row=${right} number=${right?.right} colours=${colours} marks=${marks} />
+    <${Half} row=${left} number=${left?.left} before=${before?.left} colours=${colours} marks=${left === right ? null : marks} />
+    <${Half} row=${right} number=${right?.right} before=${before?.right} colours=${colours} marks=${marks} />
   </tr>
   <${Below} found=${found} columns="6" />`;
 }
 
-function Half({ row, number, colours, marks }) {
+function Half({ row, number, before, colours, marks }) {
   if (!row) return html`<td class="number diff-none" /><td class="mark diff-none" /><td class="code diff-none" />`;
   const kind = classes(`diff-${row.kind}`, marks?.isPicked(row) && "is-picked");
   return html`
-    <td class=${classes("number", kind)}><${Number} number=${number} row=${row} isFirst=${true} marks=${marks} /></td>
+    <td class=${classes("number", kind)}><${Number} number=${number} row=${row} isFirst=${before?.kind !== row.kind} marks=${marks} /></td>
     <td class=${classes("mark", kind)}>${MARKS[row.kind]}</td>
     <td class=${classes("code", kind)}><${Line} row=${row} colours=${colours} /></td>
   `;

@@ -1,9 +1,8 @@
 /** Buttons for reading code: wrap lines, go to the next change, open a file in the editor. */
-import { html } from "../vendor/standalone.module.js";
+import { createContext, html, useContext } from "../vendor/standalone.module.js";
 import { EDITORS, editorLink } from "./editors.js";
 import { Icon } from "./icons.js";
 import { usePreference } from "./preferences.js";
-import { parseRoute } from "./route.js";
 
 /** Distance in pixels from the upper edge at which a change is shown after a jump to it. */
 const MARGIN = 60;
@@ -33,19 +32,17 @@ export function jump(root, by) {
   return true;
 }
 
+/** The machine with the files, as the gateway names it: not the id of a session, which the agent chooses. Null for the page's. */
+export const MachineOfFiles = createContext(null);
+
 /** A link to a file in the editor that was chosen; nothing without one. */
 export function EditorLink({ path, line }) {
   const [editor] = usePreference("editor", "");
-  const link = editorLink(editor, { path, line, host: hostOfFiles() });
+  const machine = useContext(MachineOfFiles);
+  const link = editorLink(editor, { path, line, host: machine ?? location.hostname });
   if (link === null) return null;
   const label = `Open in ${EDITORS.get(editor)}`;
   return html`<a class="copy" href=${link} aria-label=${label} title=${label}><${Icon} name="editor" /></a>`;
-}
-
-/** The machine with the files: that of the page, or the node that the session's id begins with. */
-function hostOfFiles() {
-  const [node, ...rest] = (parseRoute(location.hash).sessionId ?? "").split("/");
-  return rest.length > 0 ? node : location.hostname;
 }
 
 /** Chooses the editor that opens files. */

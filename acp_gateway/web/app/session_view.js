@@ -10,6 +10,7 @@ import { classes } from "./hooks.js";
 import { Icon } from "./icons.js";
 import { markdownText } from "./markdown.js";
 import { Permission } from "./permission.js";
+import { MachineOfFiles } from "./reading.js";
 import { Transcript } from "./transcript.js";
 import { changeText } from "./words.js";
 
@@ -35,7 +36,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
     exportSession: onExport,
     tell: (text) => store.toast("info", text),
   };
-  return html`<main class=${classes("view", route.changes && "has-changes")} aria-label="Session">
+  return html`<${MachineOfFiles.Provider} value=${session.machine ?? null}><main class=${classes("view", route.changes && "has-changes")} aria-label="Session">
     <${Header} session=${session} isKnown=${current.session !== null} connection=${connection} transcript=${current.transcript} agents=${agents} info=${info} changes=${route.changes}
       onBack=${onBack} onShare=${onShare} actions=${actions} />
     <${ConnectionLine} connection=${connection} onRetry=${store.reconnect} />
@@ -57,7 +58,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
             report=${(error) => store.toast("error", error.message)} />`
         : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
     </div>
-  </main>`;
+  </main></${MachineOfFiles.Provider}>`;
 }
 
 /** The transcript, or why there is none. */

@@ -119,6 +119,50 @@ def test_line_numbers_are_reached_and_chosen_by_keyboard(open_page: Opens) -> No
     expect(page.get_by_role("textbox", name="Remark on line 3")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator(".remark")).to_have_count(0)
+    expect(number).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.type("Why?")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_role("note", name="Remark on line 3")).to_be_visible()
+    expect(number).to_be_focused()
+    page.get_by_role("button", name="Remove the remark on line 3").press("Enter")
+    expect(number).to_be_focused()
+
+
+def test_side_by_side_the_tab_key_stops_once_for_each_side_of_a_change(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1/changes")
+    gateway.add("s1", edit("n2", diff("b.py", "a\nb\nc\nsame\nd\n", "1\n2\n3\nsame\n4\n")))
+    file = page.get_by_role("region", name="b.py")
+    expect(file.locator(".side-by-side")).to_be_visible()
+    stops = file.locator(".line-number[tabindex='0']")
+    assert stops.evaluate_all("all => all.map((one) => one.ariaLabel)") == [
+        "Remark on deleted line 1",
+        "Remark on line 1",
+        "Remark on deleted line 5",
+        "Remark on line 5",
+    ]
+
+
+def test_of_many_changes_some_are_shown_and_all_remarks_are(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1/changes")
+    for i in range(25):
+        gateway.add("s1", edit(f"a{i}", diff("a.py", f"x = {i}\n", f"y = {i}\n")))
+    for i in range(50):
+        gateway.add("s1", edit(f"b{i}", diff(f"b{i}.py", None, "1\n")))
+    file = page.get_by_role("region", name="a.py")
+    expect(file.locator(".diff")).to_have_count(20)
+    file.get_by_role("button", name="Show more of 25 changes").click()
+    expect(file.locator(".diff")).to_have_count(25)
+    page.get_by_role("button", name="Show more files").click()
+    expect(page.locator(".changed-file")).to_have_count(52)
+    for place in (file.locator(".diff").last, page.get_by_role("region", name="b49.py")):
+        place.get_by_role("button", name="Remark on line 1", exact=True).click()
+        page.keyboard.type("Why?")
+        page.keyboard.press("Control+Enter")
+    expect(page.locator(".remark-elsewhere")).to_have_count(0)
+    page.reload()
+    expect(page.locator(".changed-file")).to_have_count(50)
+    expect(page.locator(".remark-elsewhere")).to_have_count(2)
 
 
 def test_a_question_of_the_agent_is_shown_beside_the_changes(open_page: Opens) -> None:

@@ -30,6 +30,19 @@ window.Worker = class {
 };
 """
 
+SLOW = """
+window.asked = [];
+window.Worker = class {
+  postMessage({ id, text }) {
+    const answer = (result) => this.onmessage({ data: { id, result } });
+    if (!text?.includes("a = 0")) return queueMicrotask(() => answer([]));
+    asked.push(() => answer([{ starts: Uint32Array.of(0), spans: Uint32Array.of(0, text.length, 1) }]));
+  }
+  terminate() {}
+};
+"""
+"""A worker that colours a text as one comment, once it is told to, and knows no other text."""
+
 LINES = [f"    value_{i} = compute(something, {i})  # number {i}\n" for i in range(1500)]
 
 
@@ -71,6 +84,26 @@ def test_code_that_still_grows_keeps_its_colours(open_page: Opens) -> None:
     gateway.add("s1", agent("import that\n```"))
     expect(page.locator(".markdown pre .code-keyword", has_text="import")).to_have_count(2)
     expect(page.locator("[data-seen]")).to_have_count(1)
+
+
+def test_while_code_grows_one_question_about_it_is_out(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    page.add_init_script(SLOW)
+    page.goto(gateway.url + "#/s/s1")
+    page.reload()
+    gateway.add("s1", agent("```python\na = 0\n"))
+    code = page.locator(".markdown pre", has_text="a = 0")
+    until(page, lambda: page.evaluate("asked.length") == 1)
+    for i in range(1, 10):
+        gateway.add("s1", agent(f"a = {i}\n"))
+        expect(code).to_contain_text(f"a = {i}")
+    assert page.evaluate("asked.length") == 1
+    page.evaluate("asked[0]()")
+    expect(code.locator(".code-comment")).to_have_text("a = 0")
+    until(page, lambda: page.evaluate("asked.length") == 2)
+    page.evaluate("asked[1]()")
+    expect(code.locator(".code-comment")).to_contain_text("a = 9")
+    assert page.evaluate("asked.length") == 2
 
 
 def test_a_long_change_is_compared_by_the_worker_and_drawn_in_parts(open_page: Opens) -> None:
@@ -199,3 +232,17 @@ def test_files_are_opened_at_their_line_in_the_editor_that_was_chosen(open_page:
     page.get_by_role("link", name="Back to the conversation").click()
     page.get_by_role("button", name="Look x:3").click()
     expect(page.locator(".places a").first).to_have_attribute("href", f"vscode://file{CWD}/x:3")
+
+
+@pytest.mark.parametrize(("machine", "host"), [(None, "127.0.0.1"), ("gpu1", "gpu1")])
+def test_files_are_opened_over_ssh_on_the_machine_that_the_gateway_names(
+    open_page: Opens, machine: str | None, host: str
+) -> None:
+    scene = shop()
+    # The agent has chosen this id.
+    scene.sessions["evil.example/s1"] = scene.sessions.pop("s1") | {"id": "evil.example/s1", "machine": machine}
+    scene.updates["evil.example/s1"] = scene.updates.pop("s1")
+    page, _ = open_page(scene, "#/s/evil.example%2Fs1/changes")
+    page.get_by_label("Open files in").select_option("VS Code over SSH")
+    link = page.get_by_role("link", name="Open in VS Code over SSH")
+    expect(link).to_have_attribute("href", f"vscode://vscode-remote/ssh-remote+{host}{CWD}/shop/basket.py:1")

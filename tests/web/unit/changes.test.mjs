@@ -47,6 +47,25 @@ test("changed files come in the order of their first change, whatever else was s
   ]);
 });
 
+test("the deletion of a file is not joined with what was changed before, nor with what comes after it", () => {
+  const deletion = { operation: "delete", path: "/a", fileType: "text" };
+  const [file] = changesOf(
+    blocksOf(
+      edit("t1", [diff("/a", null, "1\n")]),
+      edit("t2", [diff("/a", "1\n", "", deletion)]),
+      edit("t3", [diff("/a", "", "2\n")]),
+    ),
+  );
+  assert.deepEqual(
+    file.edits.map(({ content }) => [content.change?.operation, content.oldText, content.newText]),
+    [
+      [undefined, null, "1\n"],
+      ["delete", "1\n", ""],
+      [undefined, "", "2\n"],
+    ],
+  );
+});
+
 test("changes of a file that continue each other are one, and others stay apart in their order", () => {
   const blocks = blocksOf(
     edit("t1", [diff("/a", "1", "2")]),

@@ -3,7 +3,7 @@ import { readdirSync } from "node:fs";
 import { test } from "node:test";
 
 import { createReader } from "../../../acp_gateway/web/app/code_reader.js";
-import { Collector, coloursOf, piecesOf, piecesOfText, spansOfLine } from "../../../acp_gateway/web/app/colours.js";
+import { Collector, coloursOf, keepColours, piecesOf, piecesOfText, spansOfLine } from "../../../acp_gateway/web/app/colours.js";
 import { diffRows, shownTexts } from "../../../acp_gateway/web/app/diff.js";
 import { EDITORS, editorLink } from "../../../acp_gateway/web/app/editors.js";
 import { filesOf, languageOfFile, languageOfWord } from "../../../acp_gateway/web/app/languages.js";
@@ -95,6 +95,34 @@ test("a line has the colours of what began before it, and one behind the text ha
   const colours = coloursOf(text, spansOf(text, "python"));
   assert.deepEqual(spansOfLine(colours, 1, 3), [{ from: 0, to: 3, kind: "string" }]);
   assert.deepEqual(spansOfLine(colours, 9, 3), []);
+});
+
+test("colours of few texts, and of short ones together, are kept: the oldest go", () => {
+  const kept = keepColours({ mostTexts: 3, mostCharacters: 10 });
+  const colours = coloursOf("", []);
+  const has = () => ["a", "b", "c", "d", "seven..", "eleven....."].filter((text) => kept.get(text));
+  for (const text of ["a", "b", "b", "c", "d"]) kept.set(text, colours);
+  assert.deepEqual(has(), ["b", "c", "d"]);
+  kept.set("seven..", colours);
+  assert.deepEqual(has(), ["c", "d", "seven.."]);
+  kept.set("b", colours);
+  kept.set("a", colours);
+  assert.deepEqual(has(), ["a", "b", "seven.."]);
+  kept.set("eleven.....", colours);
+  assert.deepEqual(has(), []);
+  kept.set("a", colours);
+  assert.deepEqual(has(), ["a"]);
+});
+
+test("a very long line has no colours, and a text has not more than some", () => {
+  const spans = Array.from({ length: 30_000 }, (_, i) => [2 * i, 2 * i + 1, 1]).flat();
+  const text = "a ".repeat(30_000);
+  const colours = coloursOf(text, spans);
+  assert.equal(spansOfLine(colours, 0, 2000).length, 1000);
+  assert.deepEqual(spansOfLine(colours, 0, 2001), []);
+  const pieces = piecesOfText(text, colours);
+  assert.equal(pieces.filter(({ kind }) => kind).length, 20_000);
+  assert.equal(pieces.map((piece) => piece.text).join(""), text);
 });
 
 test("the texts that are coloured are those of the rows, line by line", () => {

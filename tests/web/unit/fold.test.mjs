@@ -270,6 +270,15 @@ test("the last of each state update holds", () => {
   assert.equal(transcript.blocks.length, 0);
 });
 
+test("an update that only keeps the place of a message of version 2 has a number and is not shown", () => {
+  const transcript = folded([said("a"), { sessionUpdate: "_acp-gateway/original" }, said("b")]);
+  assert.equal(transcript.lastSeq, 3);
+  assert.deepEqual(
+    transcript.blocks.map(({ kind }) => kind),
+    ["agent"],
+  );
+});
+
 test("unknown updates are counted in one note that keeps the last of them", () => {
   const future = (n) => ({ sessionUpdate: "future_update", n });
   const transcript = folded([...Array(30).keys()].map(future).concat([{ sessionUpdate: "other_update" }, future(30)]));
