@@ -1,0 +1,30 @@
+"""What a browser fetches at its first visit, and what it shows before the program of the page has come."""
+
+from playwright.sync_api import Route, expect
+
+from tests.web.browser.conftest import NewPage, Opens
+from tests.web.browser.scenes import shop
+from tests.web.browser.scripted_gateway import running
+
+MOST_REQUESTS = 6
+MOST_BYTES = 120_000
+
+
+def test_the_first_visit_takes_few_requests_and_bytes(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    sizes = [size for _, size in gateway.files]
+    assert 3 <= len(sizes) <= MOST_REQUESTS
+    assert sum(sizes) <= MOST_BYTES
+
+
+def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> None:
+    with running(shop()) as gateway:
+        page = new_page()
+        held: list[Route] = []
+        page.route("**/page.js", lambda route: held.append(route))
+        page.goto(gateway.url, wait_until="commit")
+        expect(page.get_by_role("status")).to_have_text("Connecting to the gateway…")
+        held[0].continue_()
+        expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+        expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
