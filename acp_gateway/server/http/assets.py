@@ -116,7 +116,7 @@ _COMPRESSED: Final = frozenset({"png"})
 """Endings of files that are compressed already."""
 
 _PLACEHOLDER: Final = b"{assets}"
-_TEMPLATES: Final = ("index.html", "manifest.webmanifest")
+_TEMPLATES: Final = ("index.html", "manifest.webmanifest", "worker.js")
 
 _ENOUGH: Final = 0.9
 """Maximum size of a compressed file, as a part of the file, for which browsers are given the trouble to unpack it."""
@@ -182,12 +182,11 @@ def load_assets(folder: Path) -> dict[str, Asset]:
         digest.update(f"{name}\n{len(content)}\n".encode() + content)
     base = f"{FOLDER}{digest.hexdigest()[:20]}"
     # Relative, because a proxy may have the page below a path.
-    page, manifest = (contents.pop(name).replace(_PLACEHOLDER, f".{base}".encode()) for name in _TEMPLATES)
-    worker = contents.pop("worker.js")
+    page, manifest, worker = (contents.pop(name).replace(_PLACEHOLDER, f".{base}".encode()) for name in _TEMPLATES)
     found = {f"{base}/{name}": Asset(name, content, _ONCE) for name, content in contents.items()}
     found[PAGE] = Asset(_TEMPLATES[0], page, PAGE_HEADERS["Cache-Control"])
     found[MANIFEST] = Asset(_TEMPLATES[1], manifest, _CHECKED)
-    found[WORKER] = Asset("worker.js", worker, _CHECKED)
+    found[WORKER] = Asset(_TEMPLATES[2], worker, _CHECKED)
     # Asked for by programs that do not look into the page.
     icon = "icons/icon-192.png"
     found[FAVICON] = Asset(icon, contents[icon], _CHECKED)

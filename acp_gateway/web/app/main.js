@@ -12,6 +12,7 @@ import { Notifications } from "./notifications.js";
 import { createPush } from "./push.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { createRpc } from "./rpc.js";
+import { onNewVersion } from "./service_worker.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
@@ -115,6 +116,8 @@ function App() {
   }, [wanted]);
   // Where this fails, notifications stay as they are.
   useEffect(() => void (state.listed && state.info.role !== "observer" && push.refresh().catch(() => {})), [state.listed]);
+  // After the list, which it would delay.
+  useEffect(() => void (state.listed && window.isSecureContext && attention.registered()), [state.listed]);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
@@ -226,6 +229,7 @@ function Toast({ toast, text }) {
   </p>`;
 }
 
+onNewVersion(window, () => store.toast("info", "A new version of this page is there: reload it when you like."));
 followViewport(window);
 watchSigns(window, rpc.wake);
 render(html`<${App} />`, document.getElementById("app"));

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -112,8 +112,10 @@ class ScriptedGateway:
         self._run(self._drop)
 
     def stop(self) -> None:
+        """End it; once is enough."""
         assert self._token is not None
-        self._token.run_sync_soon(self._scope.cancel)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
 
     def _run(self, function: Callable[[], Any]) -> None:
         trio.from_thread.run(function, trio_token=self._token)

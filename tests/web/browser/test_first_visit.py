@@ -1,4 +1,4 @@
-"""What a browser fetches at its first visit, and what it shows before the program of the page has come."""
+"""What a browser fetches at its first visit, and what it shows without the program of the page, or without a gateway."""
 
 from playwright.sync_api import Route, expect
 
@@ -13,6 +13,7 @@ MOST_BYTES = 120_000
 def test_the_first_visit_takes_few_requests_and_bytes(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
     sizes = [size for _, size in gateway.files]
     assert 3 <= len(sizes) <= MOST_REQUESTS
     assert sum(sizes) <= MOST_BYTES
@@ -28,3 +29,14 @@ def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> Non
         held[0].continue_()
         expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
         expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
+
+
+def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    page.wait_for_function("navigator.serviceWorker.controller !== null")
+    gateway.stop()
+    page.reload()
+    expect(page.get_by_text("No connection for")).to_be_visible()
+    # With its style.
+    assert page.evaluate("getComputedStyle(document.querySelector('.splash')).display") == "grid"
