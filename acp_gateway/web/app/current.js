@@ -1,4 +1,5 @@
 /** The open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
+import { olderOf, requestOf, statesOf } from "./answers.js";
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "./fold.js";
 import { hasArrived } from "./sending.js";
@@ -44,12 +45,13 @@ const LONGEST_DRAFT = 100_000;
  * @param {() => number} options.clock
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void}|null} options.storage
+ * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
  * @param {(session: Session) => void} options.setSession
  * @param {() => import("./store.js").State} options.get
  * @param {(current: Current|null) => void} options.set
  */
-export function createCurrent({ rpc, clock, storage, toast, setSession, get, set }) {
+export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, get, set }) {
   /** Counts sessions opened and resets, so that answers that come too late are known. */
   let generation = 0;
   /** Highest number heard of in the open session. */
@@ -87,7 +89,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       const { code, message } = /** @type {any} */ (error);
       // Without a connection nothing is wrong with the session: `connected` does it again.
       if (mine !== generation || code === "lost" || code === "ended") return;
-      const unknown = code === INVALID_PARAMS && current().session === null;
+      const unknown = code === INVALID_PARAMS && (current().session === null || Boolean(get().connection.readAt));
       change(unknown ? { phase: "unknown" } : { phase: "error", error: message });
     } finally {
       if (syncing === mine) syncing = -1;
@@ -189,13 +191,25 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       turn: null,
       draft: keptDraft(id),
     });
-    void sync();
+    if (left || !keeper) void sync();
+    else void takeKept(id).then(sync);
+  };
+
+  /** Shows what was kept of the open session, unless its transcript is fetched already. */
+  const takeKept = async (/** @type {string} */ id) => {
+    const mine = generation;
+    const kept = await keeper?.session(id);
+    if (!kept || mine !== generation || syncing === mine || current().phase !== "loading") return;
+    copy.begin({ sessionId: id, epoch: kept.epoch, older: kept.older, states: kept.states, updates: kept.updates });
+    const transcript = fold(begin(emptyTranscript(), kept.states), kept.updates);
+    change({ transcript, epoch: kept.epoch, older: kept.older });
   };
 
   const close = () => {
     const before = get().current;
     if (before === null) return;
     generation += 1;
+    void keeper?.keepSession(before.id, copy.text());
     copy.end();
     set(null);
     rpc.request("session/unsubscribe", { sessionId: before.id }, QUIET).catch(() => {});
@@ -265,7 +279,11 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     cancel: () => act("session/cancel", {}),
 
     /** Keeps the transcript for the next load of the page. */
-    keepCopy: copy.save,
+    keepCopy: () => {
+      copy.save();
+      const { current: open } = get();
+      if (open !== null) void keeper?.keepSession(open.id, copy.text());
+    },
 
     /** Keeps nothing for the next load of the page, which may be of another person. */
     forgetCopy: copy.forget,
@@ -366,34 +384,5 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       if (get().current) void sync();
     },
     removed: () => change({ phase: "removed", pending: [], session: null }),
-  };
-}
-
-/** @param {any} answer - of session/get. @returns {any[]} payloads. */
-function statesOf({ states }) {
-  return (states ?? []).map((/** @type {any} */ one) => one.payload);
-}
-
-/** @param {any} answer - of session/get. @returns {Current["older"]} */
-function olderOf(answer) {
-  if (answer.more) return "more";
-  return answer.truncated ? "cut" : "none";
-}
-
-/**
- * @param {any} one - of `pendingRequests`, or the params of session/request.
- * @param {Request[]} known
- * @returns {Request}
- */
-function requestOf(one, known) {
-  const before = known.find((old) => String(old.requestId) === String(one.requestId));
-  const method = one.requestType ?? one.method ?? "session/request_permission";
-  const params = one.payload ?? one.request ?? {};
-  return {
-    requestId: one.requestId,
-    method,
-    params,
-    answering: before?.answering ?? false,
-    error: before?.error ?? null,
   };
 }

@@ -5,6 +5,7 @@ import { Dialog } from "./dialog.js";
 import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
+import { createKeeper } from "./keeper.js";
 import { keepChoice, keptChoice } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
@@ -40,13 +41,18 @@ const rpc = createRpc({
   isBusy: () => Boolean(store.state.current?.session?.turn),
   isHidden: () => document.hidden,
 });
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
+const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), keeper });
 const kept = storageOf(() => window.localStorage);
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
-addEventListener("pagehide", () => store.keepCopy());
-document.addEventListener("visibilitychange", () => document.hidden && store.keepCopy());
+const keepAll = () => {
+  store.keepCopy();
+  store.keepList();
+};
+addEventListener("pagehide", keepAll);
+document.addEventListener("visibilitychange", () => document.hidden && keepAll());
 
 function storageOf(find) {
   try {
@@ -72,8 +78,9 @@ async function redeem(code) {
 }
 
 /** Load the page again, without what belongs to the person that was signed in before. */
-function startAfresh() {
+async function startAfresh() {
   store.forgetCopy();
+  await keeper.forget();
   location.reload();
 }
 
@@ -94,11 +101,15 @@ function App() {
       if (next.code !== null) {
         history.replaceState(null, "", makeRoute(next));
         const failure = await redeem(next.code);
-        if (failure === null) store.forgetCopy();
+        if (failure === null) {
+          store.forgetCopy();
+          await keeper.forget(begun);
+        }
         setProblem(failure);
         // What is here belongs to the person that was signed in before.
         if (failure === null && begun) location.reload();
       }
+      if (!begun) void store.showKept();
       begun = true;
       setRoute({ ...next, code: null });
       rpc.connect();
@@ -114,10 +125,11 @@ function App() {
     if (wanted !== null) store.open(wanted);
     else store.close();
   }, [wanted]);
+  const isPresent = state.listed && !state.connection.readAt;
   // Where this fails, notifications stay as they are.
-  useEffect(() => void (state.listed && state.info.role !== "observer" && push.refresh().catch(() => {})), [state.listed]);
+  useEffect(() => void (isPresent && state.info.role !== "observer" && push.refresh().catch(() => {})), [isPresent]);
   // After the list, which it would delay.
-  useEffect(() => void (state.listed && window.isSecureContext && attention.registered()), [state.listed]);
+  useEffect(() => void (isPresent && window.isSecureContext && attention.registered()), [isPresent]);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));

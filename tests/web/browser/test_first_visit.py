@@ -1,4 +1,4 @@
-"""What a browser fetches at its first visit, and what it shows without the program of the page, or without a gateway."""
+"""The requests of a page that is opened for the first time, and the page without its program or its gateway."""
 
 from playwright.sync_api import Route, expect
 
@@ -10,7 +10,7 @@ MOST_REQUESTS = 6
 MOST_BYTES = 120_000
 
 
-def test_the_first_visit_takes_few_requests_and_bytes(open_page: Opens) -> None:
+def test_a_page_that_is_opened_for_the_first_time_takes_few_requests_and_bytes(open_page: Opens) -> None:
     page, gateway = open_page(shop())
     expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
     page.evaluate("navigator.serviceWorker.ready.then(() => null)")
@@ -39,4 +39,4 @@ def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Ope
     page.reload()
     expect(page.get_by_text("No connection for")).to_be_visible()
     # With its style.
-    assert page.evaluate("getComputedStyle(document.querySelector('.splash')).display") == "grid"
+    assert page.evaluate("getComputedStyle(document.querySelector('.list')).display") == "flex"
