@@ -35,8 +35,6 @@ const PAGE = 5000;
 const QUIET = { quiet: true, resend: true };
 /** Code of the error for a session that does not exist. */
 const INVALID_PARAMS = -32602;
-/** Longest draft that is kept, in characters. */
-const LONGEST_DRAFT = 100_000;
 
 /**
  * Creates the part of the store that deals with the open session.
@@ -46,12 +44,13 @@ const LONGEST_DRAFT = 100_000;
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void}|null} options.storage
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
+ * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
  * @param {(session: Session) => void} options.setSession
  * @param {() => import("./store.js").State} options.get
  * @param {(current: Current|null) => void} options.set
  */
-export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, get, set }) {
+export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setSession, get, set }) {
   /** Counts sessions opened and resets, so that answers that come too late are known. */
   let generation = 0;
   /** Highest number heard of in the open session. */
@@ -60,6 +59,8 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
   let syncing = -1;
   const copy = createCopy(storage);
   let lastSending = 0;
+  /** Prompts of this load of the page. @type {Set<string>} */
+  const begun = new Set();
   let lastSearch = 0;
 
   const current = () => /** @type {Current} */ (get().current);
@@ -67,7 +68,11 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
   const change = (/** @type {Partial<Current>} */ part) => {
     if (get().current === null) return;
     const next = { ...current(), ...part };
-    if (part.transcript) next.sending = next.sending.filter((one) => !hasArrived(next.transcript, one));
+    if (part.transcript) {
+      const arrived = next.sending.filter((one) => hasArrived(next.transcript, one));
+      for (const one of arrived) drafts.settled(next.id, one);
+      next.sending = next.sending.filter((one) => !arrived.includes(one));
+    }
     set(next);
   };
 
@@ -157,13 +162,8 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
     }
   };
 
-  const keptDraft = (/** @type {string} */ id) => {
-    try {
-      return storage?.getItem(`draft ${id}`) ?? "";
-    } catch {
-      return ""; // The browser keeps nothing.
-    }
-  };
+  /** Prompts of an earlier load of the page; those of this one are on their way. @param {string} id */
+  const leftOf = (id) => drafts.left(id).filter(({ key, at }) => !begun.has(`${key} ${at}`));
 
   /** @param {string} id */
   const open = (id) => {
@@ -183,13 +183,13 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
       epoch: left?.epoch ?? null,
       older: left?.older ?? "none",
       pending: [],
-      sending: [],
+      sending: leftOf(id),
       modes: null,
       models: null,
       configOptions: null,
       promptCapabilities: null,
       turn: null,
-      draft: keptDraft(id),
+      draft: drafts.get(id),
     });
     if (left || !keeper) void sync();
     else void takeKept(id).then(sync);
@@ -221,8 +221,11 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
     const others = () => current().sending.filter((one) => one.key !== sending.key);
     const after = current().transcript.lastSeq;
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }] });
+    begun.add(`${sending.key} ${sending.at}`);
+    drafts.sent(id, { ...sending, after });
     try {
       await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
+      drafts.settled(id, sending);
       if (isOpen(id)) change({ sending: others() });
     } catch (error) {
       const { message, code } = /** @type {any} */ (error);
@@ -259,7 +262,7 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
      * @param {any[]} blocks - ACP content blocks.
      */
     prompt: (blocks) => {
-      lastSending += 1;
+      lastSending = Math.max(lastSending, ...(get().current?.sending ?? []).map((one) => one.key)) + 1;
       return send({ key: lastSending, blocks, at: clock(), error: null, unsure: false, after: 0 });
     },
 
@@ -272,6 +275,7 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
     /** Forgets a failed prompt. @param {number} key */
     discard: (key) => {
       const sending = get().current?.sending ?? [];
+      for (const one of sending) if (one.key === key && one.error !== null) drafts.settled(current().id, one);
       change({ sending: sending.filter((one) => one.key !== key || one.error === null) });
     },
 
@@ -286,7 +290,10 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
     },
 
     /** Keeps nothing for the next load of the page, which may be of another person. */
-    forgetCopy: copy.forget,
+    forgetCopy: () => {
+      copy.forget();
+      drafts.forget();
+    },
 
     /**
      * Answers a question of the agent.
@@ -367,12 +374,7 @@ export function createCurrent({ rpc, clock, storage, keeper, toast, setSession, 
     setDraft: (draft) => {
       if (get().current === null) return;
       change({ draft });
-      try {
-        if (draft === "") storage?.removeItem(`draft ${current().id}`);
-        else if (draft.length <= LONGEST_DRAFT) storage?.setItem(`draft ${current().id}`, draft);
-      } catch {
-        // The browser keeps nothing, or no more.
-      }
+      drafts.set(current().id, draft);
     },
   };
 

@@ -1,7 +1,7 @@
 /**
  * Keeps the list and what was read of sessions in this browser, so that the page shows them without the gateway.
  *
- * All of it belongs to one identity: it is removed when another one is signed in, or nobody. What is oldest goes first
+ * All of it belongs to one identity: it is removed when that one is not signed in any more. What is oldest goes first
  * where there is too much.
  */
 
@@ -50,10 +50,14 @@ export function createKeeper({ caches, base, clock = Date.now }) {
     const body = new Blob([text]);
     const cache = await caches.open(NAME);
     const address = addressOf(name);
-    await cache.delete(address);
-    if (body.size > LONGEST) return;
+    if (body.size > LONGEST) {
+      await cache.delete(address);
+      return;
+    }
+    // The former entry stays until this one replaces it: the page may end in between.
     const entries = [];
     for (const request of await cache.keys()) {
+      if (request.url === address) continue;
       const { headers } = await cache.match(request);
       entries.push({ request, at: Number(headers.get("kept-at")), size: Number(headers.get("kept-size")) });
     }
@@ -108,7 +112,7 @@ export function createKeeper({ caches, base, clock = Date.now }) {
 
     /**
      * Removes all, and keeps nothing until the next list.
-     * @param {boolean} [forGood] - nor after it, in this page: nobody is signed in any more.
+     * @param {boolean} [forGood] - nor after it, in this page: it was signed out.
      */
     forget: (forGood = true) => {
       owner = null;

@@ -42,8 +42,8 @@ const rpc = createRpc({
   isHidden: () => document.hidden,
 });
 const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), keeper });
 const kept = storageOf(() => window.localStorage);
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.

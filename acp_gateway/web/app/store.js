@@ -5,6 +5,7 @@
  * open session is followed by number: after a lost connection only what is missing is fetched.
  */
 import { createCurrent } from "./current.js";
+import { createDrafts } from "./drafts.js";
 import { orderOf } from "./sessions.js";
 
 /**
@@ -41,7 +42,8 @@ const MOST_TOASTS = 5;
  * @param {() => number} [options.clock] - ms since 1970.
  * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
- *   removeItem: (key: string) => void}|null} [options.storage] - keeps drafts.
+ *   removeItem: (key: string) => void}|null} [options.storage] - of the tab.
+ * @param {any} [options.lasting] - keeps drafts; the tab's by default.
  * @param {ReturnType<import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
  */
 export function createStore({
@@ -49,6 +51,7 @@ export function createStore({
   clock = Date.now,
   frame = (callback) => void setTimeout(callback, 16),
   storage = null,
+  lasting = storage,
   keeper = null,
 }) {
   /** @type {State} */
@@ -110,6 +113,7 @@ export function createStore({
     clock,
     storage,
     keeper,
+    drafts: createDrafts(lasting),
     toast,
     setSession,
     get: () => state,
@@ -165,7 +169,10 @@ export function createStore({
 
   const onState = (/** @type {ConnectionState} */ connection) => {
     set({ connection: { ...connection, readAt } });
-    if (connection.phase === "refused") void keeper?.forget();
+    if (connection.phase === "refused") {
+      void keeper?.forget();
+      opened.actions.forgetCopy();
+    }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
     opened.connected();

@@ -36,7 +36,7 @@ def test_the_list_and_a_session_that_was_read_are_shown_without_the_gateway(open
     expect(page.locator(".connection").first).to_contain_text("What is here was read at")
 
 
-def test_a_session_that_was_deleted_meanwhile_is_not_shown_any_more(open_page: Opens) -> None:
+def test_a_session_that_was_deleted_since_then_is_not_shown_any_more(open_page: Opens) -> None:
     page, gateway = open_page(shop(), "#/s/s1")
     read_session(page)
     del gateway.scene.sessions["s1"]
@@ -47,13 +47,36 @@ def test_a_session_that_was_deleted_meanwhile_is_not_shown_any_more(open_page: O
     until(page, lambda: kept(page) == ["list"])
 
 
+def test_drafts_and_prompts_that_were_not_confirmed_are_there_after_the_page_was_closed(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    read_session(page)
+    page.goto(f"{gateway.url}#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.stop()
+    expect(page.get_by_text("No connection for")).to_be_visible()
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("Not confirmed")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("Not confirmed")
+    box.fill("Half a thou")
+    later = page.context.new_page()
+    page.close()
+    later.goto(f"{gateway.url}#/s/s1")
+    expect(later.get_by_role("textbox", name="Prompt")).to_have_value("Half a thou")
+    expect(later.locator(".sending")).to_contain_text("Not confirmed")
+    expect(later.locator(".sending")).to_contain_text("Not sent. The page was closed")
+
+
 def test_nothing_is_left_in_the_browser_after_signing_out(open_page: Opens) -> None:
     page, _ = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    page.locator(".composer textarea").fill("A secret")
     read_session(page)
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
     until(page, lambda: kept(page) == [])
     assert page.evaluate("sessionStorage.length") == 0
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
 
 
 def test_nothing_is_left_in_the_browser_once_its_session_has_ended(open_page: Opens) -> None:

@@ -67,7 +67,7 @@ test("a session is kept only once it is known who is signed in", async () => {
   assert.deepEqual(caches.names(), []);
 });
 
-test("all is removed when nobody is signed in, and what was on its way is not kept after it", async () => {
+test("all is removed at sign-out, and what was on its way is not kept after it", async () => {
   const { keeper, caches, list } = scene();
   await keeper.keepList(list);
   const writing = [keeper.keepSession("a", "{}"), keeper.keepList(list)];
@@ -76,7 +76,7 @@ test("all is removed when nobody is signed in, and what was on its way is not ke
   assert.deepEqual(caches.names(), []);
 });
 
-test("a page that signs in anew keeps the list of who has signed in", async () => {
+test("a page that signs in keeps the list of who has signed in", async () => {
   const { keeper, caches, list } = scene();
   await keeper.forget(false);
   await keeper.keepList(list);
@@ -104,6 +104,16 @@ test("the oldest go where there is too much, and what is too long is not kept", 
   assert.deepEqual(caches.names(), ["s 2", "s 3", "s 4", "s 5"]);
   await keeper.keepSession("3", JSON.stringify("\u00e9".repeat(2 * MEGABYTE)));
   assert.deepEqual(caches.names(), ["s 2", "s 4", "s 5"]);
+});
+
+test("an entry is there until its next text has replaced it", async () => {
+  const { keeper, caches, list } = scene();
+  await keeper.keepList(list);
+  await keeper.keepSession("a", "{}");
+  const { open } = caches;
+  caches.open = async (name) => ({ ...(await open(name)), put: async () => assert.fail("the page has ended") });
+  await keeper.keepSession("a", '{"more": 1}');
+  assert.deepEqual(caches.names(), ["list", "s a"]);
 });
 
 test("what is older than 30 days is not shown", async () => {
