@@ -2,8 +2,17 @@
  * Shows notifications, also while no page is open, and answers the question of one by its buttons. Browsers on phones
  * show notifications of a service worker only.
  *
- * It keeps nothing and answers no request of the page.
+ * It keeps the files of the page, so that the page opens without the gateway. It keeps nothing of a person.
  */
+
+/** The folder of the files of this version, which its name tells from every other one. */
+const ASSETS = "{assets}";
+
+/** The files that the page needs before it has a connection. */
+const SHELL = ["./", ...["page.js", "style.css", "icons/icon.svg"].map((name) => `${ASSETS}/${name}`)];
+
+/** Beginning of the names of this worker's caches. */
+const CACHE = "shell ";
 
 /** Time in ms for an answer to reach the gateway. */
 const ANSWER_TIMEOUT = 15000;
@@ -14,6 +23,18 @@ const FIRST = ["allow_once", "reject_once"];
 const SCOPE = self.registration.scope;
 const ICON = new URL("./favicon.ico", SCOPE).href;
 
+self.addEventListener("install", (event) => event.waitUntil(keepShell()));
+
+self.addEventListener("activate", (event) => event.waitUntil(forgetOthers().then(() => self.clients.claim())));
+
+self.addEventListener("fetch", (event) => {
+  const { request } = event;
+  const url = request.url.split(/[?#]/)[0];
+  const isPage = request.mode === "navigate" && url === SCOPE;
+  if (request.method !== "GET" || !(isPage || url.startsWith(new URL("./assets/", SCOPE).href))) return;
+  event.respondWith(keptOr(request, isPage ? SCOPE : url));
+});
+
 self.addEventListener("push", (event) => event.waitUntil(told(event.data.json())));
 
 self.addEventListener("notificationclick", (event) => {
@@ -21,6 +42,31 @@ self.addEventListener("notificationclick", (event) => {
   notification.close();
   event.waitUntil(action ? decide(notification, action) : show(notification.data.hash));
 });
+
+/** Keep the files of this version, all or none. The page of another version is not kept with them. */
+async function keepShell() {
+  const cache = await self.caches.open(CACHE + ASSETS);
+  await cache.addAll(SHELL.map((name) => new URL(name, SCOPE).href));
+  const page = await cache.match(SCOPE);
+  if (!(await page.text()).includes(`${ASSETS}/page.js`)) {
+    await self.caches.delete(CACHE + ASSETS);
+    throw new Error("the page is of another version than this worker");
+  }
+  // Pages of the version before have their program already, and their files stay until this one is replaced.
+  await self.skipWaiting();
+}
+
+/** Remove the files of all versions but this one and the one before, which open pages may still need. */
+async function forgetOthers() {
+  const others = (await self.caches.keys()).filter((name) => name.startsWith(CACHE) && name !== CACHE + ASSETS);
+  for (const name of others.slice(0, -1)) await self.caches.delete(name);
+}
+
+/** The kept file of an address: of this version first. The network's where there is none. */
+async function keptOr(request, url) {
+  const own = await self.caches.open(CACHE + ASSETS);
+  return (await own.match(url)) ?? (url === SCOPE ? undefined : await self.caches.match(url)) ?? fetch(request);
+}
 
 /** Show what the gateway tells of a question, or take it away. Some browsers punish a message that shows nothing. */
 async function told(message) {

@@ -1,4 +1,4 @@
-"""Serves the page for browsers: the files of `acp_gateway/web/`, each at one exact path.
+"""Serves the page for browsers: the files of `acp_gateway/web/`, each at one exact path, and its modules joined to one.
 
 A path is looked up as it was sent, so that no dot segment, encoding or backslash leads to another file. The files are
 read at the first request. Modules and styles have a hash of all files in their path, and are kept by browsers for good;
@@ -19,6 +19,7 @@ from typing import Final
 
 from websockets.datastructures import Headers
 
+from acp_gateway.server.http.joined_modules import join
 from acp_gateway.transports.http.head import media_types
 from acp_gateway.transports.http.server import Request, Response
 
@@ -88,6 +89,11 @@ POLICY: Final = (
 """Scripts and styles are files of the gateway, connections go to it alone, no string becomes HTML or script, and images
 of strangers are not loaded: each would tell them that it was read."""
 
+JOINED: Final = "page.js"
+"""The file that the program makes: the first module and all that it imports."""
+
+_FIRST_MODULE: Final = "app/main.js"
+
 NO_FILE: Final = "the page has no such file; after an upgrade of the gateway, reload it"
 
 _HEADERS: Final = {**PAGE_HEADERS, "Content-Security-Policy": POLICY}
@@ -110,7 +116,7 @@ _COMPRESSED: Final = frozenset({"png"})
 """Endings of files that are compressed already."""
 
 _PLACEHOLDER: Final = b"{assets}"
-_TEMPLATES: Final = ("index.html", "manifest.webmanifest")
+_TEMPLATES: Final = ("index.html", "manifest.webmanifest", "worker.js")
 
 _ENOUGH: Final = 0.9
 """Maximum size of a compressed file, as a part of the file, for which browsers are given the trouble to unpack it."""
@@ -168,17 +174,19 @@ def load_assets(folder: Path) -> dict[str, Asset]:
     """Read the files of a folder, and return them by path. They stay the same until the process ends."""
     paths = (path for path in sorted(folder.rglob("*")) if _ending(path.name) in _MEDIA_TYPES)
     contents = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    if _FIRST_MODULE in contents:
+        modules = {name: content.decode() for name, content in contents.items() if _ending(name) == "js"}
+        contents[JOINED] = join(modules, _FIRST_MODULE).encode()
     digest = hashlib.sha256()
     for name, content in contents.items():
         digest.update(f"{name}\n{len(content)}\n".encode() + content)
     base = f"{FOLDER}{digest.hexdigest()[:20]}"
     # Relative, because a proxy may have the page below a path.
-    page, manifest = (contents.pop(name).replace(_PLACEHOLDER, f".{base}".encode()) for name in _TEMPLATES)
-    worker = contents.pop("worker.js")
+    page, manifest, worker = (contents.pop(name).replace(_PLACEHOLDER, f".{base}".encode()) for name in _TEMPLATES)
     found = {f"{base}/{name}": Asset(name, content, _ONCE) for name, content in contents.items()}
     found[PAGE] = Asset(_TEMPLATES[0], page, PAGE_HEADERS["Cache-Control"])
     found[MANIFEST] = Asset(_TEMPLATES[1], manifest, _CHECKED)
-    found[WORKER] = Asset("worker.js", worker, _CHECKED)
+    found[WORKER] = Asset(_TEMPLATES[2], worker, _CHECKED)
     # Asked for by programs that do not look into the page.
     icon = "icons/icon-192.png"
     found[FAVICON] = Asset(icon, contents[icon], _CHECKED)

@@ -50,6 +50,9 @@ export function createCopy(storage) {
     }
   };
 
+  const text = () =>
+    texts === null || head.epoch === "" ? null : `${JSON.stringify(head).slice(0, -1)},"updates":[${texts.join(",")}]}`;
+
   return {
     forget,
     add,
@@ -67,11 +70,15 @@ export function createCopy(storage) {
       texts = null;
     },
 
+    /** The copy as JSON; null if there is none. */
+    text,
+
     /** Writes the copy, if there is one: the page is about to go. */
     save: () => {
-      if (texts === null || head.epoch === "") return;
+      const whole = text();
+      if (whole === null) return;
       try {
-        storage?.setItem(NAME, `${JSON.stringify(head).slice(0, -1)},"updates":[${texts.join(",")}]}`);
+        storage?.setItem(NAME, whole);
       } catch {
         forget(); // There is no room for it.
       }

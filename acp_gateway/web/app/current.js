@@ -1,4 +1,5 @@
 /** The open session of the store: its transcript, its questions, the prompts on their way, and the actions on it. */
+import { olderOf, requestOf, statesOf } from "./answers.js";
 import { createCopy } from "./copy.js";
 import { begin, emptyTranscript, fold, prepend } from "./fold.js";
 import { hasArrived } from "./sending.js";
@@ -34,8 +35,6 @@ const PAGE = 5000;
 const QUIET = { quiet: true, resend: true };
 /** Code of the error for a session that does not exist. */
 const INVALID_PARAMS = -32602;
-/** Longest draft that is kept, in characters. */
-const LONGEST_DRAFT = 100_000;
 
 /**
  * Creates the part of the store that deals with the open session.
@@ -44,12 +43,14 @@ const LONGEST_DRAFT = 100_000;
  * @param {() => number} options.clock
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
  *   removeItem: (key: string) => void}|null} options.storage
+ * @param {ReturnType<import("./keeper.js").createKeeper>|null} options.keeper
+ * @param {ReturnType<import("./drafts.js").createDrafts>} options.drafts
  * @param {(kind: "info"|"error", text: string, sessionId?: string|null) => void} options.toast
  * @param {(session: Session) => void} options.setSession
  * @param {() => import("./store.js").State} options.get
  * @param {(current: Current|null) => void} options.set
  */
-export function createCurrent({ rpc, clock, storage, toast, setSession, get, set }) {
+export function createCurrent({ rpc, clock, storage, keeper, drafts, toast, setSession, get, set }) {
   /** Counts sessions opened and resets, so that answers that come too late are known. */
   let generation = 0;
   /** Highest number heard of in the open session. */
@@ -58,6 +59,8 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
   let syncing = -1;
   const copy = createCopy(storage);
   let lastSending = 0;
+  /** Prompts of this load of the page. @type {Set<string>} */
+  const begun = new Set();
   let lastSearch = 0;
 
   const current = () => /** @type {Current} */ (get().current);
@@ -65,7 +68,11 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
   const change = (/** @type {Partial<Current>} */ part) => {
     if (get().current === null) return;
     const next = { ...current(), ...part };
-    if (part.transcript) next.sending = next.sending.filter((one) => !hasArrived(next.transcript, one));
+    if (part.transcript) {
+      const arrived = next.sending.filter((one) => hasArrived(next.transcript, one));
+      for (const one of arrived) drafts.settled(next.id, one);
+      next.sending = next.sending.filter((one) => !arrived.includes(one));
+    }
     set(next);
   };
 
@@ -87,7 +94,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       const { code, message } = /** @type {any} */ (error);
       // Without a connection nothing is wrong with the session: `connected` does it again.
       if (mine !== generation || code === "lost" || code === "ended") return;
-      const unknown = code === INVALID_PARAMS && current().session === null;
+      const unknown = code === INVALID_PARAMS && (current().session === null || Boolean(get().connection.readAt));
       change(unknown ? { phase: "unknown" } : { phase: "error", error: message });
     } finally {
       if (syncing === mine) syncing = -1;
@@ -155,13 +162,8 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     }
   };
 
-  const keptDraft = (/** @type {string} */ id) => {
-    try {
-      return storage?.getItem(`draft ${id}`) ?? "";
-    } catch {
-      return ""; // The browser keeps nothing.
-    }
-  };
+  /** Prompts of an earlier load of the page; those of this one are on their way. @param {string} id */
+  const leftOf = (id) => drafts.left(id).filter(({ key, at }) => !begun.has(`${key} ${at}`));
 
   /** @param {string} id */
   const open = (id) => {
@@ -181,21 +183,33 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       epoch: left?.epoch ?? null,
       older: left?.older ?? "none",
       pending: [],
-      sending: [],
+      sending: leftOf(id),
       modes: null,
       models: null,
       configOptions: null,
       promptCapabilities: null,
       turn: null,
-      draft: keptDraft(id),
+      draft: drafts.get(id),
     });
-    void sync();
+    if (left || !keeper) void sync();
+    else void takeKept(id).then(sync);
+  };
+
+  /** Shows what was kept of the open session, unless its transcript is fetched already. */
+  const takeKept = async (/** @type {string} */ id) => {
+    const mine = generation;
+    const kept = await keeper?.session(id);
+    if (!kept || mine !== generation || syncing === mine || current().phase !== "loading") return;
+    copy.begin({ sessionId: id, epoch: kept.epoch, older: kept.older, states: kept.states, updates: kept.updates });
+    const transcript = fold(begin(emptyTranscript(), kept.states), kept.updates);
+    change({ transcript, epoch: kept.epoch, older: kept.older });
   };
 
   const close = () => {
     const before = get().current;
     if (before === null) return;
     generation += 1;
+    void keeper?.keepSession(before.id, copy.text());
     copy.end();
     set(null);
     rpc.request("session/unsubscribe", { sessionId: before.id }, QUIET).catch(() => {});
@@ -207,8 +221,11 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     const others = () => current().sending.filter((one) => one.key !== sending.key);
     const after = current().transcript.lastSeq;
     change({ sending: [...others(), { ...sending, error: null, unsure: false, after }] });
+    begun.add(`${sending.key} ${sending.at}`);
+    drafts.sent(id, { ...sending, after });
     try {
       await rpc.request("session/prompt", { sessionId: id, prompt: sending.blocks });
+      drafts.settled(id, sending);
       if (isOpen(id)) change({ sending: others() });
     } catch (error) {
       const { message, code } = /** @type {any} */ (error);
@@ -245,7 +262,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
      * @param {any[]} blocks - ACP content blocks.
      */
     prompt: (blocks) => {
-      lastSending += 1;
+      lastSending = Math.max(lastSending, ...(get().current?.sending ?? []).map((one) => one.key)) + 1;
       return send({ key: lastSending, blocks, at: clock(), error: null, unsure: false, after: 0 });
     },
 
@@ -258,6 +275,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     /** Forgets a failed prompt. @param {number} key */
     discard: (key) => {
       const sending = get().current?.sending ?? [];
+      for (const one of sending) if (one.key === key && one.error !== null) drafts.settled(current().id, one);
       change({ sending: sending.filter((one) => one.key !== key || one.error === null) });
     },
 
@@ -265,10 +283,17 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     cancel: () => act("session/cancel", {}),
 
     /** Keeps the transcript for the next load of the page. */
-    keepCopy: copy.save,
+    keepCopy: () => {
+      copy.save();
+      const { current: open } = get();
+      if (open !== null) void keeper?.keepSession(open.id, copy.text());
+    },
 
     /** Keeps nothing for the next load of the page, which may be of another person. */
-    forgetCopy: copy.forget,
+    forgetCopy: () => {
+      copy.forget();
+      drafts.forget();
+    },
 
     /**
      * Answers a question of the agent.
@@ -349,12 +374,7 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
     setDraft: (draft) => {
       if (get().current === null) return;
       change({ draft });
-      try {
-        if (draft === "") storage?.removeItem(`draft ${current().id}`);
-        else if (draft.length <= LONGEST_DRAFT) storage?.setItem(`draft ${current().id}`, draft);
-      } catch {
-        // The browser keeps nothing, or no more.
-      }
+      drafts.set(current().id, draft);
     },
   };
 
@@ -366,34 +386,5 @@ export function createCurrent({ rpc, clock, storage, toast, setSession, get, set
       if (get().current) void sync();
     },
     removed: () => change({ phase: "removed", pending: [], session: null }),
-  };
-}
-
-/** @param {any} answer - of session/get. @returns {any[]} payloads. */
-function statesOf({ states }) {
-  return (states ?? []).map((/** @type {any} */ one) => one.payload);
-}
-
-/** @param {any} answer - of session/get. @returns {Current["older"]} */
-function olderOf(answer) {
-  if (answer.more) return "more";
-  return answer.truncated ? "cut" : "none";
-}
-
-/**
- * @param {any} one - of `pendingRequests`, or the params of session/request.
- * @param {Request[]} known
- * @returns {Request}
- */
-function requestOf(one, known) {
-  const before = known.find((old) => String(old.requestId) === String(one.requestId));
-  const method = one.requestType ?? one.method ?? "session/request_permission";
-  const params = one.payload ?? one.request ?? {};
-  return {
-    requestId: one.requestId,
-    method,
-    params,
-    answering: before?.answering ?? false,
-    error: before?.error ?? null,
   };
 }

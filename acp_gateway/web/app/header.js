@@ -58,7 +58,7 @@ function Usage({ usage, tell }) {
 
 /** A line with the state of the connection, unless there is nothing to say. */
 export function ConnectionLine({ connection, onRetry }) {
-  const now = useNow(connection.phase === "away" ? 500 : 60000);
+  const now = useNow(connection.phase === "connected" ? 60000 : 500);
   const text = connectionText(connection, now);
   if (text === null) return html`<div class="connection-space" role="status"></div>`;
   return html`<div class="connection-space" role="status">

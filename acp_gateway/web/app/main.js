@@ -6,6 +6,7 @@ import { Export } from "./export.js";
 import { sentence, titleOf } from "./format.js";
 import { ConnectionLine } from "./header.js";
 import { classes, useMedia } from "./hooks.js";
+import { createKeeper } from "./keeper.js";
 import { keepChoice, keptChoice } from "./machines.js";
 import { Icon } from "./icons.js";
 import { NewSession } from "./new_session.js";
@@ -13,6 +14,7 @@ import { Notifications } from "./notifications.js";
 import { createPush } from "./push.js";
 import { makeRoute, parseRoute } from "./route.js";
 import { createRpc } from "./rpc.js";
+import { onNewVersion } from "./service_worker.js";
 import { SessionList } from "./session_list.js";
 import { SessionView } from "./session_view.js";
 import { Share } from "./share.js";
@@ -40,13 +42,18 @@ const rpc = createRpc({
   isBusy: () => Boolean(store.state.current?.session?.turn),
   isHidden: () => document.hidden,
 });
-const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage) });
+const keeper = createKeeper({ caches: window.caches, base: new URL("./read/", document.baseURI).href });
 const kept = storageOf(() => window.localStorage);
+const store = createStore({ rpc, frame: frameOf(window), storage: storageOf(() => window.sessionStorage), lasting: kept, keeper });
 const push = createPush({ window, registered: attention.registered, request: (method, params) => rpc.request(method, params), kept });
 store.reconnect = () => rpc.wake();
 // A phone may end a hidden page without another word.
-addEventListener("pagehide", () => store.keepCopy());
-document.addEventListener("visibilitychange", () => document.hidden && store.keepCopy());
+const keepAll = () => {
+  store.keepCopy();
+  store.keepList();
+};
+addEventListener("pagehide", keepAll);
+document.addEventListener("visibilitychange", () => document.hidden && keepAll());
 
 function storageOf(find) {
   try {
@@ -72,8 +79,9 @@ async function redeem(code) {
 }
 
 /** Load the page again, without what belongs to the person that was signed in before. */
-function startAfresh() {
+async function startAfresh() {
   store.forgetCopy();
+  await keeper.forget();
   location.reload();
 }
 
@@ -94,11 +102,15 @@ function App() {
       if (next.code !== null) {
         history.replaceState(null, "", makeRoute(next));
         const failure = await redeem(next.code);
-        if (failure === null) store.forgetCopy();
+        if (failure === null) {
+          store.forgetCopy();
+          await keeper.forget(begun);
+        }
         setProblem(failure);
         // What is here belongs to the person that was signed in before.
         if (failure === null && begun) location.reload();
       }
+      if (!begun) void store.showKept();
       begun = true;
       setRoute({ ...next, code: null });
       rpc.connect();
@@ -114,8 +126,11 @@ function App() {
     if (wanted !== null) store.open(wanted);
     else store.close();
   }, [wanted]);
+  const isPresent = state.listed && !state.connection.readAt;
   // Where this fails, notifications stay as they are.
-  useEffect(() => void (state.listed && state.info.role !== "observer" && push.refresh().catch(() => {})), [state.listed]);
+  useEffect(() => void (isPresent && state.info.role !== "observer" && push.refresh().catch(() => {})), [isPresent]);
+  // After the list, which it would delay.
+  useEffect(() => void (isPresent && window.isSecureContext && attention.registered()), [isPresent]);
   useEffect(() => setDialog(route.agent === null ? null : "new"), [route.agent]);
   useEffect(() => void (dialog === "new" && store.refreshAgents()), [dialog]);
   const sessions = state.order.map((id) => state.sessions.get(id));
@@ -228,6 +243,7 @@ function Toast({ toast, text }) {
   </p>`;
 }
 
+onNewVersion(window, () => store.toast("info", "A new version of this page is there: reload it when you like."));
 followViewport(window);
 watchSigns(window, rpc.wake);
 render(html`<${App} />`, document.getElementById("app"));

@@ -1,4 +1,4 @@
-/** Registers the service worker, by which browsers on phones show notifications. */
+/** Registers the service worker, which opens the page without the gateway, and by which phones show notifications. */
 
 /** Register it. Returns a promise of its registration, once it is active; of null where there are no service workers. */
 export async function registerWorker({ navigator, document, trustedTypes }) {
@@ -8,4 +8,10 @@ export async function registerWorker({ navigator, document, trustedTypes }) {
   const policy = trustedTypes?.createPolicy("worker", { createScriptURL: () => url });
   await navigator.serviceWorker.register(policy ? policy.createScriptURL("") : url);
   return navigator.serviceWorker.ready;
+}
+
+/** Call `act` when the worker of another version has taken over from the one that this page came with. */
+export function onNewVersion({ navigator }, act) {
+  const workers = navigator?.serviceWorker;
+  if (workers?.controller) workers.addEventListener("controllerchange", act, { once: true });
 }

@@ -53,7 +53,7 @@ export function SessionView({ state, store, route, notices, onBack, onShare, onE
       html`<p class="turn-end is-waiting" role="status"><${Icon} name="alert" />The agent waits for you: it needs something that it does not ask for here.</p>`}
       ${background.length > 0 && html`<p class="turn-end" role="status">In the background: ${oneLine(background.join(", "), 200)}</p>`}
       <${TurnEnd} turn=${current.turn} session=${session} />
-      ${current.phase === "ready" && (mayControl
+      ${(current.phase === "ready" || (current.phase === "loading" && current.transcript.lastSeq > 0)) && (mayControl
         ? html`<${Composer} key=${`composer ${current.id}`} session=${session} current=${current} actions=${store}
             report=${(error) => store.toast("error", error.message)} />`
         : html`<p class="looks-on"><${Icon} name="eye" />You are looking on. Only those who control the session can write and decide.</p>`)}
@@ -73,7 +73,7 @@ function Middle({ current, session, store }) {
     return html`<div class="message" role="alert"><p>${sentence(current.error)}</p>
       <button class="secondary" onClick=${() => store.open(current.id)}>Try again</button></div>`;
   }
-  if (phase === "loading") return html`<p class="message" role="status">Loading…</p>`;
+  if (phase === "loading" && transcript.lastSeq === 0) return html`<p class="message" role="status">Loading…</p>`;
   return html`<${Transcript} blocks=${transcript.blocks} version=${transcript.version} lastSeq=${transcript.lastSeq}
     older=${current.older} history=${session.history} sent=${current.sending.at(-1)?.key ?? 0} onLoadOlder=${store.loadOlder} cwd=${session.cwd} turn=${Boolean(session.turn)}
     working=${(Boolean(session.turn) || session.status === "running") && current.pending.length === 0} />`;

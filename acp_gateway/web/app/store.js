@@ -5,6 +5,7 @@
  * open session is followed by number: after a lost connection only what is missing is fetched.
  */
 import { createCurrent } from "./current.js";
+import { createDrafts } from "./drafts.js";
 import { orderOf } from "./sessions.js";
 
 /**
@@ -17,7 +18,8 @@ import { orderOf } from "./sessions.js";
  * @typedef {{name: string, version: string, identity: string, role: "controller"|"observer", guest: boolean,
  *   session: string|null, mayShare: boolean}} Info
  * @typedef {object} State
- * @property {ConnectionState} connection
+ * @property {ConnectionState & {readAt?: number|null}} connection - `readAt`: when what is shown was read, in ms since
+ *   1970, if it is not the present.
  * @property {Info|null} info
  * @property {Agent[]} agents
  * @property {Map<string, Session>} sessions
@@ -40,13 +42,17 @@ const MOST_TOASTS = 5;
  * @param {() => number} [options.clock] - ms since 1970.
  * @param {(callback: () => void) => void} [options.frame] - calls back before the next frame: see frameOf.
  * @param {{getItem: (key: string) => string|null, setItem: (key: string, value: string) => void,
- *   removeItem: (key: string) => void}|null} [options.storage] - keeps drafts.
+ *   removeItem: (key: string) => void}|null} [options.storage] - of the tab.
+ * @param {any} [options.lasting] - keeps drafts; the tab's by default.
+ * @param {ReturnType<import("./keeper.js").createKeeper>|null} [options.keeper] - keeps what was read.
  */
 export function createStore({
   rpc,
   clock = Date.now,
   frame = (callback) => void setTimeout(callback, 16),
   storage = null,
+  lasting = storage,
+  keeper = null,
 }) {
   /** @type {State} */
   let state = {
@@ -99,17 +105,44 @@ export function createStore({
     const sessions = new Map(state.sessions);
     if (sessions.delete(id)) setSessions(sessions);
     if (state.current?.id === id) opened.removed();
+    keepList();
   };
 
   const opened = createCurrent({
     rpc,
     clock,
     storage,
+    keeper,
+    drafts: createDrafts(lasting),
     toast,
     setSession,
     get: () => state,
     set: (current) => set({ current }),
   });
+
+  /** Time in ms since 1970 at which the list was read that is shown; null for the present one. */
+  let readAt = /** @type {number|null} */ (null);
+
+  const updateCurrent = () => {
+    const { current, sessions } = state;
+    if (current !== null) set({ current: { ...current, session: sessions.get(current.id) ?? null } });
+  };
+
+  /** Shows the list that was kept, until the gateway has told the present one. */
+  const showKept = async () => {
+    const kept = await keeper?.list();
+    if (!kept || state.listed || state.connection.phase === "refused") return;
+    readAt = kept.at;
+    set({ info: kept.info, agents: kept.agents, listed: true, more: kept.more, connection: { ...state.connection, readAt } });
+    setSessions(new Map(kept.sessions.map((/** @type {Session} */ session) => [session.id, session])));
+    updateCurrent();
+  };
+
+  const keepList = () => {
+    if (!state.listed || readAt !== null || state.info === null) return;
+    const { info, agents, more } = state;
+    void keeper?.keepList({ info, agents, more, sessions: [...state.sessions.values()] });
+  };
 
   /** Fetches what the list shows; a lost connection calls it again. */
   const refresh = async () => {
@@ -119,8 +152,13 @@ export function createStore({
       rpc.request("agents/list", {}, options),
       rpc.request("session/list", { watch: true }, options),
     ]);
-    set({ info, agents: agents.agents ?? [], listed: true, more: list.more ?? 0 });
+    const wasKept = readAt !== null;
+    readAt = null;
+    const connection = { ...state.connection, readAt };
+    set({ info, agents: agents.agents ?? [], listed: true, more: list.more ?? 0, connection });
     setSessions(new Map((list.sessions ?? []).map((/** @type {Session} */ session) => [session.id, session])));
+    if (wasKept) updateCurrent();
+    keepList();
   };
 
   /** Fetches the agents again, which change with the nodes. */
@@ -130,7 +168,11 @@ export function createStore({
   };
 
   const onState = (/** @type {ConnectionState} */ connection) => {
-    set({ connection });
+    set({ connection: { ...connection, readAt } });
+    if (connection.phase === "refused") {
+      void keeper?.forget();
+      opened.actions.forgetCopy();
+    }
     if (connection.phase !== "connected" || connection.line === line) return;
     line = connection.line;
     opened.connected();
@@ -160,6 +202,8 @@ export function createStore({
     onState,
     onNotification,
     refresh,
+    showKept,
+    keepList,
     refreshAgents,
     toast,
 

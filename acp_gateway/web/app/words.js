@@ -18,14 +18,19 @@ export function outageOf(connection, now) {
 export function connectionText(connection, now) {
   const waiting = connection.waiting > 0 ? ` ${counted(connection.waiting, "message")} ${connection.waiting === 1 ? "waits" : "wait"}.` : "";
   if (connection.phase === "connected") return null;
-  if (connection.phase === "connecting") return `Connecting…${waiting}`;
+  const read = connection.readAt ? ` What is here was read ${readText(connection.readAt, now)}.` : "";
+  // What was read before is there at once, and seldom for long.
+  if (connection.phase === "connecting") return read && now - timeOf(connection.since) < SHORT ? null : `Connecting…${waiting}${read}`;
   if (connection.phase === "away") {
     const outage = outageOf(connection, now);
-    return outage === null ? null : `No connection for ${durationText(outage)}, trying again.${waiting}`;
+    return outage === null ? null : `No connection for ${durationText(outage)}, trying again.${waiting}${read}`;
   }
   const reason = oneLine(connection.reason, 300);
   return reason || "The connection has ended.";
 }
+
+/** When something was read, such as "at 12:04" or "on 3 Mar, 12:04". */
+const readText = (at, now) => `${new Date(at).toDateString() === new Date(now).toDateString() ? "at" : "on"} ${saidText(at, now)}`;
 
 /** Whether a session needs a decision of the user. */
 export function needsYou(session) {

@@ -4,28 +4,21 @@ It runs in a thread of its own, because Playwright's synchronous interface holds
 """
 
 import json
-import mimetypes
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
+from websockets.datastructures import Headers
 
-from acp_gateway.server.http.assets import PAGE_HEADERS, POLICY
-
-WEB = Path(__file__).parents[3] / "acp_gateway" / "web"
-
-HEADERS = {**PAGE_HEADERS, "Content-Security-Policy": POLICY}
+from acp_gateway.server.http.assets import WEB, load_assets
 
 CODE = "acpgwp_good"
 """The code that signs in."""
-
-PREFIX = "/assets/test/"
 
 Message = dict[str, Any]
 
@@ -63,6 +56,8 @@ class ScriptedGateway:
         self.scene = scene
         self.calls: list[tuple[str, Message]] = []
         """Requests of the page: method and params."""
+        self.files: list[tuple[str, int]] = []
+        """Paths of the files that were sent, and their bytes as sent."""
         self.answers: dict[str, Callable[[Message], Any]] = {}
         """Answers that a test sets, by method; an exception becomes an error."""
         self.open_sockets = True
@@ -117,8 +112,10 @@ class ScriptedGateway:
         self._run(self._drop)
 
     def stop(self) -> None:
+        """End it; once is enough."""
         assert self._token is not None
-        self._token.run_sync_soon(self._scope.cancel)
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._scope.cancel)
 
     def _run(self, function: Callable[[], Any]) -> None:
         trio.from_thread.run(function, trio_token=self._token)
@@ -180,18 +177,12 @@ class ScriptedGateway:
             return _response(204, b"", {})
         if path == "/ws":
             return _response(426 if self.scene.signed_in else 401, b"", {})
-        if path == "/":
-            page = (WEB / "index.html").read_bytes().replace(b"{assets}", f".{PREFIX[:-1]}".encode())
-            return _response(200, page, {"Content-Type": "text/html; charset=utf-8", **HEADERS})
-        file = WEB / path.removeprefix(PREFIX).removeprefix("/")
-        if (
-            (path not in ("/manifest.webmanifest", "/worker.js") and not path.startswith(PREFIX))
-            or ".." in path
-            or not file.is_file()
-        ):
+        asset = load_assets(WEB).get(path)
+        if asset is None:
             return _response(404, b"", {})
-        kind = mimetypes.guess_type(file.name)[0] or "application/manifest+json"
-        return _response(200, file.read_bytes(), {"Content-Type": kind, **HEADERS})
+        answer = asset.answer(Headers({"Accept-Encoding": "gzip"}))
+        self.files.append((path, len(answer.body)))
+        return _response(200, answer.body, dict(answer.headers.items()))
 
     async def _serve_socket(self, stream: trio.SocketStream, data: bytes) -> None:
         async with trio.open_nursery() as nursery:

@@ -99,13 +99,3 @@ test("what decides has no DOM", () => {
     assert.doesNotMatch(code, /\b(?:document|window|location|navigator)\s*[.[]/, name);
   }
 });
-
-test("the page loads every module at once, instead of one after the other as they import each other", () => {
-  const page = readFileSync(join(WEB, "index.html"), "utf8");
-  const loaded = [
-    ...page.matchAll(/<(?:link rel="modulepreload" href|script type="module" src)="\{assets\}\/([^"]+)"/g),
-  ];
-  const inWorker = (name) => name.startsWith("vendor/highlight/") || name === "app/code_worker.js";
-  const wanted = [...APP, ...VENDOR].map(([name]) => name).filter((name) => !inWorker(name));
-  assert.deepEqual(loaded.map(([, name]) => name).sort(), wanted.sort());
-});

@@ -31,6 +31,17 @@ test("the state of a connection is said in words", () => {
   assert.equal(connectionText(connection({ phase: "ended", reason: "stopped" }), 0), "stopped");
 });
 
+test("a page without its gateway tells when what it shows was read", () => {
+  const now = new Date(2026, 2, 4, 12, 0).getTime();
+  const since = now - 12_000;
+  const at = (day, hour) => ({ readAt: new Date(2026, 2, day, hour, 4).getTime() });
+  const text = (state) => connectionText({ since, waiting: 0, reason: null, ...state }, now);
+  assert.match(text({ phase: "away", ...at(4, 9) }), /^No connection for 12 s, trying again\. What is here was read at \S*9:04[^.]*\.$/);
+  assert.match(text({ phase: "connecting", ...at(3, 9) }), /^Connecting… What is here was read on .*3.*9:04/);
+  assert.equal(connectionText({ phase: "connecting", since: now - 1999, waiting: 0, ...at(4, 9) }, now), null);
+  assert.equal(text({ phase: "connected", ...at(4, 9) }), null);
+});
+
 test("it is told how long a tool call ran, once it is over, unless it was short", () => {
   const call = (status, at, until) => tookText({ status, at, until });
   assert.equal(call("completed", 1000, 13_500), "12 s");

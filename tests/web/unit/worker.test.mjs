@@ -155,3 +155,97 @@ test("a notification makes no sound while the page is seen", async () => {
   await push(QUESTION);
   assert.equal(shown[0].silent, true);
 });
+
+/** A worker of a version, its caches and a gateway whose page is of a version; null for one that is away. */
+function shell(version, { stores = new Map(), page = version } = {}) {
+  const listeners = {};
+  const asked = [];
+  const did = [];
+  const name = (url) => url.replace("https://box/gw/", "");
+  const fetched = async (url) => {
+    asked.push(name(url));
+    if (page === null) throw new TypeError("away");
+    return { url, text: async () => `${name(url)} of ${page}: ./assets/${page}/page.js` };
+  };
+  const cacheOf = (files) => ({
+    addAll: async (urls) => {
+      for (const [url, file] of await Promise.all(urls.map(async (each) => [each, await fetched(each)]))) files.set(url, file);
+    },
+    match: async (url) => files.get(url),
+  });
+  const self = {
+    addEventListener: (event, listener) => (listeners[event] = listener),
+    skipWaiting: async () => void did.push("skipWaiting"),
+    clients: { claim: async () => void did.push("claim") },
+    registration: { scope: "https://box/gw/" },
+    caches: {
+      open: async (cache) => cacheOf(stores.get(cache) ?? stores.set(cache, new Map()).get(cache)),
+      keys: async () => [...stores.keys()],
+      delete: async (cache) => stores.delete(cache),
+      match: async (url) => [...stores.values()].map((files) => files.get(url)).find(Boolean),
+    },
+  };
+  const source = SOURCE.replaceAll("{assets}", `./assets/${version}`);
+  runInNewContext(source, { self, URL, fetch: (request) => fetched(request.url), Error });
+  const fire = async (event) => {
+    let work = null;
+    listeners[event]({ waitUntil: (promise) => (work = promise) });
+    await work;
+  };
+  const get = async (path, { method = "GET", mode = "cors" } = {}) => {
+    let answer = null;
+    listeners.fetch({ request: { method, mode, url: `https://box/gw/${path}` }, respondWith: (promise) => (answer = promise) });
+    return answer === null ? "not asked" : (await answer).text();
+  };
+  return { fire, get, stores, asked, did };
+}
+
+const FOR_PAGE = { mode: "navigate" };
+
+test("the page and its files are answered without the gateway, once they were kept", async () => {
+  const { fire, stores, did } = shell("a");
+  await fire("install");
+  await fire("activate");
+  assert.deepEqual(did, ["skipWaiting", "claim"]);
+  const away = shell("a", { stores, page: null });
+  assert.match(await away.get("", FOR_PAGE), /of a/);
+  assert.match(await away.get("?x=1", FOR_PAGE), /of a/);
+  assert.match(await away.get("assets/a/page.js"), /of a/);
+  assert.deepEqual(away.asked, []);
+});
+
+test("only the page and files of a version are answered by the worker", async () => {
+  const { fire, get, asked } = shell("a");
+  await fire("install");
+  asked.length = 0;
+  assert.equal(await get("ws", { method: "POST" }), "not asked");
+  assert.equal(await get("", { method: "POST", mode: "navigate" }), "not asked");
+  assert.equal(await get("manifest.webmanifest"), "not asked");
+  assert.equal(await get("metrics", FOR_PAGE), "not asked");
+  assert.equal(await get(""), "not asked");
+  assert.match(await get("assets/a/app/code.js"), /of a/);
+  assert.deepEqual(asked, ["assets/a/app/code.js"]);
+});
+
+test("a version takes over whole: its page is its own, and files of the one before stay for pages that are open", async () => {
+  const stores = new Map();
+  for (const version of ["a", "b", "c"]) {
+    const { fire } = shell(version, { stores });
+    await fire("install");
+    await fire("activate");
+  }
+  assert.deepEqual([...stores.keys()], ["shell ./assets/b", "shell ./assets/c"]);
+  const { get } = shell("c", { stores, page: null });
+  assert.match(await get("", FOR_PAGE), /of c/);
+  assert.match(await get("assets/b/page.js"), /of b/);
+});
+
+test("a version is not kept with the page of another one, nor in part", async () => {
+  const other = shell("a", { page: "b" });
+  await assert.rejects(other.fire("install"), /another version/);
+  const away = shell("a", { page: null });
+  await assert.rejects(away.fire("install"), /away/);
+  assert.deepEqual([...other.stores.keys()], []);
+  assert.deepEqual([other.did, away.did], [[], []]);
+  await assert.rejects(away.get("", FOR_PAGE), /away/);
+});

@@ -1,0 +1,88 @@
+"""The page without its gateway, and the data that the browser keeps of it."""
+
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import Opens, until
+from tests.web.browser.scenes import shop
+
+KEPT = "caches.open('read').then((it) => it.keys()).then((all) => all.map((one) => decodeURIComponent(one.url)))"
+
+
+def kept(page: Page) -> list[str]:
+    """Return the names of what the browser keeps."""
+    return sorted(url.rpartition("/read/")[2] for url in page.evaluate(KEPT))
+
+
+def read_session(page: Page) -> None:
+    """Wait until the worker is there, and leave a session that was read."""
+    expect(page.locator(".row").last).to_be_visible()
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    page.wait_for_function("navigator.serviceWorker.controller !== null")
+    page.goto(page.url.split("#")[0] + "#/")
+    until(page, lambda: kept(page) == ["list", "s s1"])
+
+
+def test_the_list_and_a_session_that_was_read_are_shown_without_the_gateway(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    rows = page.locator(".row").all_inner_texts()
+    read_session(page)
+    gateway.stop()
+    page.goto(f"{gateway.url}#/s/s1")
+    page.reload()
+    expect(page.locator(".group h2")).to_have_text(["Needs you", "Live", "Earlier"])
+    expect(page.locator(".row").last).to_be_visible()
+    assert page.locator(".row").all_inner_texts() == rows
+    expect(page.locator(".connection").first).to_contain_text("What is here was read at")
+
+
+def test_a_session_that_was_deleted_since_then_is_not_shown_any_more(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    read_session(page)
+    del gateway.scene.sessions["s1"]
+    page.goto(f"{gateway.url}#/s/s1")
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text("There is no such session.")
+    expect(page.locator(".row")).to_have_count(0)
+    until(page, lambda: kept(page) == ["list"])
+
+
+def test_drafts_and_prompts_that_were_not_confirmed_are_there_after_the_page_was_closed(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    read_session(page)
+    page.goto(f"{gateway.url}#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    gateway.stop()
+    expect(page.get_by_text("No connection for")).to_be_visible()
+    box = page.get_by_role("textbox", name="Prompt")
+    box.fill("Not confirmed")
+    box.press("Control+Enter")
+    expect(page.locator(".sending")).to_contain_text("Not confirmed")
+    box.fill("Half a thou")
+    later = page.context.new_page()
+    page.close()
+    later.goto(f"{gateway.url}#/s/s1")
+    expect(later.get_by_role("textbox", name="Prompt")).to_have_value("Half a thou")
+    expect(later.locator(".sending")).to_contain_text("Not confirmed")
+    expect(later.locator(".sending")).to_contain_text("Not sent. The page was closed")
+
+
+def test_nothing_is_left_in_the_browser_after_signing_out(open_page: Opens) -> None:
+    page, _ = open_page(shop(), "#/s/s1")
+    expect(page.locator(".row").last).to_be_visible()
+    page.locator(".composer textarea").fill("A secret")
+    read_session(page)
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_role("heading", name="Sign in to this gateway")).to_be_visible()
+    until(page, lambda: kept(page) == [])
+    assert page.evaluate("sessionStorage.length") == 0
+    assert page.evaluate("Object.keys(localStorage).filter((name) => /draft|unsent/.test(name))") == []
+
+
+def test_nothing_is_left_in_the_browser_once_its_session_has_ended(open_page: Opens) -> None:
+    page, gateway = open_page(shop(), "#/s/s1")
+    read_session(page)
+    gateway.scene.signed_in = False
+    page.reload()
+    expect(page.get_by_text("This browser is not signed in any more.")).to_be_visible()
+    until(page, lambda: kept(page) == [])

@@ -1,0 +1,42 @@
+"""The requests of a page that is opened for the first time, and the page without its program or its gateway."""
+
+from playwright.sync_api import Route, expect
+
+from tests.web.browser.conftest import NewPage, Opens
+from tests.web.browser.scenes import shop
+from tests.web.browser.scripted_gateway import running
+
+MOST_REQUESTS = 6
+MOST_BYTES = 120_000
+
+
+def test_a_page_that_is_opened_for_the_first_time_takes_few_requests_and_bytes(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    sizes = [size for _, size in gateway.files]
+    assert 3 <= len(sizes) <= MOST_REQUESTS
+    assert sum(sizes) <= MOST_BYTES
+
+
+def test_a_shell_is_shown_before_the_modules_have_come(new_page: NewPage) -> None:
+    with running(shop()) as gateway:
+        page = new_page()
+        held: list[Route] = []
+        page.route("**/page.js", lambda route: held.append(route))
+        page.goto(gateway.url, wait_until="commit")
+        expect(page.get_by_role("status")).to_have_text("Connecting to the gateway…")
+        held[0].continue_()
+        expect(page.get_by_role("heading", name="Sessions")).to_be_visible()
+        expect(page.get_by_text("Connecting to the gateway…")).to_have_count(0)
+
+
+def test_the_page_opens_from_its_worker_while_the_gateway_is_away(open_page: Opens) -> None:
+    page, gateway = open_page(shop())
+    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
+    page.wait_for_function("navigator.serviceWorker.controller !== null")
+    gateway.stop()
+    page.reload()
+    expect(page.get_by_text("No connection for")).to_be_visible()
+    # With its style.
+    assert page.evaluate("getComputedStyle(document.querySelector('.list')).display") == "flex"
