@@ -89,9 +89,7 @@ class McpConnections:
             why = f"the client has named a connection with more than {NAME_LENGTH} characters"
             return jsonrpc.error(raw_id, jsonrpc.INTERNAL_ERROR, why)
         own = McpConnection(client, name)
-        known = self._name_at_agent(own) or next(
-            free for free in self._names(name) if self._may_take(client, self._connections.get(free))
-        )
+        known = self._name_at_agent(own) or next(free for free in self._names(name) if free not in self._connections)
         self._connections[known] = own
         if len(self._connections) > MAX_CONNECTIONS:
             del self._connections[next(iter(self._connections))]
@@ -146,10 +144,6 @@ class McpConnections:
         yield name
         for number in count(2):
             yield f"{name}-{number}"
-
-    def _may_take(self, client: Client, former: McpConnection | None) -> bool:
-        """Return True if a name is free, or is that of a connection which its client has left."""
-        return former is None or (former.client.gone and former.client.scope.identity == client.scope.identity)
 
 
 def named_connection(message: Message) -> str | None:
